@@ -1,0 +1,221 @@
+"""Named architectures, as changes to the `model` section of a config.
+
+A *style* says how a published family builds its blocks and leaves the sizes to the experiment:
+`--config=configs/pydoc.py:llama_style`. An *architecture* is a style at its published size:
+`--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
+"""
+
+
+def choose(model, name):
+    """Updates the `model` section with what `name` stands for; an empty name changes nothing."""
+    if not name:
+        return
+    if name not in ARCHITECTURES:
+        raise ValueError(f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}")
+    model.update(ARCHITECTURES[name]())
+
+
+def _dropout(rate, *places):
+    """The rate in the named places and 0 in the others."""
+    everywhere = ("embedding", "attention", "residual", "feed_forward")
+    return {f"dropout_{place}": rate if place in places else 0.0 for place in everywhere}
+
+
+def _style(**changes):
+    """Every key in which the styles differ, so that none inherits a choice from the experiment."""
+    return {
+        **dict(
+            family="encoder",
+            input="tokens",
+            kv_heads=0,
+            position="learned",
+            token_types=0,
+            embedding_scale=False,
+            embedding_norm=False,
+            share_embeddings=True,
+            tie_output=True,
+            output_scale=False,
+            output_bias=False,
+            norm="layernorm",
+            norm_placement="pre",
+            norm_epsilon=1e-6,
+            activation="relu",
+            bias=True,
+            attention_scale=True,
+            pooling="first",
+            pooler=False,
+            init_std=0.0,
+        ),
+        **changes,
+    }
+
+
+def transformer_style():
+    """Vaswani et al. 2017; Marian's models are of the same build."""
+    return _style(
+        family="encoder_decoder",
+        position="sinusoidal",
+        embedding_scale=True,
+        norm_placement="post",
+        norm_epsilon=1e-5,
+    )
+
+
+def bert_style():
+    return _style(
+        token_types=2,
+        embedding_norm=True,
+        output_bias=True,
+        norm_placement="post",
+        norm_epsilon=1e-12,
+        activation="gelu",
+        pooler=True,
+        init_std=0.02,
+    )
+
+
+def gpt2_style():
+    return _style(
+        family="decoder",
+        norm_epsilon=1e-5,
+        activation="gelu_tanh",
+        pooling="last",
+        init_std=0.02,
+    )
+
+
+def llama_style():
+    return _style(
+        family="decoder",
+        position="rope",
+        tie_output=False,
+        norm="rmsnorm",
+        norm_epsilon=1e-5,
+        activation="swiglu",
+        bias=False,
+        pooling="last",
+        init_std=0.02,
+    )
+
+
+def t5_style():
+    """T5 v1.0."""
+    return _style(
+        family="encoder_decoder",
+        position="t5_bias",
+        output_scale=True,
+        norm="rmsnorm",
+        activation="relu",
+        bias=False,
+        attention_scale=False,
+    )
+
+
+def t5_v1_1_style():
+    return {
+        **t5_style(),
+        **dict(tie_output=False, output_scale=False, activation="geglu_tanh"),
+    }
+
+
+def vit_style():
+    return _style(
+        input="patches",
+        norm_epsilon=1e-12,
+        activation="gelu",
+        init_std=0.02,
+    ) | dict(class_token=True)
+
+
+def transformer_base():
+    return {
+        **transformer_style(),
+        **dict(width=512, encoder_layers=6, decoder_layers=6, heads=8, head_size=64),
+        **dict(feed_forward=2048),
+        **_dropout(0.1, "embedding", "residual"),
+    }
+
+
+def transformer_big():
+    return {
+        **transformer_base(),
+        **dict(width=1024, heads=16, feed_forward=4096),
+        **_dropout(0.3, "embedding", "residual"),
+    }
+
+
+def bert_base():
+    return {
+        **bert_style(),
+        **dict(vocab_size=30_522, width=768, encoder_layers=12, heads=12, head_size=64),
+        **dict(feed_forward=3072, max_length=512),
+        **_dropout(0.1, "embedding", "attention", "residual"),
+    }
+
+
+def bert_large():
+    return {
+        **bert_base(),
+        **dict(width=1024, encoder_layers=24, heads=16, feed_forward=4096),
+    }
+
+
+def gpt2():
+    return {
+        **gpt2_style(),
+        **dict(vocab_size=50_257, width=768, decoder_layers=12, heads=12, head_size=64),
+        **dict(feed_forward=3072, max_length=1024),
+        **_dropout(0.1, "embedding", "attention", "residual"),
+    }
+
+
+def llama_1b():
+    """The sizes of Llama 3.2 1B."""
+    return {
+        **llama_style(),
+        **dict(vocab_size=128_256, width=2048, decoder_layers=16, heads=32, kv_heads=8),
+        **dict(head_size=64, feed_forward=8192, rope_theta=500_000.0, tie_output=True),
+        **_dropout(0.0),
+    }
+
+
+def t5_small():
+    return {
+        **t5_style(),
+        **dict(vocab_size=32_128, width=512, encoder_layers=6, decoder_layers=6, heads=8),
+        **dict(head_size=64, feed_forward=2048, relative_buckets=32, relative_max_distance=128),
+        **_dropout(0.1, "embedding", "attention", "residual", "feed_forward"),
+    }
+
+
+def t5_v1_1_small():
+    return {
+        **t5_small(),
+        **t5_v1_1_style(),
+        **dict(encoder_layers=8, decoder_layers=8, heads=6, feed_forward=1024),
+    }
+
+
+def vit_s16():
+    return {
+        **vit_style(),
+        **dict(width=384, encoder_layers=12, heads=6, head_size=64, feed_forward=1536),
+        **dict(image_size=224, image_channels=3, patch_size=16, max_length=197),
+        **_dropout(0.0),
+    }
+
+
+def vit_b16():
+    return {**vit_s16(), **dict(width=768, heads=12, feed_forward=3072)}
+
+
+ARCHITECTURES = {
+    function.__name__: function
+    for function in (
+        transformer_style, transformer_base, transformer_big,
+        bert_style, bert_base, bert_large,
+        gpt2_style, gpt2, llama_style, llama_1b,
+        t5_style, t5_small, t5_v1_1_style, t5_v1_1_small,
+        vit_style, vit_s16, vit_b16,
+    )
+}  # fmt: skip

@@ -1,0 +1,17 @@
+"""Dates written out in many languages -> ISO 8601, with an encoder-decoder Transformer."""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 2000
+    config.model.update(architectures.transformer_style())
+    config.model.update(
+        dict(width=128, encoder_layers=2, decoder_layers=2, heads=4, norm_placement="pre")
+    )
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="dates", batch_size=64, length=12, encoder_length=96))
+    config.task.objective = "seq2seq"
+    config.optimizer.update(dict(learning_rate=2e-3, warmup_steps=200, beta2=0.98))
+    return config

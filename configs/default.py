@@ -1,0 +1,146 @@
+"""Every key of every config, once, with its default and what it means.
+
+An experiment's file starts from these and changes what it needs; nothing else supplies
+defaults. Unless a comment says otherwise, 0 or "" switches a thing off or leaves it to be
+worked out from the other keys or the data.
+"""
+
+import ml_collections
+
+
+def get_config(arg=None):
+    del arg
+    config = ml_collections.ConfigDict()
+
+    # The run
+    config.seed = 0
+    config.steps = 1000
+    config.log_every = 50  # steps between log lines
+    config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
+    config.profile_steps = (0, 0)  # first and last step of a profiler trace
+    config.wandb_project = ""  # needs the extra `wandb`
+
+    config.model = ml_collections.ConfigDict(
+        dict(
+            # The kind of network
+            family="encoder_decoder",  # encoder | decoder | encoder_decoder
+            input="tokens",  # tokens | patches (images cut into squares)
+            # Sizes
+            vocab_size=0,  # V; 0: the tokenizer's size
+            width=128,  # D
+            encoder_layers=2,
+            decoder_layers=2,
+            heads=4,  # H
+            kv_heads=0,  # G: heads of keys and values; 0: as many as query heads
+            head_size=0,  # K; 0: width / heads
+            feed_forward=512,  # F
+            max_length=512,  # the longest sequence that absolute positions can address
+            # Embeddings
+            position="sinusoidal",  # sinusoidal | learned | rope | alibi | t5_bias | none
+            rope_theta=10_000.0,
+            relative_buckets=32,  # t5_bias only
+            relative_max_distance=128,  # t5_bias only
+            token_types=0,  # BERT's segment embeddings: how many
+            embedding_scale=False,  # multiply token embeddings by sqrt(width)
+            embedding_norm=False,  # normalise the sum of the embeddings (BERT)
+            share_embeddings=True,  # encoder_decoder: one token table for both sides
+            tie_output=True,  # the output layer is the transposed token table
+            output_scale=False,  # multiply the final hidden state by width ** -0.5 (T5 v1.0)
+            output_bias=False,
+            # Blocks
+            norm="layernorm",  # layernorm | rmsnorm
+            norm_placement="pre",  # pre | post
+            norm_epsilon=1e-6,
+            # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu
+            activation="relu",
+            bias=True,  # in dense layers and layernorm
+            attention="dot",
+            attention_scale=True,  # divide scores by sqrt(head_size); T5 does not
+            # Images
+            image_size=0,  # 0: the data's
+            image_channels=0,  # 0: the data's
+            patch_size=16,
+            class_token=True,
+            # Classification
+            num_classes=0,  # 0: the data's
+            pooling="first",  # first | last | mean: which hidden state is classified
+            pooler=False,  # a dense layer with tanh before the classifier (BERT)
+            # Dropout rates
+            dropout_embedding=0.0,
+            dropout_attention=0.0,
+            dropout_residual=0.0,
+            dropout_feed_forward=0.0,
+            # How it is computed
+            init_std=0.0,  # of all weights; 0: variance scaled by fan-in
+            dtype="float32",  # float32 | bfloat16: activations
+            param_dtype="float32",
+            remat="none",  # none | dots | full: what the backward pass recomputes
+            unroll=0,  # layers per step of the scan over layers; 0: all on CPU, 1 elsewhere
+        )
+    )
+
+    config.data = ml_collections.ConfigDict(
+        dict(
+            source="dates",  # dates | pydoc | names | digits
+            tokenizer="byte",
+            batch_size=64,  # rows in a step, over all processes
+            length=64,  # T: columns of the decoder's (or only) side
+            encoder_length=64,  # columns of the encoder's side in encoder_decoder models
+            prefetch=4,  # batches prepared ahead
+        )
+    )
+
+    config.task = ml_collections.ConfigDict(
+        dict(
+            # seq2seq | causal_lm | prefix_lm | masked_lm | span_corruption |
+            # classify_text | classify_images
+            objective="seq2seq",
+            label_smoothing=0.0,
+            z_loss=0.0,
+            noise_rate=0.15,  # share of tokens hidden by masked_lm and span_corruption
+            mean_span=3.0,  # mean length of span_corruption's spans
+            next_sentence=False,  # masked_lm: also tell whether the second half follows the first
+        )
+    )
+
+    config.optimizer = ml_collections.ConfigDict(
+        dict(
+            name="adamw",  # adam | adamw | adafactor | lion | muon | sgd
+            schedule="cosine",  # constant | linear | cosine | stable_decay | inverse_sqrt
+            learning_rate=1e-3,  # the peak; inverse_sqrt: factor on the 2017 formula
+            warmup_steps=100,
+            decay_steps=0,  # where decay ends; 0: at the last step
+            decay_fraction=0.2,  # stable_decay: share of the steps spent decaying
+            final_fraction=0.0,  # of the peak, where decay ends
+            beta1=0.9,  # also momentum of sgd and muon
+            beta2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.0,  # adamw, adafactor, lion, muon
+            decay_embeddings=False,  # norms and biases never decay
+            clip_norm=1.0,  # global gradient norm; 0: no clipping
+            accumulate=1,  # micro-batches in a step
+            ema_decay=0.0,  # evaluate an exponential moving average of the parameters
+        )
+    )
+
+    # Sizes of the mesh axes; -1: the devices that are left. Their product is the device count.
+    config.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, sequence=1, tensor=1))
+
+    config.checkpoint = ml_collections.ConfigDict(
+        dict(
+            every=500,  # steps; the last step is always saved; 0: only that
+            keep=2,  # newest checkpoints to keep
+            best_metric="",  # also keep the best by this metric, e.g. eval/dates/exact_match
+            best_mode="max",  # max | min
+        )
+    )
+
+    config.eval = ml_collections.ConfigDict(
+        dict(
+            every=500,  # steps; always after the last; 0: only then
+            batch_size=256,
+            batches=0,  # at most this many of each held-out set; 0: all
+            samples=8,  # rows written to samples/; 0: none
+        )
+    )
+    return config.lock()

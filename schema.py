@@ -1,0 +1,140 @@
+"""Frozen dataclasses from plain mappings: everything that does not fit is named, all at once.
+
+Every section of a config is one dataclass whose annotations say what is allowed:
+
+    class Example:
+        width: PositiveInt
+        norm: Literal["layernorm", "rmsnorm"]
+
+        def problems(self):              # optional: what several keys may not say together
+            if self.width % 2:
+                yield f"width={self.width} is odd; choose an even number"
+
+`build` is the only way from a mapping to such a dataclass. Defaults live in
+configs/default.py alone, so no field here has one.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The interval a number must lie in; `below` excludes its end."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def admits(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        parts = [
+            f"{field.name.replace('_', ' ')} {getattr(self, field.name):g}"
+            for field in dataclasses.fields(self)
+            if not math.isinf(getattr(self, field.name))
+        ]
+        return " and ".join(parts)
+
+
+PositiveInt = Annotated[int, Bounds(at_least=1)]
+Count = Annotated[int, Bounds(at_least=0)]
+PositiveFloat = Annotated[float, Bounds(above=0)]
+NonNegativeFloat = Annotated[float, Bounds(at_least=0)]
+Probability = Annotated[float, Bounds(at_least=0, at_most=1)]
+DropoutRate = Annotated[float, Bounds(at_least=0, below=1)]
+
+
+class ConfigError(ValueError):
+    """A config, a file or a directory that cannot be used; one line for each problem."""
+
+    def __init__(self, problems: str | Iterable[str]):
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
+    """`section` filled from `values`, or None, with the list of what is wrong.
+
+    `path` is the section's name in the config ("model"), or "" for the top level.
+    """
+    prefix = f"{path}." if path else ""
+    hints = typing.get_type_hints(section, include_extras=True)
+    problems = [
+        f"{prefix}{key} is not a config key.{did_you_mean(key, hints)}"
+        for key in values
+        if key not in hints
+    ]
+    problems += [f"{prefix}{key} is missing" for key in hints if key not in values]
+    fields = {}
+    for key, hint in hints.items():
+        if key in values:
+            fields[key], problem = _check(f"{prefix}{key}", values[key], hint)
+            problems += [problem] if problem else []
+    if problems:
+        return None, problems
+    instance = section(**fields)
+    if hasattr(instance, "problems"):
+        problems = list(instance.problems())
+    return instance, problems
+
+
+def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
+    """`value` as the annotation `hint` wants it, or the reason why it cannot be."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        kind, bounds = typing.get_args(hint)
+        value, problem = _check(name, value, kind)
+        if problem is None and not bounds.admits(value):
+            problem = f"{name}={value} must be {bounds}"
+        return value, problem
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value in choices:
+            return value, None
+        listed = ", ".join(map(str, choices))
+        return None, f"{name}={value!r} is not one of: {listed}.{did_you_mean(value, choices)}"
+    if origin is tuple:
+        return _check_tuple(name, value, typing.get_args(hint))
+    if isinstance(hint, types.UnionType):
+        raise TypeError(f"{name}: a config value has one type, not {hint}")
+    return _check_scalar(name, value, hint)
+
+
+def _check_tuple(name: str, value: Any, items: tuple[Any, ...]) -> tuple[Any, str | None]:
+    """Tuples are either of any length, `tuple[str, ...]`, or fixed, `tuple[int, int]`."""
+    if not isinstance(value, list | tuple):
+        return None, f"{name}={value!r} must be a tuple"
+    if items[-1] is Ellipsis:
+        items = items[:1] * len(value)
+    if len(items) != len(value):
+        return None, f"{name}={value!r} must have {len(items)} entries"
+    checked = [
+        _check(f"{name}[{i}]", v, hint)
+        for i, (v, hint) in enumerate(zip(value, items, strict=True))
+    ]
+    problem = next((problem for _, problem in checked if problem), None)
+    return tuple(v for v, _ in checked), problem
+
+
+def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
+    # bool is a subclass of int in Python, and 3 is a fine float to everyone.
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        article = "an" if kind is int else "a"
+        return None, f"{name}={value!r} must be {article} {kind.__name__}"
+    if kind is float and not math.isfinite(value):
+        return None, f"{name}={value} must be a finite number"
+    return kind(value), None
