@@ -1,0 +1,187 @@
+"""The `model` section of a config: what the network is, as frozen data.
+
+Names of arrays in this package end in their axes:
+
+    B  batch             D  width                  H  query heads
+    T  query length      F  feed-forward width     G  key/value heads (groups)
+    S  key length        V  vocabulary             K  head size
+    L  layers            C  classes                P  values in an image patch
+
+so `x_btd` is (batch, length, width) and `scores_bhts` has a score for each head, query and key.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from schema import Count, DropoutRate, NonNegativeFloat, PositiveFloat, PositiveInt
+
+ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """Each key is explained in configs/default.py, where its default stands."""
+
+    family: Literal["encoder", "decoder", "encoder_decoder"]
+    input: Literal["tokens", "patches"]
+
+    vocab_size: Count
+    width: PositiveInt
+    encoder_layers: Count
+    decoder_layers: Count
+    heads: PositiveInt
+    kv_heads: Count
+    head_size: Count
+    feed_forward: PositiveInt
+    max_length: PositiveInt
+
+    position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "none"]
+    rope_theta: PositiveFloat
+    relative_buckets: PositiveInt
+    relative_max_distance: PositiveInt
+    token_types: Count
+    embedding_scale: bool
+    embedding_norm: bool
+    share_embeddings: bool
+    tie_output: bool
+    output_scale: bool
+    output_bias: bool
+
+    norm: Literal["layernorm", "rmsnorm"]
+    norm_placement: Literal["pre", "post"]
+    norm_epsilon: PositiveFloat
+    activation: Literal[
+        "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"
+    ]
+    bias: bool
+    attention: Literal["dot"]
+    attention_scale: bool
+
+    image_size: Count
+    image_channels: Count
+    patch_size: PositiveInt
+    class_token: bool
+
+    num_classes: Count
+    pooling: Literal["first", "last", "mean"]
+    pooler: bool
+
+    dropout_embedding: DropoutRate
+    dropout_attention: DropoutRate
+    dropout_residual: DropoutRate
+    dropout_feed_forward: DropoutRate
+
+    init_std: NonNegativeFloat
+    dtype: Literal["float32", "bfloat16"]
+    param_dtype: Literal["float32", "bfloat16"]
+    remat: Literal["none", "dots", "full"]
+    unroll: Count
+
+    @property
+    def has_encoder(self) -> bool:
+        return self.family != "decoder"
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.family != "encoder"
+
+    def resolve(
+        self,
+        vocab_size: int = 0,
+        num_classes: int = 0,
+        image_size: int = 0,
+        image_channels: int = 0,
+    ) -> "TransformerConfig":
+        """Every 0 that means "work it out" replaced, from the other keys or the data's facts."""
+        return dataclasses.replace(
+            self,
+            vocab_size=self.vocab_size or vocab_size,
+            kv_heads=self.kv_heads or self.heads,
+            head_size=self.head_size or self.width // self.heads,
+            num_classes=self.num_classes or num_classes,
+            image_size=self.image_size or image_size,
+            image_channels=self.image_channels or image_channels,
+        )
+
+    def problems(self) -> Iterator[str]:
+        yield from self._size_problems()
+        yield from self._position_problems()
+        yield from self._family_problems()
+        yield from self._image_problems()
+
+    def _size_problems(self) -> Iterator[str]:
+        if not self.head_size and self.width % self.heads:
+            yield (
+                f"model.heads={self.heads} does not divide model.width={self.width}; "
+                "change one, or set model.head_size"
+            )
+        if self.kv_heads and self.heads % self.kv_heads:
+            yield (
+                f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}; "
+                "each group of query heads shares one key/value head"
+            )
+        if self.has_encoder and not self.encoder_layers:
+            yield f"model.encoder_layers=0, but family={self.family} needs at least 1"
+        if self.has_decoder and not self.decoder_layers:
+            yield f"model.decoder_layers=0, but family={self.family} needs at least 1"
+
+    def _position_problems(self) -> Iterator[str]:
+        head_size = self.head_size or self.width // self.heads
+        if self.position == "rope" and head_size % 2:
+            yield (
+                "model.position=rope rotates pairs of columns, so the head size must be even, "
+                f"not {head_size}; set model.head_size"
+            )
+        if self.position == "sinusoidal" and self.width % 2:
+            yield (
+                "model.position=sinusoidal has a sine and a cosine for each frequency, so "
+                f"model.width={self.width} must be even"
+            )
+        if self.position == "t5_bias":
+            smallest = 4 if self.has_encoder else 2
+            if self.relative_buckets < smallest or self.relative_buckets % smallest:
+                yield (
+                    f"model.relative_buckets={self.relative_buckets} must be a multiple of "
+                    f"{smallest} for family={self.family}"
+                )
+            elif self.relative_max_distance <= self.relative_buckets // 2:
+                yield (
+                    f"model.relative_max_distance={self.relative_max_distance} must exceed half of "
+                    f"model.relative_buckets={self.relative_buckets}"
+                )
+
+    def _family_problems(self) -> Iterator[str]:
+        if self.token_types and self.family != "encoder":
+            yield (
+                f"model.token_types={self.token_types} tells an encoder's two sentences apart; "
+                f"family={self.family} has no use for it, set it to 0"
+            )
+        if self.output_scale and not self.tie_output:
+            yield (
+                "model.output_scale=True undoes the scale of a tied table; "
+                "with model.tie_output=False set it to False"
+            )
+
+    def _image_problems(self) -> Iterator[str]:
+        if self.input == "tokens":
+            return
+        if self.family != "encoder":
+            yield (
+                f"model.input=patches needs family=encoder, not {self.family}: "
+                "images are seen whole, not generated"
+            )
+        if self.token_types:
+            yield f"model.token_types={self.token_types} needs model.input=tokens"
+        if self.embedding_scale:
+            yield "model.embedding_scale=True scales token embeddings and needs model.input=tokens"
+        if self.pooling == "first" and not self.class_token:
+            yield (
+                "model.pooling=first reads the class token; "
+                "set model.class_token=True or model.pooling=mean"
+            )
+        if self.image_size % self.patch_size:
+            yield (
+                f"model.patch_size={self.patch_size} does not divide "
+                f"model.image_size={self.image_size}"
+            )

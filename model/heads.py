@@ -1,0 +1,185 @@
+"""What a model answers with: tokens, hidden tokens, or a class."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from model.config import TransformerConfig
+from model.layers import Dense, Dropout, Norm, activate
+from model.masks import PADDING, segments_or_default
+from model.sharding import constrain
+from model.transformer import Cache, Transformer
+
+
+class Vocabulary(nn.Module):
+    """Logits over the vocabulary, from a tied token table or a kernel of its own."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x_btd: Array, backbone: Transformer) -> Array:
+        config = self.config
+        if config.output_scale:
+            x_btd *= jnp.asarray(config.width**-0.5, x_btd.dtype)
+        if config.tie_output:
+            logits_btv = backbone.token_embedding.logits(x_btd)
+        else:
+            logits_btv = Dense(
+                config, (config.vocab_size,), ("width", "vocab"), bias=False, name="output"
+            )(x_btd)
+        if config.output_bias:
+            bias = self.param(
+                "bias",
+                nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",)),
+                (config.vocab_size,),
+                jnp.dtype(config.param_dtype),
+            )
+            logits_btv += bias.astype(logits_btv.dtype)
+        return constrain(logits_btv, "batch", "length", "vocab")
+
+
+class LanguageModel(nn.Module):
+    """Next-token logits: decoder-only, or encoder-decoder when given `encoder_inputs_bs`."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        self.backbone = Transformer(self.config)
+        self.vocabulary = Vocabulary(self.config)
+
+    def __call__(
+        self,
+        inputs_bt: Array,
+        encoder_inputs_bs: Array | None = None,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        prefix_bt: Array | None = None,
+        encoder_positions_bs: Array | None = None,
+        encoder_segments_bs: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        source_bsd = None
+        if self.config.family == "encoder_decoder":
+            source_bsd = self.encode(
+                encoder_inputs_bs,
+                positions_bt=encoder_positions_bs,
+                segments_bt=encoder_segments_bs,
+                deterministic=deterministic,
+            )
+        logits_btv, _ = self.decode(
+            inputs_bt,
+            positions_bt=positions_bt,
+            segments_bt=segments_bt,
+            prefix_bt=prefix_bt,
+            source_bsd=source_bsd,
+            source_segments_bs=encoder_segments_bs,
+            deterministic=deterministic,
+        )
+        return logits_btv
+
+    def encode(self, inputs_bs: Array, **options) -> Array:
+        return self.backbone.encode(inputs_bs, **options)
+
+    def decode(self, inputs_bt: Array, **options) -> tuple[Array, Cache | None]:
+        """Logits and the next cache; the options are those of Transformer.decode."""
+        x_btd, cache = self.backbone.decode(inputs_bt, **options)
+        return self.vocabulary(x_btd, self.backbone), cache
+
+
+class Pool(nn.Module):
+    """One vector for a whole row: its first or last real token, or the mean of the real ones."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x_btd: Array, segments_bt: Array | None) -> Array:
+        config = self.config
+        real_bt = segments_or_default(segments_bt, x_btd) != PADDING
+        real_bt = jnp.broadcast_to(real_bt, x_btd.shape[:2])
+        match config.pooling:
+            case "first":
+                x_bd = _at(x_btd, real_bt.argmax(axis=1))
+            case "last":
+                x_bd = _at(x_btd, x_btd.shape[1] - 1 - real_bt[:, ::-1].argmax(axis=1))
+            case "mean":
+                weights_bt1 = real_bt[..., None].astype(jnp.float32)
+                total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
+                x_bd = (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
+        if config.pooler:
+            dense = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="dense")
+            x_bd = jnp.tanh(dense(x_bd))
+        return x_bd
+
+
+def _at(x_btd: Array, slots_b: Array) -> Array:
+    return jnp.take_along_axis(x_btd, slots_b[:, None, None], axis=1)[:, 0]
+
+
+class MaskedLanguageModel(nn.Module):
+    """BERT's two answers: the hidden tokens, and whether the second sentence follows the first."""
+
+    config: TransformerConfig
+    next_sentence: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs_bt: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Array | None]:
+        """Token logits (B, T, V), and next-sentence logits (B, 2) or None."""
+        config = self.config
+        backbone = Transformer(config, name="backbone")
+        x_btd = backbone.encode(
+            inputs_bt,
+            positions_bt=positions_bt,
+            segments_bt=segments_bt,
+            token_types_bt=token_types_bt,
+            deterministic=deterministic,
+        )
+        follows_b2 = None
+        if self.next_sentence:
+            pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
+            classify = Dense(config, (2,), ("pooled", "classes"), bias=True, name="next_sentence")
+            follows_b2 = classify(pooled_bd)
+        transform = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="transform")
+        x_btd = activate(config.activation, transform(x_btd))
+        x_btd = Norm(config, name="transform_norm")(x_btd)
+        return Vocabulary(config, name="vocabulary")(x_btd, backbone), follows_b2
+
+
+class Classifier(nn.Module):
+    """Class logits (B, C) for a text or an image."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        config = self.config
+        backbone = Transformer(config, name="backbone")
+        given = dict(positions_bt=positions_bt, segments_bt=segments_bt)
+        if config.family == "encoder":
+            x_btd = backbone.encode(
+                inputs, token_types_bt=token_types_bt, deterministic=deterministic, **given
+            )
+        else:
+            x_btd, _ = backbone.decode(inputs, deterministic=deterministic, **given)
+        pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
+        pooled_bd = Dropout(config.dropout_residual, deterministic)(pooled_bd)
+        dense = Dense(
+            config, (config.num_classes,), ("pooled", "classes"), bias=True, name="classes"
+        )
+        return dense(pooled_bd)

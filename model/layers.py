@@ -1,0 +1,182 @@
+"""The parts with parameters that know nothing of attention, and dropout."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.config import TransformerConfig
+from model.sharding import constrain, is_sharded
+
+
+def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
+    """Normal with the configured deviation, or scaled by the fan-in of the first `inputs` axes."""
+    if std:
+        return nn.initializers.normal(std)
+
+    def init(key, shape, dtype):
+        axes = range(len(shape))
+        return nn.initializers.variance_scaling(
+            scale, "fan_in", "truncated_normal", in_axis=axes[:inputs], out_axis=axes[inputs:]
+        )(key, shape, dtype)
+
+    return init
+
+
+class Dense(nn.Module):
+    """A linear map from the last `inputs` axes of x to axes of sizes `features`.
+
+    `axes` names all axes of the kernel, those it contracts first.
+    """
+
+    config: TransformerConfig
+    features: tuple[int, ...]
+    axes: tuple[str, ...]
+    inputs: int = 1
+    bias: bool | None = None  # None: as the config says
+    init_scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        config = self.config
+        batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        kernel = self.param(
+            "kernel",
+            nn.with_logical_partitioning(
+                kernel_init(config.init_std, self.inputs, self.init_scale), self.axes
+            ),
+            (*in_shape, *self.features),
+            jnp.dtype(config.param_dtype),
+        )
+        kernel_2d = kernel.astype(config.dtype).reshape(math.prod(in_shape), -1)
+        # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
+        # a third faster; on a mesh, batch and length stay apart because each may be split.
+        rows = batch_shape if is_sharded() else (math.prod(batch_shape),)
+        y = x.astype(config.dtype).reshape(*rows, math.prod(in_shape)) @ kernel_2d
+        if config.bias if self.bias is None else self.bias:
+            bias = self.param(
+                "bias",
+                nn.with_logical_partitioning(nn.initializers.zeros, self.axes[self.inputs :]),
+                self.features,
+                jnp.dtype(config.param_dtype),
+            )
+            y += bias.astype(config.dtype).reshape(-1)
+        return y.reshape(*batch_shape, *self.features)
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last axis, computed in float32."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        config = self.config
+        x_32 = x.astype(jnp.float32)
+        if config.norm == "layernorm":
+            x_32 -= x_32.mean(axis=-1, keepdims=True)
+        mean_square = jnp.square(x_32).mean(axis=-1, keepdims=True)
+        y = x_32 * jax.lax.rsqrt(mean_square + config.norm_epsilon)
+        y *= self._vector("scale", nn.initializers.ones, x.shape[-1])
+        if config.norm == "layernorm" and config.bias:
+            y += self._vector("bias", nn.initializers.zeros, x.shape[-1])
+        return y.astype(config.dtype)
+
+    def _vector(self, name: str, init, size: int) -> Array:
+        dtype = jnp.dtype(self.config.param_dtype)
+        # "hidden", not "width": a vector is too small to be worth splitting.
+        vector = self.param(name, nn.with_logical_partitioning(init, ("hidden",)), (size,), dtype)
+        return vector.astype(jnp.float32)
+
+
+class Embedding(nn.Module):
+    """A table of vectors, looked up by integer, or used transposed as an output layer."""
+
+    config: TransformerConfig
+    rows: int
+    row_axis: str
+
+    def setup(self):
+        config = self.config
+        std = config.init_std or config.width**-0.5
+        self.embedding = self.param(
+            "embedding",
+            nn.with_logical_partitioning(nn.initializers.normal(std), (self.row_axis, "width")),
+            (self.rows, config.width),
+            jnp.dtype(config.param_dtype),
+        )
+
+    def __call__(self, ids: Array) -> Array:
+        return jnp.take(self.embedding.astype(self.config.dtype), ids, axis=0)
+
+    def logits(self, x_btd: Array) -> Array:
+        rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
+        y = x_btd.reshape(*rows, -1) @ self.embedding.astype(self.config.dtype).T
+        return y.reshape(*x_btd.shape[:-1], self.rows)
+
+
+class Dropout(nn.Module):
+    """Zeroes a share of the entries and scales up the rest."""
+
+    rate: float
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        if self.deterministic or not self.rate:
+            return x
+        return dropout(x, self.rate, self.make_rng("dropout"))
+
+
+def dropout(x: Array, rate: float, key: Array) -> Array:
+    """Each entry is kept with probability 1 - rate, to the nearest 1/65536.
+
+    Random bits are a large part of a small model's step, so each 32-bit draw serves two entries.
+    """
+    threshold = round((1.0 - rate) * 2**16)
+    size = x.shape[-1]
+    words = jax.random.bits(key, (*x.shape[:-1], (size + 1) // 2), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., :size]
+    scale = jnp.asarray(2**16 / threshold, x.dtype)
+    return jnp.where(halves < threshold, x * scale, jnp.zeros((), x.dtype))
+
+
+def activate(name: str, x: Array) -> Array:
+    """The nonlinearity of a feed-forward layer, or of its gate."""
+    match name:
+        case "relu" | "reglu":
+            return jax.nn.relu(x)
+        case "gelu" | "geglu":
+            return jax.nn.gelu(x, approximate=False)
+        case "gelu_tanh" | "geglu_tanh":
+            return jax.nn.gelu(x, approximate=True)
+        case "silu" | "swiglu":
+            return jax.nn.silu(x)
+    raise ValueError(f"unknown activation {name!r}")
+
+
+GATED = ("reglu", "geglu", "geglu_tanh", "swiglu")
+
+
+class FeedForward(nn.Module):
+    """Two dense layers with a nonlinearity between; gated forms multiply by a third."""
+
+    config: TransformerConfig
+    deterministic: bool
+
+    @nn.compact
+    def __call__(self, x_btd: Array) -> Array:
+        config = self.config
+        inner = ((config.feed_forward,), ("width", "feed_forward"))
+        if config.activation in GATED:
+            gate_btf = Dense(config, *inner, name="gate")(x_btd)
+            hidden_btf = activate(config.activation, gate_btf) * Dense(config, *inner, name="in")(
+                x_btd
+            )
+        else:
+            hidden_btf = activate(config.activation, Dense(config, *inner, name="in")(x_btd))
+        hidden_btf = constrain(hidden_btf, "batch", None, "feed_forward")
+        hidden_btf = Dropout(config.dropout_feed_forward, self.deterministic)(hidden_btf)
+        return Dense(config, (config.width,), ("feed_forward", "width"), name="out")(hidden_btf)

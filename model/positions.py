@@ -1,0 +1,84 @@
+"""Position schemes as pure functions of integer positions.
+
+`sinusoidal` and `learned` are added to the embeddings, `rope` turns queries and keys, `alibi` and
+`t5_bias` are added to the attention scores. The relative ones apply to self-attention alone.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def sinusoidal(positions_bt: Array, width: int) -> Array:
+    """The 2017 paper's waves: sin and cos of t / 10000^(2i/D), (B, T, D) in float32.
+
+    All sines come before all cosines, as in Marian's checkpoints; the paper interleaves them,
+    which is the same function up to a fixed reordering of the columns.
+    """
+    frequencies = 10_000.0 ** -(np.arange(0, width, 2, dtype=np.float64) / width)
+    angles = positions_bt[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def rope(x_bthk: Array, positions_bt: Array, theta: float) -> Array:
+    """Rotates each head's vector by its position, pairing column i with column i + K/2.
+
+    This is the half-split convention of Llama's published weights. Angles are computed in
+    float32 whatever the type of `x`: bfloat16 cannot tell position 257 from 258.
+    """
+    head_size = x_bthk.shape[-1]
+    frequencies = theta ** -(np.arange(0, head_size, 2, dtype=np.float64) / head_size)
+    angles = positions_bt[..., None, None].astype(jnp.float32) * frequencies.astype(np.float32)
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    first, second = jnp.split(x_bthk.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x_bthk.dtype)
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """The ALiBi paper's slopes: 2^(-8/H), 2^(-16/H), ... for a power of two of heads.
+
+    Other numbers take the slopes of the power of two below, then every other slope of the one
+    above, as the authors do.
+    """
+    below = 2 ** int(np.log2(heads))
+    slopes = 2.0 ** (-8.0 * np.arange(1, below + 1) / below)
+    if below < heads:
+        slopes = np.concatenate([slopes, alibi_slopes(2 * below)[0::2][: heads - below]])
+    return slopes.astype(np.float32)
+
+
+def alibi(query_positions_bt: Array, key_positions_bs: Array, heads: int) -> Array:
+    """A penalty that grows with distance in either direction, (B, H, T, S)."""
+    distance_bts = jnp.abs(key_positions_bs[:, None] - query_positions_bt[:, :, None])
+    slopes_h11 = alibi_slopes(heads)[:, None, None]
+    return -slopes_h11 * distance_bts[:, None].astype(jnp.float32)
+
+
+def t5_bucket(
+    relative_bts: Array, *, bidirectional: bool, buckets: int, max_distance: int
+) -> Array:
+    """T5's bucket of each relative position (key minus query).
+
+    Half of the buckets are exact distances, the rest grow logarithmically up to `max_distance`;
+    two-sided attention gives half of all buckets to the keys that come after the query.
+    """
+    offset_bts = jnp.zeros_like(relative_bts)
+    if bidirectional:
+        buckets //= 2
+        offset_bts = jnp.where(relative_bts > 0, buckets, 0)
+        distance_bts = jnp.abs(relative_bts)
+    else:
+        distance_bts = jnp.maximum(-relative_bts, 0)
+    table = jnp.asarray(_t5_bucket_of_distance(buckets, max_distance))
+    return offset_bts + table[jnp.minimum(distance_bts, max_distance)]
+
+
+def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
+    """A table, not arithmetic on the device: an accelerator's fast log may round to a neighbour."""
+    exact = buckets // 2
+    distance = np.arange(max_distance + 1)
+    log_ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    far = log_ratio / np.log(max_distance / exact).astype(np.float32) * (buckets - exact)
+    far = np.minimum(exact + far.astype(np.int32), buckets - 1)
+    return np.where(distance < exact, distance, far).astype(np.int32)

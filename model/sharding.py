@@ -1,0 +1,54 @@
+"""Names for the axes of parameters and activations, and the one table that puts them on a mesh."""
+
+import jax
+from jax import Array
+from jax.sharding import PartitionSpec
+
+MESH_AXES = ("data", "fsdp", "sequence", "tensor")
+
+# Logical axis -> the mesh axes it is split over; () means every device holds all of it.
+RULES: dict[str, tuple[str, ...]] = {
+    # activations
+    "batch": ("data", "fsdp"),
+    "length": ("sequence",),
+    "hidden": (),
+    # parameters
+    "width": ("fsdp",),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "head_size": (),
+    "feed_forward": ("tensor",),
+    "vocab": ("tensor",),
+    "positions": (),
+    "buckets": (),
+    "patch": (),
+    "pooled": (),
+    "classes": (),
+    "layers": (),
+}
+
+
+def mesh_axes(names: tuple[str | None, ...]) -> list[tuple[str, ...]]:
+    """The mesh axes for logical axis names; refuses to split two axes over one mesh axis."""
+    entries = [RULES[name] if name else () for name in names]
+    used = [axis for entry in entries for axis in entry]
+    if len(used) != len(set(used)):
+        raise ValueError(f"the axes {names} would share a mesh axis: {entries}")
+    return entries
+
+
+def partition_spec(names: tuple[str | None, ...]) -> PartitionSpec:
+    return PartitionSpec(*(axes or None for axes in mesh_axes(names)))
+
+
+def is_sharded() -> bool:
+    """Whether the code being traced runs on a mesh of more than one device."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return not mesh.empty and mesh.size > 1
+
+
+def constrain(x: Array, *names: str | None) -> Array:
+    """Tells the compiler how an activation is split; says nothing where there is no mesh."""
+    if not is_sharded():
+        return x
+    return jax.lax.with_sharding_constraint(x, partition_spec(names))

@@ -1,0 +1,363 @@
+"""Block, Stack and the three families composed from them."""
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.attention import Attention, LayerCache
+from model.config import TransformerConfig
+from model.layers import Dense, Dropout, Embedding, FeedForward, Norm
+from model.masks import attention_mask, positions_or_default, segments_or_default
+from model.positions import alibi, sinusoidal, t5_bucket
+from model.sharding import constrain
+
+
+@flax.struct.dataclass
+class Cache:
+    """Everything a decoder remembers between calls. In goes one, out comes the next."""
+
+    layers: LayerCache  # each array has a leading axis L
+    positions_bs: Array
+    segments_bs: Array  # 0 where the slot is empty or holds padding
+    index: Array  # the next free slot, the same in every row
+
+
+@flax.struct.dataclass
+class Surroundings:
+    """What every block of a stack sees alike: masks, biases, the source."""
+
+    mask_b1ts: Array
+    bias_bhts: Array | None = None
+    rope_positions_bt: Array | None = None
+    source_bsd: Array | None = None
+    cross_mask_b1ts: Array | None = None
+    cache_index: Array | None = None
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention where there is a source, feed-forward."""
+
+    config: TransformerConfig
+    cross: bool
+    deterministic: bool
+
+    @nn.compact
+    def __call__(
+        self, x_btd: Array, cache: LayerCache | None, around: Surroundings
+    ) -> tuple[Array, LayerCache | None]:
+        config = self.config
+
+        def self_attention(y_btd):
+            attention = Attention(config, self.deterministic, name="self_attention")
+            y_btd, keys_values = attention(
+                y_btd,
+                mask_b1ts=around.mask_b1ts,
+                bias_bhts=around.bias_bhts,
+                rope_positions_bt=around.rope_positions_bt,
+                cached=None if cache is None else (cache.key_bsgk, cache.value_bsgk),
+                cache_index=around.cache_index,
+            )
+            return y_btd, keys_values
+
+        def cross_attention(y_btd):
+            attention = Attention(config, self.deterministic, name="cross_attention")
+            if around.source_bsd is not None:
+                keys_values = attention.project_source(around.source_bsd)
+            else:
+                keys_values = cache.cross_key_bsgk, cache.cross_value_bsgk
+            return attention(y_btd, mask_b1ts=around.cross_mask_b1ts, keys_values=keys_values)
+
+        def feed_forward(y_btd):
+            return FeedForward(config, self.deterministic, name="feed_forward")(y_btd), None
+
+        x_btd, keys_values = self._residual(x_btd, self_attention, "self_attention_norm")
+        cross_keys_values = (None, None)
+        if self.cross:
+            x_btd, cross_keys_values = self._residual(
+                x_btd, cross_attention, "cross_attention_norm"
+            )
+        x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
+        return x_btd, None if cache is None else LayerCache(*keys_values, *cross_keys_values)
+
+    def _residual(self, x_btd: Array, sublayer, norm_name: str):
+        """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
+        norm = Norm(self.config, name=norm_name)
+        pre = self.config.norm_placement == "pre"
+        y_btd, rest = sublayer(norm(x_btd) if pre else x_btd)
+        x_btd = x_btd + Dropout(self.config.dropout_residual, self.deterministic)(y_btd)
+        x_btd = constrain(x_btd, "batch", "length", "hidden")
+        return x_btd if pre else norm(x_btd), rest
+
+
+class RelativeBias(nn.Module):
+    """T5's learned bias per head and bucket of relative position."""
+
+    config: TransformerConfig
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, query_positions_bt: Array, key_positions_bs: Array) -> Array:
+        config = self.config
+        table = self.param(
+            "embedding",
+            nn.with_logical_partitioning(
+                nn.initializers.normal(config.init_std or config.width**-0.5), ("buckets", "heads")
+            ),
+            (config.relative_buckets, config.heads),
+            jnp.dtype(config.param_dtype),
+        )
+        buckets_bts = t5_bucket(
+            key_positions_bs[:, None] - query_positions_bt[:, :, None],
+            bidirectional=self.bidirectional,
+            buckets=config.relative_buckets,
+            max_distance=config.relative_max_distance,
+        )
+        return jnp.moveaxis(table.astype(jnp.float32)[buckets_bts], -1, 1)
+
+
+class Stack(nn.Module):
+    """Embedded tokens in, hidden states out: positions, blocks, final norm.
+
+    The blocks are scanned, with parameters stacked on a leading axis of layers, whether or not
+    the scan is unrolled: one parameter layout serves both.
+    """
+
+    config: TransformerConfig
+    layers: int
+    causal: bool
+    cross: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_btd: Array,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        *,
+        prefix_bt: Array | None = None,
+        source_bsd: Array | None = None,
+        source_segments_bs: Array | None = None,
+        cache: Cache | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Cache | None]:
+        config = self.config
+        segments_bt = segments_or_default(segments_bt, x_btd)
+        positions_bt = positions_or_default(positions_bt, x_btd)
+        key_positions_bs, key_segments_bs, key_prefix_bs = positions_bt, segments_bt, prefix_bt
+        if cache is not None:
+            cache = _extend(cache, positions_bt, segments_bt)
+            key_positions_bs, key_segments_bs = cache.positions_bs, cache.segments_bs
+            if prefix_bt is not None:
+                key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache.index)
+
+        around = Surroundings(
+            mask_b1ts=attention_mask(
+                positions_bt, key_positions_bs, segments_bt, key_segments_bs,
+                causal=self.causal, key_prefix_bs=key_prefix_bs,
+            ),
+            bias_bhts=self._bias(positions_bt, key_positions_bs),
+            rope_positions_bt=positions_bt if config.position == "rope" else None,
+            cache_index=None if cache is None else cache.index,
+        )  # fmt: skip
+        if self.cross:
+            around = around.replace(
+                source_bsd=source_bsd,
+                cross_mask_b1ts=attention_mask(
+                    positions_bt, positions_or_default(None, source_segments_bs),
+                    segments_bt, source_segments_bs, causal=False,
+                ),
+            )  # fmt: skip
+
+        x_btd = self._embed(x_btd, positions_bt, deterministic)
+        x_btd, layer_caches = self._blocks(deterministic)(
+            x_btd, None if cache is None else cache.layers, around
+        )
+        if config.norm_placement == "pre":
+            x_btd = Norm(config, name="final_norm")(x_btd)
+        if cache is not None:
+            cache = cache.replace(layers=layer_caches, index=cache.index + x_btd.shape[1])
+        return x_btd, cache
+
+    def _embed(self, x_btd: Array, positions_bt: Array, deterministic: bool) -> Array:
+        """Adds absolute positions, normalises and drops as configured."""
+        config = self.config
+        if config.position == "sinusoidal":
+            x_btd += sinusoidal(positions_bt, config.width).astype(x_btd.dtype)
+        elif config.position == "learned":
+            table = Embedding(config, config.max_length, "positions", name="position_embedding")
+            x_btd += table(positions_bt)
+        if config.embedding_norm:
+            x_btd = Norm(config, name="embedding_norm")(x_btd)
+        x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
+        return constrain(x_btd, "batch", "length", "hidden")
+
+    def _bias(self, query_positions_bt: Array, key_positions_bs: Array) -> Array | None:
+        """What relative positions add to the scores, computed once for all layers."""
+        if self.config.position == "alibi":
+            return alibi(query_positions_bt, key_positions_bs, self.config.heads)
+        if self.config.position == "t5_bias":
+            bias = RelativeBias(self.config, not self.causal, name="relative_bias")
+            return bias(query_positions_bt, key_positions_bs)
+        return None
+
+    def _blocks(self, deterministic: bool) -> nn.Module:
+        block = Block
+        if self.config.remat != "none":
+            policies = {
+                "full": None,
+                "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+            }
+            # Inside a scan nothing can be merged across the barrier anyway.
+            block = nn.remat(Block, policy=policies[self.config.remat], prevent_cse=False)
+        # XLA's CPU backend copies what a loop carries; accelerators do not, and compile faster.
+        everything = self.layers if jax.default_backend() == "cpu" else 1
+        scanned = nn.scan(
+            block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            out_axes=0,
+            length=self.layers,
+            unroll=min(self.config.unroll or everything, self.layers),
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        return scanned(self.config, self.cross, deterministic, name="blocks")
+
+
+def _write(buffer_bs: Array, new_bt: Array, index: Array) -> Array:
+    new_bt = jnp.broadcast_to(new_bt, (buffer_bs.shape[0], new_bt.shape[1]))
+    return jax.lax.dynamic_update_slice(buffer_bs, new_bt.astype(buffer_bs.dtype), (0, index))
+
+
+def _extend(cache: Cache, positions_bt: Array, segments_bt: Array) -> Cache:
+    """The cache with the slots of this call's tokens marked as taken."""
+    return cache.replace(
+        positions_bs=_write(cache.positions_bs, positions_bt, cache.index),
+        segments_bs=_write(cache.segments_bs, segments_bt, cache.index),
+    )
+
+
+def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
+    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
+
+    def buffer(length):
+        shape = (config.decoder_layers, batch, length, config.kv_heads, config.head_size)
+        return jnp.zeros(shape, config.dtype)
+
+    crosses = config.family == "encoder_decoder"
+    return Cache(
+        layers=LayerCache(
+            buffer(slots), buffer(slots),
+            buffer(source_slots) if crosses else None, buffer(source_slots) if crosses else None,
+        ),
+        positions_bs=jnp.zeros((batch, slots), jnp.int32),
+        segments_bs=jnp.zeros((batch, slots), jnp.int32),
+        index=jnp.zeros((), jnp.int32),
+    )  # fmt: skip
+
+
+class Transformer(nn.Module):
+    """The three families: hidden states from tokens or images. Heads turn them into answers."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        if config.input == "tokens":
+            self.token_embedding = Embedding(config, config.vocab_size, "vocab")
+        else:
+            self.patch_embedding = PatchEmbedding(config)
+        if config.family == "encoder_decoder" and not config.share_embeddings:
+            self.encoder_token_embedding = Embedding(config, config.vocab_size, "vocab")
+        if config.token_types:
+            self.token_type_embedding = Embedding(config, config.token_types, "buckets")
+        if config.has_encoder:
+            self.encoder = Stack(config, config.encoder_layers, causal=False)
+        if config.has_decoder:
+            self.decoder = Stack(
+                config, config.decoder_layers, causal=True, cross=config.family == "encoder_decoder"
+            )
+
+    def encode(
+        self,
+        inputs: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        """Hidden states of the encoder; `inputs` are tokens (B, T) or images (B, rows, cols, C)."""
+        config = self.config
+        if config.input == "patches":
+            x_btd = self.patch_embedding(inputs)
+        elif config.family == "encoder_decoder" and not config.share_embeddings:
+            x_btd = self._scaled(self.encoder_token_embedding(inputs))
+        else:
+            x_btd = self._scaled(self.token_embedding(inputs))
+        if config.token_types:
+            if token_types_bt is None:
+                token_types_bt = jnp.zeros((1, x_btd.shape[1]), jnp.int32)
+            x_btd += self.token_type_embedding(token_types_bt)
+        x_btd, _ = self.encoder(x_btd, positions_bt, segments_bt, deterministic=deterministic)
+        return x_btd
+
+    def decode(
+        self,
+        inputs_bt: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        prefix_bt: Array | None = None,
+        source_bsd: Array | None = None,
+        source_segments_bs: Array | None = None,
+        cache: Cache | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Cache | None]:
+        """Hidden states of the decoder, and the next cache if one was given.
+
+        With a cache that already holds the source's keys and values, `source_bsd` may be None.
+        """
+        if cache is not None and positions_bt is None:
+            positions_bt = cache.index + jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)[None]
+        if self.config.family == "encoder_decoder" and source_segments_bs is None:
+            slots = source_bsd if source_bsd is not None else cache.layers.cross_key_bsgk[0]
+            source_segments_bs = segments_or_default(None, slots)
+        return self.decoder(
+            self._scaled(self.token_embedding(inputs_bt)),
+            positions_bt,
+            segments_bt,
+            prefix_bt=prefix_bt,
+            source_bsd=source_bsd,
+            source_segments_bs=source_segments_bs,
+            cache=cache,
+            deterministic=deterministic,
+        )
+
+    def _scaled(self, x_btd: Array) -> Array:
+        if not self.config.embedding_scale:
+            return x_btd
+        return x_btd * jnp.asarray(self.config.width**0.5, x_btd.dtype)
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts an image into squares, maps each to a vector, and puts a class token in front."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, images: Array) -> Array:
+        config, size = self.config, self.config.patch_size
+        batch, rows, columns, channels = images.shape
+        patches = images.reshape(batch, rows // size, size, columns // size, size, channels)
+        patches_btp = patches.swapaxes(2, 3).reshape(batch, -1, size * size * channels)
+        x_btd = Dense(config, (config.width,), ("patch", "width"), bias=True, name="projection")(
+            patches_btp
+        )
+        if config.class_token:
+            token = Embedding(config, 1, "buckets", name="class_token")
+            first_b1d = jnp.broadcast_to(token(jnp.zeros((1, 1), jnp.int32)), x_btd[:, :1].shape)
+            x_btd = jnp.concatenate([first_b1d, x_btd], axis=1)
+        return x_btd
