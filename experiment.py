@@ -1,0 +1,166 @@
+"""The door between a config file and the code: strict here, plain inside.
+
+A ConfigDict becomes one `Experiment` of frozen dataclasses, or a ConfigError that lists
+everything that is wrong. Past this file no code sees a ConfigDict.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags, logging
+
+from input_pipeline.config import DataConfig
+from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from schema import ConfigError, build, did_you_mean
+from training.config import (
+    CheckpointConfig,
+    EvalConfig,
+    MeshConfig,
+    OptimizerConfig,
+    RunConfig,
+    TaskConfig,
+    schedule_problems,
+)
+
+BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
+
+FAMILIES_FOR = {
+    "seq2seq": ("encoder_decoder",),
+    "span_corruption": ("encoder_decoder",),
+    "causal_lm": ("decoder",),
+    "prefix_lm": ("decoder",),
+    "masked_lm": ("encoder",),
+    "classify_text": ("encoder", "decoder"),
+    "classify_images": ("encoder",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    run: RunConfig
+    model: TransformerConfig
+    data: DataConfig
+    task: TaskConfig
+    optimizer: OptimizerConfig
+    mesh: MeshConfig
+    checkpoint: CheckpointConfig
+    eval: EvalConfig
+
+
+SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != "run"}
+
+
+def from_mapping(config: Mapping[str, Any]) -> Experiment:
+    """The experiment a config describes; raises ConfigError with a line for each problem."""
+    problems, parts = [], {}
+    sections = {name: config[name] for name in SECTIONS if name in config}
+    scalars = {key: value for key, value in config.items() if key not in SECTIONS}
+    parts["run"], found = build(RunConfig, scalars, "")
+    problems += found
+    for name, section in SECTIONS.items():
+        if not isinstance(sections.get(name), Mapping):
+            problems.append(f"{name} must be a section of the config")
+            continue
+        parts[name], found = build(section, sections[name], name)
+        problems += found
+    if problems:
+        raise ConfigError(problems)
+    experiment = Experiment(**parts)
+    problems = list(_problems_between_sections(experiment))
+    if problems:
+        raise ConfigError(problems)
+    return experiment
+
+
+def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
+    run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
+    yield from schedule_problems(experiment.optimizer, run)
+    if model.family not in FAMILIES_FOR[task.objective]:
+        fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
+        yield (
+            f"task.objective={task.objective} needs model.family="
+            f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
+            f"with family={model.family} choose one of: {', '.join(fitting)}"
+        )
+    if (task.objective == "classify_images") != (model.input == "patches"):
+        yield (
+            f"task.objective={task.objective} does not go with model.input={model.input}: "
+            "classify_images takes patches, every other objective takes tokens"
+        )
+    if task.objective == "classify_text" and model.family == "decoder" and model.pooling == "first":
+        yield (
+            "model.pooling=first in a decoder sees the first token alone; "
+            "set model.pooling=last or mean"
+        )
+    if model.input == "tokens" and model.position in ABSOLUTE_POSITIONS:
+        columns = {"length": data.length}
+        if model.family == "encoder_decoder":
+            columns["encoder_length"] = data.encoder_length
+        for key, length in columns.items():
+            if length > model.max_length:
+                yield (
+                    f"data.{key}={length} exceeds model.max_length={model.max_length}, the last "
+                    f"position that model.position={model.position} can address"
+                )
+    accumulate = experiment.optimizer.accumulate
+    if data.batch_size % accumulate:
+        yield (
+            f"optimizer.accumulate={accumulate} does not divide data.batch_size={data.batch_size}"
+        )
+
+
+def launch(main: Callable[[], None]) -> None:
+    """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback."""
+
+    def guarded(argv):
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+        if len(argv) > 1:
+            raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --")
+        main()
+
+    try:
+        app.run(guarded, flags_parser=_parse_flags)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        remaining = flags.FLAGS(argv)
+        if "config" in flags.FLAGS:
+            _ = flags.FLAGS.config  # a config file that failed to load says so only when read
+        return remaining
+    except Exception as error:  # whatever a config file or a flag may raise, it is bad input
+        raise ConfigError(_explain(argv, error)) from None
+
+
+def _explain(argv: list[str], error: Exception) -> str:
+    """One line on what was wrong with the command line."""
+    overrides = [
+        a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
+    ]
+    if isinstance(error, AttributeError | KeyError) and overrides:
+        from configs import default
+
+        for override in overrides:
+            section = default.get_config().to_dict()
+            path = override.split(".")[1:]
+            for depth, key in enumerate(path):
+                if not isinstance(section, Mapping) or key not in section:
+                    known = section if isinstance(section, Mapping) else ()
+                    name = ".".join(path[: depth + 1])
+                    return f"{name} is not a config key.{did_you_mean(key, known)}"
+                section = section[key]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[-3:]) if isinstance(error, OSError) else " ".join(lines[:2])
+
+
+def default_workdir(config_path: str) -> str:
+    """runs/dates for configs/dates.py, runs/dates-t5_style for configs/dates.py:t5_style."""
+    path, _, architecture = config_path.partition(":")
+    return str(Path("runs", "-".join(filter(None, (Path(path).stem, architecture)))))

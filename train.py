@@ -1,0 +1,281 @@
+"""Trains a model: python train.py --config=configs/x.py[:arch] --workdir=DIR --config.a.b=v
+
+With no flags at all it trains a small Transformer to read dates (configs/dates.py). The same
+command run again continues where the last checkpoint was made.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from ml_collections import config_flags
+
+import experiment as door
+from input_pipeline import pipeline
+from schema import ConfigError
+from training import workdir as records
+from training.checkpoint import Checkpoints, load_params
+from training.evaluation import Evaluator, HeldOut
+from training.flops import train_flops
+from training.mesh import check_batch, make_mesh, put_batch
+from training.optimizer import make_optimizer
+from training.reporting import Reporter, parameter_table
+from training.schedules import learning_rate
+from training.step import abstract_state, make_train_step
+from training.task import make_model
+from training.throughput import Throughput
+
+
+class DivergedError(RuntimeError):
+    """The loss is no longer a number; nothing was saved since it was."""
+
+
+def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, float]:
+    """Runs a whole job; returns the last evaluation's metrics."""
+    experiment = door.from_mapping(config)
+    run, task = experiment.run, experiment.task
+    workdir = records.prepare(workdir)
+    mesh = make_mesh(experiment.mesh)
+    check_batch(
+        "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
+    )
+    check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
+
+    # Data
+    data = pipeline.load(
+        experiment.data,
+        objective=task.objective,
+        noise_rate=task.noise_rate,
+        mean_span=task.mean_span,
+        next_sentence=task.next_sentence,
+        seed=run.seed,
+        process_index=jax.process_index(),
+        process_count=jax.process_count(),
+    )
+    model_config = fit_to_data(experiment.model, data)
+    check_best_metric(experiment.checkpoint.best_metric, data.eval_names)
+
+    # Model
+    model = make_model(model_config, task)
+    schedule = learning_rate(experiment.optimizer, run.steps, model_config.width)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+
+    with (
+        jax.set_mesh(mesh),
+        Checkpoints(workdir, experiment.checkpoint) as checkpoints,
+    ):
+        # State: born sharded, or restored, or begun from another run's parameters
+        abstract, init = abstract_state(
+            model, task, optimizer, experiment.optimizer, data.train_batch(0), mesh
+        )
+        start = checkpoints.latest_step() or 0
+        changes = record_run(workdir, experiment, data, resuming=start > 0)
+        with Reporter(
+            workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
+        ) as reporter:
+            if start:
+                reporter.log(f"resuming {workdir} at step {start}")
+                for change in changes:
+                    reporter.log(f"changed since then: {change}")
+                state = checkpoints.restore(start, abstract)
+            else:
+                state = init(jax.random.key(run.seed))
+                if run.init_from:
+                    params, new = load_params(run.init_from, state.params)
+                    state = state.replace(params=params)
+                    if state.ema is not None:
+                        state = state.replace(ema=jax.tree.map(jax.numpy.copy, params))
+                    reporter.log(
+                        f"parameters from {run.init_from}; new: {', '.join(new) or 'none'}"
+                    )
+            reporter.log(parameter_table(abstract.params))
+
+            # Evaluation
+            evaluator = Evaluator(model, model_config, task, data.tokenizer)
+            held_out = {name: hold_out(name, data, experiment, mesh) for name in data.eval_names}
+
+            def evaluate(step: int, state) -> dict[str, float]:
+                scores = {}
+                for name, split in held_out.items():
+                    found = evaluator.measure(state.eval_params, split)
+                    scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
+                reporter.report(step, scores)
+                write_samples(
+                    workdir, step, state, evaluator, held_out, data, experiment.eval.samples
+                )
+                return scores
+
+            # The loop
+            train_step = make_train_step(
+                model, task, optimizer, experiment.optimizer, schedule, run.seed, abstract
+            )
+            batches = data.train_iterator(start, run.steps)
+            throughput = Throughput(step_flops(model_config, experiment))
+            pending, scores = None, {}
+            for step in range(start + 1, run.steps + 1):
+                if step == run.profile_steps[0]:
+                    jax.profiler.start_trace(str(workdir / "profile"))
+                with throughput.waiting_for_data():
+                    batch = next(batches)
+                state, metrics = train_step(state, put_batch(batch, mesh))
+                throughput.count(tokens_in(batch) * jax.process_count())
+                # Metrics are read one step late, so that the device always has work queued.
+                if pending:
+                    report_training(reporter, throughput, *pending)
+                reporter.progress(step)
+                is_last = step == run.steps
+                pending = (step, metrics) if is_last or step % run.log_every == 0 else None
+                if step == run.profile_steps[1]:
+                    jax.block_until_ready(metrics)
+                    jax.profiler.stop_trace()
+
+                if step == start + 1:
+                    # The first step compiles: its time says nothing about the others.
+                    jax.block_until_ready(metrics)
+                    throughput.report()
+                evaluates = is_last or is_due(step, experiment.eval.every)
+                saves = is_last or is_due(step, experiment.checkpoint.every)
+                if evaluates or saves:
+                    check_finite(step, metrics)
+                    if pending:
+                        report_training(reporter, throughput, *pending)
+                        pending = None
+                    with throughput.paused():
+                        scores = evaluate(step, state) if evaluates else {}
+                        if saves:
+                            checkpoints.save(step, state, scores)
+            return scores or evaluate(run.steps, state)
+
+
+def fit_to_data(model, data: pipeline.Data):
+    """The model's config with the sizes that the data decides."""
+    sizes = {"num_classes": len(data.labels)}
+    if data.tokenizer is not None:
+        sizes["vocab_size"] = data.tokenizer.vocab_size
+        if 0 < model.vocab_size < data.tokenizer.vocab_size:
+            raise ConfigError(
+                f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
+                f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
+            )
+    if 0 < model.num_classes < len(data.labels):
+        raise ConfigError(
+            f"model.num_classes={model.num_classes} is too small for the data, which has "
+            f"{len(data.labels)} classes; set it to 0 to take that number"
+        )
+    if data.image_shape is not None:
+        rows, columns, channels = data.image_shape
+        sizes |= {"image_size": rows, "image_channels": channels}
+        wanted = (model.image_size or rows, model.image_channels or channels)
+        if rows != columns or wanted != (rows, channels):
+            raise ConfigError(
+                f"the data's images are {rows}x{columns}x{channels}, but model.image_size="
+                f"{model.image_size} and model.image_channels={model.image_channels}; set both to 0"
+            )
+        patches = (rows // model.patch_size) ** 2
+        if rows % model.patch_size:
+            raise ConfigError(
+                f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
+            )
+        if patches + model.class_token > model.max_length:
+            raise ConfigError(
+                f"{patches} patches do not fit model.max_length={model.max_length}; raise it"
+            )
+    return model.resolve(**sizes)
+
+
+def check_best_metric(metric: str, eval_names: tuple[str, ...]) -> None:
+    if metric and metric.split("/")[1] not in eval_names:
+        raise ConfigError(
+            f"checkpoint.best_metric={metric}: there is no such held-out set; known are: "
+            f"{', '.join(eval_names)}"
+        )
+
+
+def record_run(workdir: Path, experiment, data: pipeline.Data, *, resuming: bool) -> list[str]:
+    """Config, environment and tokenizer into the workdir; what changed since the run began."""
+    as_dict = dataclasses.asdict(experiment)
+    record = {**as_dict.pop("run"), **as_dict, "data_digest": data.digest}
+    changes = records.record_config(workdir, record, resuming=resuming)
+    records.record_environment(workdir, data.description)
+    if data.tokenizer is not None:
+        data.tokenizer.save(workdir)
+    return changes
+
+
+def hold_out(name: str, data: pipeline.Data, experiment, mesh) -> HeldOut:
+    size, most = experiment.eval.batch_size, experiment.eval.batches
+    is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
+    return HeldOut(
+        batches=[put_batch(batch, mesh) for batch in data.eval_batches(name, size, most)],
+        text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
+        has_one_answer="target" in data.eval_examples(name, 1)[0],
+    )
+
+
+def write_samples(workdir, step, state, evaluator, held_out, data, count: int) -> None:
+    if not count or jax.process_count() > 1:
+        return
+    (workdir / "samples").mkdir(exist_ok=True)
+    for name, split in held_out.items():
+        text = evaluator.samples(
+            state.eval_params, split, data.eval_examples(name, count), data.labels
+        )
+        (workdir / "samples" / f"{step:08d}_{name}.txt").write_text(text)
+
+
+def report_training(reporter: Reporter, throughput: Throughput, step: int, metrics) -> None:
+    check_finite(step, metrics)
+    reporter.report(step, {**jax.device_get(metrics), **throughput.report()})
+
+
+def check_finite(step: int, metrics) -> None:
+    if not math.isfinite(loss := float(metrics["train/loss"])):
+        raise DivergedError(f"the loss at step {step} is {loss}; lower optimizer.learning_rate")
+
+
+def is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Real tokens on all sides of this process's rows; an image counts as one."""
+    if "images" in batch:
+        return len(batch["images"])
+    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
+    return sum(
+        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
+    )
+
+
+def step_flops(model, experiment) -> int:
+    length = experiment.data.length
+    if model.input == "patches":
+        length = (model.image_size // model.patch_size) ** 2 + model.class_token
+    row = train_flops(model, experiment.task.objective, length, experiment.data.encoder_length)
+    return row * experiment.data.batch_size
+
+
+CONFIG = config_flags.DEFINE_config_file("config", "configs/dates.py", "The experiment.")
+WORKDIR = flags.DEFINE_string("workdir", "", "Where the run lives; default: runs/<config name>.")
+
+
+def main() -> None:
+    config_path = config_flags.get_config_filename(flags.FLAGS["config"])
+    workdir = WORKDIR.value or door.default_workdir(config_path)
+    try:
+        scores = train_and_evaluate(CONFIG.value.to_dict(), workdir)
+    except DivergedError as error:
+        sys.exit(str(error))
+    if jax.process_index() == 0:
+        print(json.dumps({"step": CONFIG.value.steps, **scores}))
+
+
+if __name__ == "__main__":
+    door.launch(main)

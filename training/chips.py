@@ -1,0 +1,49 @@
+"""What the makers promise: dense bfloat16 FLOP/s of one jax device."""
+
+# Keyed by jax's device_kind, in full, because the names of unlike chips start alike (L4 and
+# L40S, A10 and A100, desktop and laptop). A name that is not here has no known peak.
+_PEAK_TFLOPS = {
+    # cloud.google.com/tpu/docs, one page for each version; jax's names for them are those of
+    # jax/_src/pallas/mosaic/tpu_info.py. The pages count chips; where a chip of two cores is two
+    # jax devices, a device has half.
+    "TPU v2": 46 / 2,
+    "TPU v3": 123 / 2,
+    "TPU v4": 275,
+    "TPU v5 lite": 197,
+    "TPU v5e": 197,
+    "TPU v5": 459,
+    "TPU v5p": 459,
+    "TPU v6 lite": 918,
+    "TPU v6e": 918,
+    "TPU7x": 2307 / 2,
+    # NVIDIA's data sheets of each product. From Ampere on they print figures "with sparsity",
+    # of which the dense ones are half.
+    "Tesla V100-SXM2-16GB": 125,  # Volta and Turing have no bfloat16: these are float16's
+    "Tesla V100-SXM2-32GB": 125,
+    "Tesla V100-PCIE-16GB": 112,
+    "Tesla V100-PCIE-32GB": 112,
+    "Tesla T4": 65,
+    "NVIDIA A10": 125,
+    "NVIDIA A30": 165,
+    "NVIDIA A100-SXM4-40GB": 312,
+    "NVIDIA A100-SXM4-80GB": 312,
+    "NVIDIA A100-PCIE-40GB": 312,
+    "NVIDIA A100 80GB PCIe": 312,
+    "NVIDIA L4": 242 / 2,
+    "NVIDIA L40S": 733 / 2,
+    "NVIDIA H100 80GB HBM3": 1979 / 2,
+    "NVIDIA H100 PCIe": 1513 / 2,
+    "NVIDIA H100 NVL": 1671 / 2,
+    "NVIDIA H200": 1979 / 2,
+    "NVIDIA GH200 480GB": 1979 / 2,
+    "NVIDIA B200": 4500 / 2,
+    # NVIDIA's Ada and Ampere GA102 whitepapers: bfloat16 with float32 accumulation.
+    "NVIDIA GeForce RTX 3090": 71,
+    "NVIDIA GeForce RTX 4090": 165.2,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The most a device can do in a second, or None where that is not known, as on CPUs."""
+    tflops = _PEAK_TFLOPS.get(device_kind)
+    return None if tflops is None else tflops * 1e12

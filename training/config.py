@@ -1,0 +1,143 @@
+"""The sections of a config that training reads, and the run's own keys."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from schema import Bounds, Count, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+
+HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The keys at the top level."""
+
+    seed: Count
+    steps: PositiveInt
+    log_every: PositiveInt
+    init_from: str
+    profile_steps: tuple[Count, Count]
+    wandb_project: str
+
+    def problems(self) -> Iterator[str]:
+        first, last = self.profile_steps
+        if (first, last) != (0, 0) and not 1 <= first <= last <= self.steps:
+            yield (
+                f"profile_steps={self.profile_steps} must satisfy 1 <= first <= last <= "
+                f"steps={self.steps}; (0, 0) switches the profiler off"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    objective: Literal[
+        "seq2seq",
+        "causal_lm",
+        "prefix_lm",
+        "masked_lm",
+        "span_corruption",
+        "classify_text",
+        "classify_images",
+    ]
+    label_smoothing: HalfOpenUnit
+    z_loss: NonNegativeFloat
+    noise_rate: Annotated[float, Bounds(above=0, below=1)]
+    mean_span: Annotated[float, Bounds(at_least=1)]
+    next_sentence: bool
+
+    def problems(self) -> Iterator[str]:
+        if self.next_sentence and self.objective != "masked_lm":
+            yield (
+                f"task.next_sentence=True needs task.objective=masked_lm, not {self.objective}; "
+                "set task.next_sentence=False"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"]
+    schedule: Literal["constant", "linear", "cosine", "stable_decay", "inverse_sqrt"]
+    learning_rate: PositiveFloat
+    warmup_steps: Count
+    decay_steps: Count
+    decay_fraction: Annotated[float, Bounds(above=0, at_most=1)]
+    final_fraction: Probability
+    beta1: HalfOpenUnit
+    beta2: HalfOpenUnit
+    epsilon: PositiveFloat
+    weight_decay: NonNegativeFloat
+    decay_embeddings: bool
+    clip_norm: NonNegativeFloat
+    accumulate: PositiveInt
+    ema_decay: HalfOpenUnit
+
+    def decay_end(self, steps: int) -> int:
+        """The number of updates after which the learning rate has fallen to its final value."""
+        return self.decay_steps or steps
+
+    def decay_length(self, end: int) -> int:
+        """stable_decay: how many of the updates before `end` are spent decaying."""
+        return max(1, round(self.decay_fraction * end))
+
+    def problems(self) -> Iterator[str]:
+        if self.weight_decay and self.name in ("adam", "sgd"):
+            yield (
+                f"optimizer.weight_decay={self.weight_decay:g} does nothing with "
+                f"optimizer.name={self.name}; choose adamw, or set it to 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    data: int
+    fsdp: int
+    sequence: int
+    tensor: int
+
+    def problems(self) -> Iterator[str]:
+        sizes = dataclasses.asdict(self)
+        for axis, size in sizes.items():
+            if size < 1 and size != -1:
+                yield f"mesh.{axis}={size} must be at least 1, or -1 for the devices that are left"
+        rest = [f"mesh.{axis}" for axis, size in sizes.items() if size == -1]
+        if len(rest) > 1:
+            yield f"{' and '.join(rest)} are -1, but one axis alone can take the devices left over"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    every: Count
+    keep: PositiveInt
+    best_metric: str
+    best_mode: Literal["max", "min"]
+
+    def problems(self) -> Iterator[str]:
+        if self.best_metric and not self.best_metric.startswith("eval/"):
+            yield (
+                f"checkpoint.best_metric={self.best_metric} must be an evaluation's metric, "
+                "such as eval/dates/exact_match"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    every: Count
+    batch_size: PositiveInt
+    batches: Count
+    samples: Count
+
+
+def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:
+    """Why warm-up and decay do not fit into the run."""
+    end = optimizer.decay_end(run.steps)
+    end_key = "optimizer.decay_steps" if optimizer.decay_steps else "steps"
+    warmup = f"optimizer.warmup_steps={optimizer.warmup_steps}"
+    match optimizer.schedule:
+        case "linear" | "cosine" if optimizer.warmup_steps >= end:
+            yield f"{warmup} leaves no step to decay before {end_key}={end}; make it smaller"
+        case "stable_decay" if optimizer.warmup_steps > end - optimizer.decay_length(end):
+            yield (
+                f"{warmup} reaches into the last optimizer.decay_fraction="
+                f"{optimizer.decay_fraction:g} of {end_key}={end}; make one of them smaller"
+            )

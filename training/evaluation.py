@@ -1,0 +1,159 @@
+"""Scores on held-out data, with the measure that suits the task, and samples a person can read."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from model.config import TransformerConfig
+from training.config import TaskConfig
+from training.generation import make_answer, make_continuation
+from training.step import make_eval_step
+
+SAMPLE_TEMPERATURE = 0.8  # for continuations of running text, where the likeliest is dull
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A held-out set, ready to be measured."""
+
+    batches: Sequence[Mapping[str, Array]]
+    text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
+    has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
+
+
+class Evaluator:
+    """Measures parameters on held-out sets; everything it runs is compiled once."""
+
+    def __init__(
+        self, model: nn.Module, config: TransformerConfig, task: TaskConfig, tokenizer: Any
+    ):
+        self._task, self._tokenizer = task, tokenizer
+        self._eval_step = make_eval_step(model, task)
+        self._model, self._config = model, config
+        self._generators: dict[tuple[int, bool], Callable] = {}
+
+    def measure(self, params, held_out: HeldOut) -> dict[str, float]:
+        totals = None
+        for batch in held_out.batches:
+            sums, _ = self._eval_step(params, batch)
+            if held_out.has_one_answer:
+                sums = {**sums, "exact_match": self._exact(params, batch)}
+            totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
+        totals = jax.device_get(totals)
+        means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
+        scores = {"loss": means.pop("nll"), **means}
+        if self._task.objective in ("causal_lm", "prefix_lm", "span_corruption", "seq2seq"):
+            scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+        if held_out.text_bytes:
+            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes
+        return scores
+
+    def _exact(self, params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Rows whose generated tokens are the target's, up to its end; and rows in all."""
+        tokens_bn, expected_bn, counts_bn = self._generate(params, batch, has_one_answer=True)
+        return _exact_rows(tokens_bn, expected_bn, counts_bn)
+
+    def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
+        """Generated tokens, with the targets and their weights at the same places."""
+        generate = self._generator(batch["inputs"].shape[1], has_one_answer)
+        if self._task.objective in ("seq2seq", "span_corruption"):
+            tokens_bn = generate(params, batch["encoder_inputs"], batch["encoder_segment_ids"])
+            return tokens_bn, batch["targets"], batch["weights"]
+        lengths_b = _prompt_lengths(batch)
+        tokens_bn = generate(params, batch["inputs"], lengths_b, jax.random.key(0))
+        return tokens_bn, *_behind_prompt(batch["targets"], batch["weights"], lengths_b)
+
+    def _generator(self, length: int, has_one_answer: bool) -> Callable:
+        key = length, has_one_answer
+        if key not in self._generators:
+            tokenizer = self._tokenizer
+            ids = dict(eos_id=tokenizer.eos_id, pad_id=tokenizer.pad_id)
+            if self._task.objective in ("seq2seq", "span_corruption"):
+                make = make_answer
+                options = dict(steps=length, bos_id=tokenizer.bos_id)
+            else:
+                make = make_continuation
+                whole = self._task.objective == "prefix_lm"
+                temperature = 0.0 if has_one_answer else SAMPLE_TEMPERATURE
+                options = dict(steps=length, see_whole_prompt=whole, temperature=temperature)
+            self._generators[key] = make(self._model, self._config, **ids, **options)
+        return self._generators[key]
+
+    def samples(
+        self, params, held_out: HeldOut, examples: Sequence[Mapping], labels: Sequence[str]
+    ) -> str:
+        """A few rows of the first batch as a person would want to see them."""
+        batch, count = held_out.batches[0], len(examples)
+        decode = self._tokenizer.decode if self._tokenizer else None
+        match self._task.objective:
+            case "classify_text" | "classify_images":
+                _, guesses_b = self._eval_step(params, batch)
+                rows = zip(examples, jax.device_get(guesses_b), strict=False)
+                blocks = [
+                    f"{row.get('text', 'image')} -> {labels[guess]} ({labels[row['label']]})"
+                    for row, guess in rows
+                ]
+                return "\n".join(blocks) + "\n"
+            case "masked_lm":
+                _, guesses_bt = self._eval_step(params, batch)
+                batch, guesses_bt = jax.device_get((dict(batch), guesses_bt))
+                filled_bt = np.where(batch["weights"] > 0, guesses_bt, batch["targets"])
+                pairs = zip(batch["targets"], filled_bt, strict=True)
+                blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
+            case _:
+                one = held_out.has_one_answer
+                outputs = self._generate(params, batch, has_one_answer=one)
+                tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
+                expected_bn = np.where(weights_bn > 0, expected_bn, self._tokenizer.pad_id)
+                prompts = self._prompts(batch, examples)
+                answers = zip(prompts, tokens_bn, expected_bn, strict=False)
+                blocks = [
+                    f"given:    {prompt}\nanswer:   {decode(answer)}\nexpected: {decode(expected)}"
+                    for prompt, answer, expected in answers
+                ]
+        return "\n\n".join(blocks[:count]) + "\n"
+
+    def _prompts(self, batch, examples: Sequence[Mapping]) -> list[str]:
+        if "source" in examples[0]:
+            return [example["source"] for example in examples]
+        if self._task.objective == "span_corruption":
+            rows = jax.device_get(batch["encoder_inputs"])
+            return [self._tokenizer.decode(row) for row in rows[: len(examples)]]
+        rows, lengths = jax.device_get((batch["inputs"], _prompt_lengths(batch)))
+        pairs = zip(rows, lengths, examples, strict=False)
+        return [self._tokenizer.decode(row[:length]) for row, length, _ in pairs]
+
+
+def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
+    """How much of each row is given: its prefix, or the first half of running text."""
+    if "prefix" in batch:
+        return batch["prefix"].sum(axis=1).astype(jnp.int32)
+    rows, length = batch["inputs"].shape
+    return jnp.full((rows,), length // 2, jnp.int32)
+
+
+@jax.jit
+def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
+    """Targets moved so that column 0 holds the first token behind the prompt."""
+    length = targets_bt.shape[1]
+    columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
+    inside_bt, columns_bt = columns_bt < length, jnp.minimum(columns_bt, length - 1)
+    moved_bt = jnp.take_along_axis(targets_bt, columns_bt, axis=1)
+    return moved_bt, jnp.take_along_axis(weights_bt, columns_bt, axis=1) * inside_bt.astype(
+        weights_bt.dtype
+    )
+
+
+@jax.jit
+def _exact_rows(tokens_bn: Array, expected_bn: Array, weights_bn: Array) -> tuple[Array, Array]:
+    # The end-of-sequence token is among the targets, so nothing can follow a right answer.
+    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1)
+    real_b = (weights_bn > 0).any(axis=1)
+    return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

@@ -1,0 +1,107 @@
+"""Losses as sums and counts, so that a batch may be split and added up again.
+
+Nothing here divides but `total_loss`, and it divides by counts that `term_counts` knows from
+the whole batch before any model has run: gradients of micro-batches simply add.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from training.config import TaskConfig
+
+
+class CrossEntropy(NamedTuple):
+    """Sums over positions, each times its weight."""
+
+    loss: Array  # what is optimised: with label smoothing and z-loss
+    nll: Array  # negative log-likelihood of the targets, in nats
+    correct: Array  # 1 where no other logit reaches the target's
+
+
+def cross_entropy(
+    logits_btv: Array,
+    targets_bt: Array,
+    weights_bt: Array,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> CrossEntropy:
+    """Cross-entropy in float32 whatever the type of the logits; other leading axes will do.
+
+    Label smoothing e gives the target 1 - e and spreads e evenly over all V entries, the target
+    included, as torch.nn.CrossEntropyLoss does. z-loss adds z_loss * log(Z) ** 2.
+    """
+    logits_btv = logits_btv.astype(jnp.float32)
+    vocabulary_v = jnp.arange(logits_btv.shape[-1], dtype=targets_bt.dtype)
+    log_z_bt = jax.nn.logsumexp(logits_btv, axis=-1)
+    # A masked sum, not a gather: it fuses with its neighbours, needs no scatter in the backward
+    # pass, and stays local when the vocabulary is split over devices.
+    is_target_btv = vocabulary_v == targets_bt[..., None]
+    target_bt = jnp.where(is_target_btv, logits_btv, 0).sum(axis=-1)
+
+    nll_bt = log_z_bt - target_bt
+    loss_bt = nll_bt + z_loss * jnp.square(log_z_bt)
+    if label_smoothing:
+        loss_bt += label_smoothing * (target_bt - logits_btv.mean(axis=-1))
+    # Exact and cheaper than argmax; a tie is not a right answer, and neither is NaN.
+    correct_bt = (is_target_btv | (logits_btv < target_bt[..., None])).all(axis=-1)
+
+    weights_bt = weights_bt.astype(jnp.float32)
+    values = (loss_bt, nll_bt, correct_bt.astype(jnp.float32))
+    return CrossEntropy(*((value_bt * weights_bt).sum() for value_bt in values))
+
+
+class Term(NamedTuple):
+    """One thing the model is asked to predict."""
+
+    output: str  # the key of its logits among the model's outputs
+    targets: Array
+    weights: Array
+
+
+def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
+    match task.objective:
+        case "classify_text" | "classify_images":
+            return {"labels": Term("logits", batch["labels"], batch["weights"])}
+        case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
+            terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
+            if task.next_sentence:
+                is_real_b = batch["segment_ids"].max(axis=-1) > 0
+                terms["next_sentence"] = Term("next_sentence", batch["next_sentence"], is_real_b)
+            return terms
+
+
+def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """What the sum of each term is to be divided by; needs no model."""
+    return {
+        name: term.weights.astype(jnp.float32).sum() for name, term in _terms(task, batch).items()
+    }
+
+
+def term_sums(
+    task: TaskConfig, outputs: Mapping[str, Array], batch: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
+    """The loss sum of each term, and every metric as its sum and count."""
+    counts = term_counts(task, batch)
+    sums, metrics = {}, {}
+    for name, term in _terms(task, batch).items():
+        result = cross_entropy(
+            outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
+        )
+        sums[name] = result.loss
+        prefix = "" if term.output == "logits" else f"{name}_"
+        metrics[f"{prefix}nll"] = (result.nll, counts[name])
+        metrics[f"{prefix}accuracy"] = (result.correct, counts[name])
+    return sums, metrics
+
+
+def total_loss(sums: Mapping[str, Array], counts: Mapping[str, Array]) -> Array:
+    """The one number to minimise: the sum of the terms' means. A term without data is 0."""
+    means = [
+        jnp.where(counts[name] > 0, sums[name] / jnp.where(counts[name] > 0, counts[name], 1), 0)
+        for name in sums
+    ]
+    return sum(means[1:], start=means[0])

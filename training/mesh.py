@@ -1,0 +1,92 @@
+"""Devices as a mesh, and arrays on it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from model.sharding import MESH_AXES, mesh_axes, partition_spec
+from schema import ConfigError
+from training.config import MeshConfig
+
+
+def make_mesh(config: MeshConfig, device_count: int | None = None) -> Mesh:
+    """The mesh of a config over all devices, the axis of size -1 taking what the others leave."""
+    devices = jax.device_count() if device_count is None else device_count
+    sizes = dataclasses.asdict(config)
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if devices % fixed or (-1 not in sizes.values() and fixed != devices):
+        asked = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
+        raise ConfigError(
+            f"{asked} does not fit {devices} devices: the sizes must multiply to {devices}; "
+            "one of them may be -1 for the rest"
+        )
+    shape = [sizes[axis] if sizes[axis] != -1 else devices // fixed for axis in MESH_AXES]
+    # Explicit axes, jax's default, would ask every operation for its output's sharding.
+    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, partition_spec(("batch",)))
+
+
+def check_batch(key: str, rows: int, mesh: Mesh, accumulate: int = 1) -> None:
+    """Refuses a batch that the mesh cannot share out evenly."""
+    shares = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate
+    if rows % shares:
+        micro = f" and {accumulate} micro-batches" if accumulate > 1 else ""
+        raise ConfigError(
+            f"{key}={rows} cannot be split over mesh.data={mesh.shape['data']} x "
+            f"mesh.fsdp={mesh.shape['fsdp']}{micro}; choose a multiple of {shares}"
+        )
+
+
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows as its part of a global array."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, array)
+        for name, array in batch.items()
+    }
+
+
+def parameter_shardings(boxed_params, mesh: Mesh):
+    """Where every parameter lives, from the axis names it was declared with."""
+
+    def sharding(boxed):
+        if not isinstance(boxed, nn.LogicallyPartitioned):
+            raise ValueError(f"a parameter of shape {boxed.shape} declares no axis names")
+        entries = zip(boxed.value.shape, mesh_axes(boxed.names), strict=True)
+        # An axis that the mesh does not divide stays whole on every device.
+        spec = [axes or None if _divides(mesh, axes, size) else None for size, axes in entries]
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)  # noqa: E731
+    return jax.tree.map(sharding, boxed_params, is_leaf=is_box)
+
+
+def _divides(mesh: Mesh, axes: tuple[str, ...], size: int) -> bool:
+    return size % math.prod(mesh.shape[axis] for axis in axes) == 0
+
+
+def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Mesh):
+    """Moments live where their parameter lives; everything else is on every device."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def sharding(leaf, param, param_sharding):
+        # Adafactor's factors have other shapes than the parameter they belong to.
+        return param_sharding if leaf.shape == param.shape else everywhere
+
+    return optax.tree.map_params(
+        optimizer,
+        sharding,
+        opt_state,
+        params,
+        params_shardings,
+        transform_non_params=lambda _: everywhere,
+    )

@@ -1,0 +1,130 @@
+"""From gradients to updates.
+
+Every optimizer is the same chain: clip, turn the gradient into a direction, add the decoupled
+weight decay, multiply by the learning rate. They differ in the direction alone.
+"""
+
+import math
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from training.config import OptimizerConfig
+
+# What a parameter is, by the last name in its path.
+ROLES = {"kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector"}
+
+# Root mean square of Muon's updates, chosen in arXiv:2502.16982 to equal AdamW's, so that one
+# learning rate suits the matrices and what Adam trains beside them.
+MUON_UPDATE_RMS = 0.2
+
+
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """The optimizer of a config; its update needs the parameters as third argument."""
+
+    def decays(params):
+        roles = ("kernel", "embedding") if config.decay_embeddings else ("kernel",)
+        return jax.tree.map(lambda role: role in roles, parameter_roles(params))
+
+    chain = optax.chain(
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
+        _direction(config),
+        optax.add_decayed_weights(config.weight_decay, mask=decays),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+    def update(gradients, state, params):
+        # Optax raises floats to the power of its integer count of updates, so strict promotion,
+        # where it is on, has to stop at optax's door.
+        with jax.numpy_dtype_promotion("standard"):
+            return chain.update(gradients, state, params)
+
+    return optax.GradientTransformation(chain.init, update)
+
+
+def parameter_roles(params):
+    """The same tree with "kernel", "embedding" or "vector" in place of every array."""
+
+    def role(path, _):
+        name = _names(path)[-1]
+        if name not in ROLES:
+            where = "/".join(_names(path))
+            raise ValueError(f"parameter {where} must be named one of: {', '.join(ROLES)}")
+        return ROLES[name]
+
+    return jax.tree.map_with_path(role, params)
+
+
+def ema_update(ema, params, decay: float):
+    """The moving average `ema` one step further; it starts as the initial parameters."""
+    return jax.tree.map(lambda average, new: decay * average + (1 - decay) * new, ema, params)
+
+
+def _direction(config: OptimizerConfig) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    match config.name:
+        case "adam" | "adamw":
+            return adam
+        case "adafactor":
+            # As published: the second moment factored, no momentum, updates of bounded size
+            # relative to the parameter's own. A stack of layers counts as one parameter.
+            return optax.chain(
+                optax.scale_by_factored_rms(),
+                optax.clip_by_block_rms(1.0),
+                optax.scale_by_param_block_rms(),
+            )
+        case "lion":
+            return optax.scale_by_lion(config.beta1, config.beta2)
+        case "muon":
+            return optax.partition({"muon": _muon(config.beta1), "adam": adam}, _muon_or_adam)
+        case "sgd":
+            return optax.trace(config.beta1) if config.beta1 else optax.identity()
+
+
+def _muon(momentum: float) -> optax.GradientTransformation:
+    def same_rms(updates, _):
+        # An orthogonal (m, n) matrix has root mean square max(m, n) ** -0.5.
+        def rescale(update, axes):
+            fan_in, fan_out = (
+                math.prod(update.shape[axis] for axis in group)
+                for group in (axes.reduction_axis, axes.output_axis)
+            )
+            return update * (MUON_UPDATE_RMS * max(fan_in, fan_out) ** 0.5)
+
+        return jax.tree.map(rescale, updates, _muon_axes(updates))
+
+    return optax.chain(
+        scale_by_muon(beta=momentum, weight_dimension_numbers=_muon_axes),
+        optax.stateless(same_rms),
+    )
+
+
+def _muon_or_adam(params):
+    """Muon is for hidden matrices: the blocks' kernels. All else, heads included, is Adam's."""
+
+    def label(path, role):
+        return "muon" if role == "kernel" and "blocks" in _names(path) else "adam"
+
+    return jax.tree.map_with_path(label, parameter_roles(params))
+
+
+def _muon_axes(kernels):
+    """Which axes of a block's kernel are the rows and which the columns of its matrix.
+
+    The first axis is that of the layers, each of which has a matrix of its own.
+    """
+
+    def axes(path, kernel):
+        first, *middle, last = range(1, kernel.ndim)
+        if _names(path)[-2] in ("query", "key", "value"):  # (L, D, H, K)
+            return MuonDimensionNumbers((first,), (*middle, last))
+        return MuonDimensionNumbers((first, *middle), (last,))  # (L, H, K, D) or (L, D, F)
+
+    return jax.tree.map_with_path(axes, kernels)
+
+
+def _names(path) -> list[str]:
+    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")

@@ -1,0 +1,191 @@
+"""Where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
+
+import json
+import math
+import os
+import sys
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import tensorboardX
+from tqdm import tqdm
+
+from schema import ConfigError
+
+# What a log line shows of the metrics it is given, in this order, and how.
+LOG_COLUMNS = {
+    "train/loss": "loss {:.4f}",
+    "train/accuracy": "accuracy {:.4f}",
+    "optim/learning_rate": "lr {:.3g}",
+    "optim/grad_norm": "grad norm {:.3g}",
+    "perf/tokens_per_second": "{:,.0f} tokens/s",
+    "perf/mfu": "MFU {:.1%}",
+    "perf/data_wait_fraction": "data wait {:.1%}",
+}
+
+
+class Reporter:
+    """Writes metrics wherever they are wanted; a context manager that closes what it opened.
+
+    One process of a job writes: the others pass `primary=False` and stay silent.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        resume_step: int,
+        last_step: int,
+        wandb_project: str = "",
+        primary: bool = True,
+    ):
+        self._last_step = last_step
+        self._primary = primary
+        self._sinks = []
+        if primary:
+            workdir = Path(workdir)
+            workdir.mkdir(parents=True, exist_ok=True)
+            # First the one that may be refused.
+            if wandb_project:
+                self._sinks.append(WeightsAndBiases(workdir, resume_step, wandb_project))
+            self._sinks += [JsonLines(workdir, resume_step), TensorBoard(workdir, resume_step)]
+        self._bar = tqdm(
+            total=last_step,
+            initial=resume_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None if primary else True,  # None: a bar only where stderr is a terminal
+        )
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._bar.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records the metrics of a step under their full names, and logs a line about them."""
+        metrics = {name: float(value) for name, value in metrics.items()}
+        for sink in self._sinks:
+            sink.write(step, metrics)
+        self.log(log_line(step, self._last_step, metrics))
+
+    def log(self, text: str) -> None:
+        """A line on stderr, above the progress bar if there is one."""
+        if self._primary:
+            tqdm.write(text, file=sys.stderr)
+
+    def progress(self, step: int) -> None:
+        """Moves the bar to `step`."""
+        self._bar.update(step - self._bar.n)
+
+
+class JsonLines:
+    """metrics.jsonl: one object a line, with the step and the metrics of one report."""
+
+    def __init__(self, workdir: Path, resume_step: int):
+        path = workdir / "metrics.jsonl"
+        if path.exists():
+            _drop_lines_after(resume_step, path)
+        self._file = path.open("a", buffering=1)  # line by line, so that a crash loses none
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        # JSON has no NaN and no infinity: they become strings, which float() reads back.
+        values = {
+            name: value if math.isfinite(value) else str(value) for name, value in metrics.items()
+        }
+        self._file.write(json.dumps({"step": step, **values}, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _drop_lines_after(step: int, path: Path) -> None:
+    """Forgets what a crashed run wrote after its last checkpoint, and a line cut in two."""
+    kept = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record["step"] <= step:
+            kept.append(line + "\n")
+    rewritten = path.with_suffix(".jsonl.new")
+    rewritten.write_text("".join(kept))
+    rewritten.replace(path)
+
+
+class TensorBoard:
+    def __init__(self, workdir: Path, resume_step: int):
+        # purge_step hides what a crashed run wrote at that step and later.
+        self._writer = tensorboardX.SummaryWriter(
+            str(workdir / "tensorboard"), purge_step=resume_step + 1
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    def __init__(self, workdir: Path, resume_step: int, project: str):
+        try:
+            import wandb  # an optional extra
+        except ImportError as error:
+            raise ConfigError(
+                f"wandb_project={project} needs Weights & Biases: pip install -e '.[wandb]'"
+            ) from error
+        # The id lives in the workdir, so that a resumed run continues its own curves.
+        id_file = workdir / "wandb_id"
+        if resume_step == 0 or not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex)
+        self._run = wandb.init(
+            project=project,
+            name=workdir.name,
+            dir=str(workdir),
+            id=id_file.read_text(),
+            resume="allow",
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def log_line(step: int, last_step: int, metrics: Mapping[str, float]) -> str:
+    """The metrics a person wants to see, on one line."""
+    shown = [text.format(metrics[name]) for name, text in LOG_COLUMNS.items() if name in metrics]
+    shown += [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith("eval/")]
+    return "  ".join([f"step {step:>{len(str(last_step))}}/{last_step}", *shown])
+
+
+def parameter_table(params) -> str:
+    """One row for each module, with the shapes and the number of its parameters."""
+    modules = defaultdict(list)
+    for path, leaf in jax.tree.leaves_with_path(params):
+        *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        modules["/".join(module)].append((name, leaf))
+
+    rows = [("module", "shapes", "dtype", "parameters")]
+    for module, leaves in modules.items():
+        shapes = ", ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, leaf in leaves)
+        dtypes = "/".join(sorted({str(leaf.dtype) for _, leaf in leaves}))
+        rows.append((module, shapes, dtypes, f"{sum(leaf.size for _, leaf in leaves):,}"))
+    rows.append(("total", "", "", f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,}"))
+
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([*map(str.ljust, cells, widths), count.rjust(widths[-1])])
+        for *cells, count in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])

@@ -1,0 +1,147 @@
+"""The state of a run, how it is born, and how one step changes it."""
+
+from collections.abc import Callable, Mapping
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from training.config import OptimizerConfig, TaskConfig
+from training.losses import term_counts, term_sums, total_loss
+from training.mesh import optimizer_shardings, parameter_shardings
+from training.optimizer import ema_update
+from training.task import forward, model_arguments
+
+
+@flax.struct.dataclass
+class TrainState:
+    step: Array  # updates made so far
+    params: dict
+    opt_state: optax.OptState
+    ema: dict | None  # moving average of the parameters, None where it is switched off
+
+    @property
+    def eval_params(self) -> dict:
+        return self.params if self.ema is None else self.ema
+
+
+def abstract_state(
+    model: nn.Module,
+    task: TaskConfig,
+    optimizer: optax.GradientTransformation,
+    config: OptimizerConfig,
+    batch: Mapping,
+    mesh: Mesh,
+) -> tuple[TrainState, Callable[[Array], TrainState]]:
+    """Shapes and shardings of the state, and the function that makes one from a random key.
+
+    The state is born sharded: no device ever holds more of it than its part.
+    """
+    example = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), dict(batch))
+    arguments, named = model_arguments(task, example)
+
+    def init_params(key):
+        return model.init({"params": key}, *arguments, **named)["params"]
+
+    def init(key):
+        params = nn.meta.unbox(init_params(key))
+        ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
+
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    params_at = parameter_shardings(jax.eval_shape(init_params, jax.random.key(0)), mesh)
+    shardings = TrainState(
+        step=NamedSharding(mesh, PartitionSpec()),
+        params=params_at,
+        opt_state=optimizer_shardings(optimizer, shapes.opt_state, shapes.params, params_at, mesh),
+        ema=params_at if config.ema_decay else None,
+    )
+    abstract = jax.tree.map(
+        lambda shape, at: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=at),
+        shapes,
+        shardings,
+    )
+    return abstract, jax.jit(init, out_shardings=shardings)
+
+
+def make_train_step(
+    model: nn.Module,
+    task: TaskConfig,
+    optimizer: optax.GradientTransformation,
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    seed: int,
+    abstract: TrainState,
+) -> Callable[[TrainState, Mapping], tuple[TrainState, dict[str, Array]]]:
+    """The jitted update. It gives up the old state's memory, and returns metrics as arrays."""
+
+    def loss_and_gradients(params, batch, counts, dropout_key):
+        def loss_of(params):
+            outputs = forward(model, task, params, batch, dropout_key)
+            sums, metrics = term_sums(task, outputs, batch)
+            return total_loss(sums, counts), metrics
+
+        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        return gradients, loss, {name: total for name, (total, _) in metrics.items()}
+
+    def accumulated(params, batch, counts, dropout_key):
+        """The same sums, one micro-batch after another: only one's activations are alive."""
+        parts = config.accumulate
+        if parts == 1:
+            return loss_and_gradients(params, batch, counts, dropout_key)
+
+        def micro_batch(index):
+            # Every parts-th row, so that each device contributes rows it already has.
+            return {
+                name: x.reshape(x.shape[0] // parts, parts, *x.shape[1:])[:, index]
+                for name, x in batch.items()
+            }
+
+        def add(total, index):
+            key = jax.random.fold_in(dropout_key, index)
+            new = loss_and_gradients(params, micro_batch(index), counts, key)
+            return jax.tree.map(jnp.add, total, new), None
+
+        shapes = jax.eval_shape(loss_and_gradients, params, micro_batch(0), counts, dropout_key)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
+
+    def step(state: TrainState, batch: Mapping) -> tuple[TrainState, dict[str, Array]]:
+        # Folding in the step makes dropout a function of (seed, step): resuming repeats nothing.
+        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
+        # The counts of the whole batch are known before the model runs, so every micro-batch
+        # divides by them and the parts simply add up to the gradient of the whole.
+        counts = term_counts(task, batch)
+        gradients, loss, sums = accumulated(state.params, batch, counts, dropout_key)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema
+        if config.ema_decay:
+            ema = ema_update(ema, params, config.ema_decay)
+        answers = next(iter(counts.values()))  # of the main term: tokens or rows
+        metrics = {
+            "train/loss": loss,
+            "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
+            "optim/learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
+            "optim/grad_norm": optax.tree.norm(gradients),
+        }
+        return TrainState(state.step + 1, params, opt_state, ema), metrics
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+
+
+def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
+    """Metrics of a batch as sums and counts, and the model's best guess for every answer."""
+
+    @jax.jit
+    def step(params, batch):
+        outputs = forward(model, task, params, batch)
+        _, metrics = term_sums(task, outputs, batch)
+        return metrics, jnp.argmax(outputs["logits"], axis=-1)
+
+    return step

@@ -1,0 +1,62 @@
+"""What a task asks of a model: the head it needs, and how a batch goes in."""
+
+from collections.abc import Mapping
+
+import flax.linen as nn
+from jax import Array
+
+from model.config import TransformerConfig
+from model.heads import Classifier, LanguageModel, MaskedLanguageModel
+from training.config import TaskConfig
+
+
+def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
+    match task.objective:
+        case "seq2seq" | "span_corruption" | "causal_lm" | "prefix_lm":
+            return LanguageModel(model)
+        case "masked_lm":
+            return MaskedLanguageModel(model, task.next_sentence)
+        case "classify_text" | "classify_images":
+            return Classifier(model)
+    raise ValueError(f"unknown objective {task.objective!r}")
+
+
+def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple, dict]:
+    """The arrays of a batch as the model's positional and named arguments."""
+    row = dict(positions_bt=batch.get("positions"), segments_bt=batch.get("segment_ids"))
+    match task.objective:
+        case "seq2seq" | "span_corruption":
+            source = dict(
+                encoder_positions_bs=batch.get("encoder_positions"),
+                encoder_segments_bs=batch.get("encoder_segment_ids"),
+            )
+            return (batch["inputs"], batch["encoder_inputs"]), row | source
+        case "causal_lm" | "prefix_lm":
+            return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))
+        case "masked_lm" | "classify_text":
+            return (batch["inputs"],), row | dict(token_types_bt=batch.get("token_types"))
+        case "classify_images":
+            return (batch["images"],), {}
+    raise ValueError(f"unknown objective {task.objective!r}")
+
+
+def forward(
+    model: nn.Module,
+    task: TaskConfig,
+    params,
+    batch: Mapping[str, Array],
+    dropout_key: Array | None = None,
+) -> dict[str, Array]:
+    """The model's answers by name; dropout is on if it has a key."""
+    arguments, named = model_arguments(task, batch)
+    outputs = model.apply(
+        {"params": params},
+        *arguments,
+        **named,
+        deterministic=dropout_key is None,
+        rngs={} if dropout_key is None else {"dropout": dropout_key},
+    )
+    if task.objective != "masked_lm":
+        return {"logits": outputs}
+    logits_btv, follows_b2 = outputs
+    return {"logits": logits_btv} | ({} if follows_b2 is None else {"next_sentence": follows_b2})

@@ -1,0 +1,55 @@
+"""How fast a run goes: tokens per second, arithmetic per second, time spent waiting for data."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+
+from training.chips import peak_flops
+
+
+class Throughput:
+    """Counts steps since the last report; time inside `paused` does not count."""
+
+    def __init__(self, flops_per_step: float, clock: Callable[[], float] = time.perf_counter):
+        self._flops_per_step = flops_per_step
+        self._clock = clock
+        self._restart()
+
+    def _restart(self) -> None:
+        self._begin = self._clock()
+        self._steps = self._tokens = 0
+        self._waited = 0.0
+
+    @contextlib.contextmanager
+    def waiting_for_data(self) -> Iterator[None]:
+        begin = self._clock()
+        yield
+        self._waited += self._clock() - begin
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        begin = self._clock()
+        yield
+        self._begin += self._clock() - begin
+
+    def count(self, tokens: int) -> None:
+        self._steps += 1
+        self._tokens += tokens
+
+    def report(self) -> dict[str, float]:
+        """Rates since the last report, per device where they say so; then starts anew."""
+        seconds = max(self._clock() - self._begin, 1e-9)
+        flops = self._flops_per_step * self._steps / seconds / jax.device_count()
+        rates = {
+            "perf/tokens_per_second": self._tokens / seconds,
+            "perf/steps_per_second": self._steps / seconds,
+            "perf/tflops_per_device": flops / 1e12,
+            "perf/data_wait_fraction": self._waited / seconds,
+        }
+        peak = peak_flops(jax.devices()[0].device_kind)
+        if peak is not None:
+            rates["perf/mfu"] = flops / peak
+        self._restart()
+        return rates

@@ -1,0 +1,87 @@
+"""The records in a run's directory, and whether a run may continue there."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from schema import ConfigError
+
+# A run that resumes with other values here would not be the same run.
+FIXED = ("model", "data", "task", "tokenizer", "data_digest", "optimizer.name", "seed")
+# How it is computed may change under way: the numbers mean the same.
+FREE = ("model.remat", "model.unroll", "data.prefetch")
+
+
+def prepare(workdir: str | Path) -> Path:
+    """The directory, made if need be; refuses one that cannot be written."""
+    workdir = Path(workdir)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        probe = workdir / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"workdir {workdir} cannot be written ({error.strerror}); choose another --workdir"
+        ) from error
+    return workdir
+
+
+def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -> list[str]:
+    """Writes config.json; returns what changed since the run began, or refuses the change."""
+    path = workdir / "config.json"
+    # Through JSON and back, so that tuples compare equal to the lists they are stored as.
+    new = json.loads(json.dumps(record))
+    changes = []
+    if resuming and path.exists():
+        changes = list(_differences(json.loads(path.read_text()), new))
+        refused = [f"{name}: {was} -> {now}" for name, was, now in changes if _is_fixed(name)]
+        if refused:
+            raise ConfigError(
+                f"{workdir} holds a run with another config ({'; '.join(refused)}); "
+                "restore these values or choose another --workdir"
+            )
+    _write_json(path, new)
+    return [f"{name}: {was} -> {now}" for name, was, now in changes]
+
+
+def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
+    """What a person needs to know to run this again."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+    _write_json(
+        workdir / "environment.json",
+        {
+            "python": platform.python_version(),
+            "packages": {name: importlib.metadata.version(name) for name in packages},
+            "devices": [device.device_kind for device in jax.devices()],
+            "processes": jax.process_count(),
+            "data": dict(data),
+        },
+    )
+
+
+def _write_json(path: Path, value: Any) -> None:
+    temporary = path.with_suffix(".json.new")
+    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        if old != new:
+            yield path, old, new
+        return
+    for key in sorted(old.keys() | new.keys()):
+        name = f"{path}.{key}" if path else key
+        yield from _differences(old.get(key), new.get(key), name)
+
+
+def _is_fixed(name: str) -> bool:
+    within = lambda keys: any(name == key or name.startswith(f"{key}.") for key in keys)  # noqa: E731
+    return within(FIXED) and not within(FREE)
