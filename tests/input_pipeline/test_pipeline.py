@@ -1,0 +1,248 @@
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+
+from input_pipeline import pipeline
+from input_pipeline.config import DataConfig
+from input_pipeline.source import Splits
+from schema import ConfigError
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 20
+SMALL = {
+    "dates": Splits(
+        "pairs",
+        [{"source": f"source {i}", "target": f"{i:03}"} for i in range(30)],
+        {"held_out": [{"source": f"held out {i}", "target": f"{i:03}"} for i in range(7)]},
+        (),
+        {},
+        "pairs",
+    ),
+    "pydoc": Splits(
+        "documents",
+        [{"text": f"{i} {TEXT}"} for i in range(3)],
+        {"held_out": [{"text": "hélas"}, {"text": TEXT[:100]}]},
+        (),
+        {},
+        "documents",
+    ),
+    "names": Splits(
+        "labelled",
+        [{"text": f"name {i}", "label": i % 2} for i in range(30)],
+        {"held_out": [{"text": f"held out {i}", "label": i % 2} for i in range(7)]},
+        ("even", "odd"),
+        {},
+        "labelled",
+    ),
+    "digits": Splits(
+        "images",
+        [{"image": np.full((2, 2, 1), i, np.float32), "label": i} for i in range(30)],
+        {"held_out": [{"image": np.full((2, 2, 1), i, np.float32), "label": i} for i in range(7)]},
+        tuple(map(str, range(30))),
+        {},
+        "images",
+    ),
+}
+EVERY_TASK = [
+    ("dates", "seq2seq", {}),
+    ("dates", "prefix_lm", {}),
+    ("pydoc", "causal_lm", {}),
+    ("pydoc", "prefix_lm", {}),
+    ("pydoc", "masked_lm", {}),
+    ("pydoc", "masked_lm", {"next_sentence": True}),
+    ("pydoc", "span_corruption", {}),
+    ("names", "classify_text", {}),
+    ("names", "masked_lm", {}),
+    ("digits", "classify_images", {}),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_sources(monkeypatch):
+    for name, splits in SMALL.items():
+        monkeypatch.setitem(pipeline.SOURCES, name, lambda splits=splits: splits)
+
+
+def load(
+    source, objective, *, seed=0, process_index=0, process_count=1, next_sentence=False, **keys
+):
+    data = DataConfig(source, "byte", batch_size=8, length=24, encoder_length=32, prefetch=2)
+    return pipeline.load(
+        dataclasses.replace(data, **keys),
+        objective=objective,
+        noise_rate=0.15,
+        mean_span=3.0,
+        next_sentence=next_sentence,
+        seed=seed,
+        process_index=process_index,
+        process_count=process_count,
+    )
+
+
+def assert_equal(batch, other):
+    assert set(batch) == set(other)
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
+def test_the_processes_together_build_the_batch_of_one(source, objective, keys):
+    whole = load(source, objective, **keys)
+    for count in (2, 4):
+        parts = [
+            load(source, objective, process_index=i, process_count=count, **keys)
+            for i in range(count)
+        ]
+        for n in (0, 3, 1000):  # 3 runs over the end of the first epoch
+            batches = [part.train_batch(n) for part in parts]
+            joined = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+            assert_equal(whole.train_batch(n), joined)
+        evals = [part.eval_batches("held_out", 4) for part in parts]
+        for k, batch in enumerate(whole.eval_batches("held_out", 4)):
+            joined = {name: np.concatenate([e[k][name] for e in evals]) for name in batch}
+            assert_equal(batch, joined)
+
+
+@pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
+def test_shapes_and_types_never_change(source, objective, keys):
+    data = load(source, objective, **keys)
+    batches = [*(data.train_batch(n) for n in range(20)), *data.eval_batches("held_out", 8)]
+    layouts = [{name: (v.shape, v.dtype) for name, v in batch.items()} for batch in batches]
+    assert all(layout == layouts[0] for layout in layouts)
+    for name, (shape, dtype) in layouts[0].items():
+        assert shape[0] == 8
+        assert dtype == (np.float32 if name in ("weights", "images") else np.int32)
+
+
+@pytest.mark.parametrize("process_count", [1, 2, 4])
+def test_every_example_is_seen_once_per_epoch(process_count):
+    parts = [
+        load("digits", "classify_images", process_index=i, process_count=process_count)
+        for i in range(process_count)
+    ]
+    batches = [[part.train_batch(n)["labels"] for part in parts] for n in range(15)]
+    seen = np.concatenate([labels for batch in batches for labels in batch])
+    epochs = seen.reshape(4, 30)  # 15 batches of 8 are 4 epochs of 30
+    np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(30), (4, 1)))
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+
+
+def test_running_text_is_seen_once_per_epoch():
+    data = load("pydoc", "causal_lm", batch_size=1)
+    rows = data.description["train_rows"]
+    targets = collections.Counter()
+    for n in range(rows):
+        batch = data.train_batch(n)
+        targets.update(batch["targets"][batch["weights"] > 0].tolist())
+    expected = collections.Counter()
+    for document in SMALL["pydoc"].train:
+        expected.update([*data.tokenizer.encode(document["text"]).tolist(), data.tokenizer.eos_id])
+    assert targets == expected
+
+
+def test_a_batch_depends_on_seed_and_number_only():
+    data = load("pydoc", "masked_lm")
+    third = data.train_batch(3)
+    data.train_batch(9)
+    assert_equal(third, data.train_batch(3))
+    assert_equal(third, load("pydoc", "masked_lm").train_batch(3))
+    for other in (data.train_batch(4), load("pydoc", "masked_lm", seed=1).train_batch(3)):
+        assert not np.array_equal(third["inputs"], other["inputs"])
+
+
+def test_the_same_text_is_hidden_differently_each_time_in_training_and_never_in_evaluation():
+    data = load("names", "masked_lm", batch_size=30)
+    first, second = data.train_batch(0), data.train_batch(1)
+    order = [np.lexsort(batch["targets"].T) for batch in (first, second)]
+    np.testing.assert_array_equal(first["targets"][order[0]], second["targets"][order[1]])
+    assert not np.array_equal(first["weights"][order[0]], second["weights"][order[1]])
+    other_seed = load("names", "masked_lm", seed=5)
+    for batch, same in zip(
+        data.eval_batches("held_out", 4), other_seed.eval_batches("held_out", 4), strict=True
+    ):
+        assert_equal(batch, same)
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_the_iterator_gives_the_numbered_batches(prefetch):
+    data = load("dates", "seq2seq", prefetch=prefetch)
+    batches = list(data.train_iterator(5, 12))
+    assert len(batches) == 7
+    for n, batch in enumerate(batches, start=5):
+        assert_equal(batch, data.train_batch(n))
+    assert list(data.train_iterator(5, 5)) == []
+
+
+@pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
+def test_evaluation_counts_every_row_once(source, objective, keys):
+    data = load(source, objective, **keys)
+    rows = data.description["eval_rows"]["held_out"]
+    batches = data.eval_batches("held_out", 4)
+    assert len(batches) == -(-rows // 4)
+    weights = np.concatenate([batch["weights"] for batch in batches])
+    real = weights.reshape(len(weights), -1).any(axis=1)
+    assert real.tolist() == [True] * rows + [False] * (4 * len(batches) - rows)
+    assert len(data.eval_batches("held_out", 4, max_batches=1)) == 1
+
+
+def test_evaluation_rows_are_in_the_order_of_the_examples():
+    data = load("dates", "seq2seq")
+    targets = np.concatenate([b["targets"] for b in data.eval_batches("held_out", 4)])
+    examples = data.eval_examples("held_out", 100)
+    assert len(examples) == 7
+    assert [data.tokenizer.decode(row) for row in targets[:7]] == [e["target"] for e in examples]
+    assert data.eval_names == ("held_out",)
+
+
+def test_evaluation_examples_of_running_text_are_the_windows():
+    data = load("pydoc", "causal_lm", length=6)
+    assert data.eval_examples("held_out", 2) == [{"text": "hélas"}, {"text": TEXT[:5]}]
+
+
+def test_eval_bytes_are_the_bytes_of_the_text():
+    data = load("pydoc", "causal_lm")
+    assert data.eval_bytes("held_out", 4) == len("hélas".encode()) + 100
+    # One batch of one window of 24 ids holds one eos.
+    assert data.eval_bytes("held_out", 1, max_batches=1) == 23
+
+
+def test_prefixes_are_not_counted_as_bytes_to_predict():
+    data = load("pydoc", "prefix_lm")
+    weights = sum(batch["weights"].sum() for batch in data.eval_batches("held_out", 4))
+    assert weights - 2 <= data.eval_bytes("held_out", 4) <= weights
+
+
+def test_next_sentence_takes_the_wrong_half_from_another_row():
+    data = load("pydoc", "masked_lm", next_sentence=True, batch_size=64)
+    batch = data.train_batch(0)
+    rows = [data.tokenizer.decode(row) for row in batch["targets"]]
+    running = "".join(f"{i} {TEXT}" for i in range(3))
+    follows = batch["next_sentence"] == 1
+    assert 10 < follows.sum() < 54
+    assert all(text in running for text in np.array(rows)[follows])
+    assert not all(text in running for text in np.array(rows)[~follows])
+
+
+def test_the_data_describes_itself():
+    data = load("digits", "classify_images")
+    assert data.tokenizer is None and data.image_shape == (2, 2, 1) and len(data.labels) == 30
+    data = load("names", "classify_text", length=12)
+    assert data.labels == ("even", "odd") and data.image_shape is None
+    assert data.description["eval_rows_truncated"] == {"held_out": 0}
+    assert load("names", "classify_text", length=8).description["eval_rows_truncated"] == {
+        "held_out": 7
+    }
+
+
+def test_the_digest_follows_the_source_and_nothing_of_the_run():
+    digest = load("names", "classify_text").digest
+    assert load("names", "masked_lm", seed=4, batch_size=16).digest == digest
+    assert load("pydoc", "masked_lm").digest != digest
+
+
+def test_batches_that_processes_cannot_share_are_refused():
+    with pytest.raises(ConfigError, match=r"data\.batch_size=8 .* 3 processes.*multiple of 3"):
+        load("dates", "seq2seq", process_count=3)
+    with pytest.raises(ConfigError, match=r"eval\.batch_size=5 .* 2 processes"):
+        load("dates", "seq2seq", process_count=2).eval_batches("held_out", 5)

@@ -1,0 +1,37 @@
+"""The embedded sources through the whole pipeline, unlike test_pipeline with its small ones."""
+
+import numpy as np
+
+from input_pipeline import pipeline
+from input_pipeline.config import DataConfig
+
+
+def load(source, objective, length, encoder_length=72):
+    data = DataConfig(source, "byte", 16, length, encoder_length, prefetch=0)
+    return pipeline.load(
+        data, objective=objective, noise_rate=0.15, mean_span=3.0, next_sentence=False, seed=0
+    )
+
+
+def test_dates():
+    data = load("dates", "seq2seq", length=11)
+    batch = data.train_batch(7)
+    for target in batch["targets"]:
+        np.datetime64(data.tokenizer.decode(target))
+    assert data.description["eval_rows_truncated"] == {"dates": 0, "languages": 0}
+
+
+def test_pydoc():
+    data = load("pydoc", "causal_lm", length=256)
+    assert data.train_batch(0)["weights"].mean() > 0.99
+    assert data.eval_bytes("held_out", 64) == data.description["held_out_bytes"]
+
+
+def test_names():
+    data = load("names", "classify_text", length=72)
+    assert data.train_batch(0)["labels"].max() < len(data.labels)
+
+
+def test_digits():
+    data = load("digits", "classify_images", length=1)
+    assert data.train_batch(0)["images"].shape == (16, *data.image_shape) == (16, 8, 8, 1)
