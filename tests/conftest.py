@@ -1,0 +1,5 @@
+"""Strict for the whole suite: no silent dtype promotion, no NaN that goes unnoticed."""
+
+import jax
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
