@@ -11,7 +11,7 @@ def get_config(arg=None):
         dict(width=128, encoder_layers=2, decoder_layers=2, heads=4, norm_placement="pre")
     )
     architectures.choose(config.model, arg)
-    config.data.update(dict(source="dates", batch_size=64, length=12, encoder_length=96))
+    config.data.update(dict(source="dates", batch_size=64, length=12, encoder_length=72))
     config.task.objective = "seq2seq"
     config.optimizer.update(dict(learning_rate=2e-3, warmup_steps=200, beta2=0.98))
     return config

@@ -75,7 +75,8 @@ def get_config(arg=None):
             dtype="float32",  # float32 | bfloat16: activations
             param_dtype="float32",
             remat="none",  # none | dots | full: what the backward pass recomputes
-            unroll=0,  # layers per step of the scan over layers; 0: all on CPU, 1 elsewhere
+            # Layers per step of the scan over layers; 0: all on CPU without remat, 1 elsewhere
+            unroll=0,
         )
     )
 

@@ -211,8 +211,9 @@ class Stack(nn.Module):
             }
             # Inside a scan nothing can be merged across the barrier anyway.
             block = nn.remat(Block, policy=policies[self.config.remat], prevent_cse=False)
-        # XLA's CPU backend copies what a loop carries; accelerators do not, and compile faster.
-        everything = self.layers if jax.default_backend() == "cpu" else 1
+        # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
+        # to save memory: without a loop, the compiler keeps what it was told to recompute.
+        undo_loop = jax.default_backend() == "cpu" and remat == "none"
         scanned = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -220,7 +221,7 @@ class Stack(nn.Module):
             in_axes=(0, nn.broadcast),
             out_axes=0,
             length=self.layers,
-            unroll=min(self.config.unroll or everything, self.layers),
+            unroll=min(self.config.unroll or (self.layers if undo_loop else 1), self.layers),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
         return scanned(self.config, self.cross, deterministic, name="blocks")
