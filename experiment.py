@@ -5,12 +5,14 @@ everything that is wrong. Past this file no code sees a ConfigDict.
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from input_pipeline.config import DataConfig
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
@@ -95,6 +97,11 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             "model.pooling=first in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
         )
+    if task.next_sentence and model.token_types == 1:
+        yield (
+            "model.token_types=1 cannot tell the two sentences of task.next_sentence apart; "
+            "set it to 2, or to 0 for none"
+        )
     if model.input == "tokens" and model.position in ABSOLUTE_POSITIONS:
         columns = {"length": data.length}
         if model.family == "encoder_decoder":
@@ -112,6 +119,18 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
         )
 
 
+def config_flag(default: str) -> flags.FlagHolder:
+    """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
+
+    Without --config, ml_collections applies the overrides to the default file as soon as the
+    flag is defined, which is before `launch` can guard anything.
+    """
+    try:
+        return config_flags.DEFINE_config_file("config", default, "The experiment.")
+    except Exception as error:  # whatever a config file or an override may raise
+        _refuse(_explain(sys.argv, error))
+
+
 def launch(main: Callable[[], None]) -> None:
     """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback."""
 
@@ -125,15 +144,19 @@ def launch(main: Callable[[], None]) -> None:
     try:
         app.run(guarded, flags_parser=_parse_flags)
     except ConfigError as error:
-        print(error, file=sys.stderr)
-        sys.exit(BAD_INPUT)
+        _refuse(str(error))
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(reason, file=sys.stderr)
+    sys.exit(BAD_INPUT)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
     try:
         remaining = flags.FLAGS(argv)
         if "config" in flags.FLAGS:
-            _ = flags.FLAGS.config  # a config file that failed to load says so only when read
+            _ = flags.FLAGS.config.steps  # a file that failed to load says so only when read
         return remaining
     except Exception as error:  # whatever a config file or a flag may raise, it is bad input
         raise ConfigError(_explain(argv, error)) from None
@@ -156,8 +179,15 @@ def _explain(argv: list[str], error: Exception) -> str:
                     name = ".".join(path[: depth + 1])
                     return f"{name} is not a config key.{did_you_mean(key, known)}"
                 section = section[key]
+    # A config file that raised brings its traceback along, which begins and ends with the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[-3:]) if isinstance(error, OSError) else " ".join(lines[:2])
+    lines = lines or [type(error).__name__]
+    if isinstance(error, OSError):
+        return f"the config cannot be loaded: {lines[-1]}"
+    if len(lines) == 1:
+        return lines[0]
+    where = lines[0].removesuffix("Error whilst parsing config file:").strip()
+    return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
 
 
 def default_workdir(config_path: str) -> str:

@@ -19,9 +19,10 @@ from ml_collections import config_flags
 
 import experiment as door
 from input_pipeline import pipeline
+from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError
 from training import workdir as records
-from training.checkpoint import Checkpoints, load_params
+from training.checkpoint import Checkpoints, find_checkpoint, load_params
 from training.evaluation import Evaluator, HeldOut
 from training.flops import train_flops
 from training.mesh import check_batch, make_mesh, put_batch
@@ -47,6 +48,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
+    if run.init_from:
+        find_checkpoint(run.init_from)  # refuses now what it would refuse after compiling
 
     # Data
     data = pipeline.load(
@@ -76,6 +79,11 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
             model, task, optimizer, experiment.optimizer, data.train_batch(0), mesh
         )
         start = checkpoints.latest_step() or 0
+        if start > run.steps:
+            raise ConfigError(
+                f"{workdir} is already at step {start}, beyond steps={run.steps}; "
+                "raise steps or choose another --workdir"
+            )
         changes = record_run(workdir, experiment, data, resuming=start > 0)
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
@@ -132,7 +140,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 reporter.progress(step)
                 is_last = step == run.steps
                 pending = (step, metrics) if is_last or step % run.log_every == 0 else None
-                if step == run.profile_steps[1]:
+                if step == run.profile_steps[1] and start < run.profile_steps[0]:
                     jax.block_until_ready(metrics)
                     jax.profiler.stop_trace()
 
@@ -183,9 +191,11 @@ def fit_to_data(model, data: pipeline.Data):
             raise ConfigError(
                 f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
             )
-        if patches + model.class_token > model.max_length:
+        tokens = patches + model.class_token
+        if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
             raise ConfigError(
-                f"{patches} patches do not fit model.max_length={model.max_length}; raise it"
+                f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
+                f"the last that model.position={model.position} can address; raise it"
             )
     return model.resolve(**sizes)
 
@@ -262,10 +272,6 @@ def step_flops(model, experiment) -> int:
     return row * experiment.data.batch_size
 
 
-CONFIG = config_flags.DEFINE_config_file("config", "configs/dates.py", "The experiment.")
-WORKDIR = flags.DEFINE_string("workdir", "", "Where the run lives; default: runs/<config name>.")
-
-
 def main() -> None:
     config_path = config_flags.get_config_filename(flags.FLAGS["config"])
     workdir = WORKDIR.value or door.default_workdir(config_path)
@@ -278,4 +284,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Here and not at import, because defining --config loads the default file.
+    CONFIG = door.config_flag("configs/dates.py")
+    WORKDIR = flags.DEFINE_string(
+        "workdir", "", "Where the run lives; default: runs/<config name>."
+    )
     door.launch(main)

@@ -203,14 +203,12 @@ class Stack(nn.Module):
         return None
 
     def _blocks(self, deterministic: bool) -> nn.Module:
-        block = Block
-        if self.config.remat != "none":
-            policies = {
-                "full": None,
-                "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-            }
+        block, remat = Block, self.config.remat
+        if remat != "none":
+            products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            policy = products if remat == "dots" else None
             # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=policies[self.config.remat], prevent_cse=False)
+            block = nn.remat(Block, policy=policy, prevent_cse=False)
         # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
         # to save memory: without a loop, the compiler keeps what it was told to recompute.
         undo_loop = jax.default_backend() == "cpu" and remat == "none"

@@ -20,22 +20,30 @@ class Checkpoints:
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._best_metric = config.best_metric
-        policies = [LatestN(config.keep)]
+        policies, best = [LatestN(config.keep)], {}
         if config.best_metric:
+
+            def score(metrics: Mapping[str, float]) -> float:
+                return metrics[config.best_metric]
+
             policies.append(
                 BestN(
-                    get_metric_fn=lambda metrics: metrics[config.best_metric],
+                    get_metric_fn=score,
                     reverse=config.best_mode == "min",
                     n=1,
                     keep_checkpoints_without_metrics=False,
                 )
             )
+            # Without these the metrics would not be written, and a resumed run would forget
+            # which checkpoint was the best.
+            best = dict(best_fn=score, best_mode=config.best_mode)
         self._manager = ocp.CheckpointManager(
             Path(workdir, DIRECTORY).resolve(),
             item_names=("params", "rest"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
+                **best,
             ),
         )
 
@@ -83,29 +91,41 @@ def _rest(state: TrainState) -> dict:
     return {"step": state.step, "opt_state": state.opt_state, "ema": state.ema}
 
 
+def find_checkpoint(run: str) -> tuple[Path, int]:
+    """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
+    workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
+    directory = Path(workdir, DIRECTORY).resolve()
+    if not directory.is_dir():
+        raise ConfigError(f"init_from={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")
+    steps = ocp.utils.checkpoint_steps(directory)
+    if not steps or (step and int(step) not in steps):
+        listed = ", ".join(map(str, sorted(steps))) or "none"
+        raise ConfigError(f"init_from={run}: no such checkpoint; steps saved there: {listed}")
+    return directory, int(step) if step else max(steps)
+
+
 def load_params(run: str, like: dict) -> tuple[dict, list[str]]:
     """Parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
 
     `like` is a tree of initialised parameters. Those that the other run does not have, or has in
     another shape, are kept as they are; their names are returned beside the merged tree.
     """
-    workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
-    directory = Path(workdir, DIRECTORY)
-    if not directory.is_dir():
-        raise ConfigError(f"init_from={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")
-    options = ocp.CheckpointManagerOptions(read_only=True)
-    with ocp.CheckpointManager(directory.resolve(), options=options) as manager:
-        steps = manager.all_steps()
-        if not steps or (step and int(step) not in steps):
-            raise ConfigError(f"init_from={run}: {workdir} has checkpoints of the steps {steps}")
-        chosen = int(step) if step else max(steps)
-        saved_shapes = manager.item_metadata(chosen)["params"]
-        ours = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
+    directory, step = find_checkpoint(run)
+    ours = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
+    # Of the items only the first is wanted; one without a handler would be complained about.
+    handler = ocp.CompositeCheckpointHandler(
+        params=ocp.StandardCheckpointHandler(),
+        rest=ocp.StandardCheckpointHandler(),
+        metrics=ocp.JsonCheckpointHandler(),
+    )
+    with ocp.Checkpointer(handler) as checkpointer:
+        saved = checkpointer.metadata(directory / str(step)).item_metadata["params"]
         wanted = jax.tree.map_with_path(
-            lambda path, saved: _as_saved(saved, ours.get(_name(path))), dict(saved_shapes)
+            lambda path, shape: _as_saved(shape, ours.get(_name(path))), dict(saved)
         )
-        loaded = manager.restore(
-            chosen, args=ocp.args.Composite(params=ocp.args.StandardRestore(wanted))
+        loaded = checkpointer.restore(
+            directory / str(step),
+            args=ocp.args.Composite(params=ocp.args.StandardRestore(wanted)),
         )["params"]
     theirs = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(loaded)}
     new = []

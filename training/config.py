@@ -13,7 +13,7 @@ HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 class RunConfig:
     """The keys at the top level."""
 
-    seed: Count
+    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
     steps: PositiveInt
     log_every: PositiveInt
     init_from: str

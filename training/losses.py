@@ -69,7 +69,8 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
         case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
             terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
             if task.next_sentence:
-                is_real_b = batch["segment_ids"].max(axis=-1) > 0
+                # A row that fills up a batch has text but no weights; a real one has some.
+                is_real_b = (batch["weights"] > 0).any(axis=-1)
                 terms["next_sentence"] = Term("next_sentence", batch["next_sentence"], is_real_b)
             return terms
 

@@ -78,7 +78,12 @@ def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Me
     """Moments live where their parameter lives; everything else is on every device."""
     everywhere = NamedSharding(mesh, PartitionSpec())
 
+    def is_another_ones(leaf):  # Muon and Adam each see a hole where the other has a parameter
+        return isinstance(leaf, optax.MaskedNode)
+
     def sharding(leaf, param, param_sharding):
+        if is_another_ones(leaf):
+            return leaf
         # Adafactor's factors have other shapes than the parameter they belong to.
         return param_sharding if leaf.shape == param.shape else everywhere
 
@@ -89,4 +94,5 @@ def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Me
         params,
         params_shardings,
         transform_non_params=lambda _: everywhere,
+        is_leaf=is_another_ones,
     )

@@ -6,6 +6,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -41,7 +42,8 @@ def abstract_state(
 
     The state is born sharded: no device ever holds more of it than its part.
     """
-    example = jax.tree.map(lambda x: jnp.zeros((1, *x.shape[1:]), x.dtype), dict(batch))
+    # Zeros of NumPy and a key that is only a shape: nothing here compiles or runs.
+    example = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
     arguments, named = model_arguments(task, example)
 
     def init_params(key):
@@ -52,8 +54,9 @@ def abstract_state(
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
 
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    params_at = parameter_shardings(jax.eval_shape(init_params, jax.random.key(0)), mesh)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    shapes = jax.eval_shape(init, key)
+    params_at = parameter_shardings(jax.eval_shape(init_params, key), mesh)
     shardings = TrainState(
         step=NamedSharding(mesh, PartitionSpec()),
         params=params_at,

@@ -14,6 +14,9 @@ from schema import ConfigError
 
 # A run that resumes with other values here would not be the same run.
 FIXED = ("model", "data", "task", "tokenizer", "data_digest", "optimizer.name", "seed")
+# Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
+# neither switched on nor off under way.
+SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 # How it is computed may change under way: the numbers mean the same.
 FREE = ("model.remat", "model.unroll", "data.prefetch")
 
@@ -41,7 +44,11 @@ def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -
     changes = []
     if resuming and path.exists():
         changes = list(_differences(json.loads(path.read_text()), new))
-        refused = [f"{name}: {was} -> {now}" for name, was, now in changes if _is_fixed(name)]
+        refused = [
+            f"{name}: {was} -> {now}"
+            for name, was, now in changes
+            if _is_fixed(name) or (name in SWITCHES and bool(was) != bool(now))
+        ]
         if refused:
             raise ConfigError(
                 f"{workdir} holds a run with another config ({'; '.join(refused)}); "

@@ -1,0 +1,84 @@
+"""Every config file passes the door, with every architecture that suits its objective."""
+
+import importlib
+from pathlib import Path
+
+import ml_collections
+import pytest
+
+import experiment
+from configs import default
+from configs.architectures import ARCHITECTURES
+from schema import ConfigError
+
+NAMES = sorted(
+    path.stem
+    for path in Path(default.__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "architectures")
+)
+
+
+def get_config(name, arg=None):
+    return importlib.import_module(f"configs.{name}").get_config(arg)
+
+
+def suits(name, architecture):
+    """Whether the experiment's objective can train such a family on such an input."""
+    model, objective = ARCHITECTURES[architecture](), get_config(name).task.objective
+    takes_images = objective == "classify_images"
+    return (
+        model["family"] in experiment.FAMILIES_FOR[objective]
+        and (model["input"] == "patches") == takes_images
+    )
+
+
+PAIRS = [(name, arch) for name in NAMES if name != "default" for arch in ARCHITECTURES]
+
+
+def paths(config, prefix=""):
+    for key, value in config.items():
+        if isinstance(value, ml_collections.ConfigDict):
+            yield from paths(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def test_the_embedded_experiments_are_all_there():
+    assert set(NAMES) >= {"default", "dates", "pydoc", "langid", "langid_mlm", "digits"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_passes_the_door_and_is_locked(name):
+    config = get_config(name)
+    experiment.from_mapping(config.to_dict())
+    with pytest.raises(AttributeError, match="widht"):
+        config.model.widht = 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_has_the_keys_of_the_defaults(name):
+    assert list(paths(get_config(name))) == list(paths(default.get_config()))
+
+
+@pytest.mark.parametrize(("name", "architecture"), [pair for pair in PAIRS if suits(*pair)])
+def test_an_architecture_of_the_right_family_passes_the_door(name, architecture):
+    built = experiment.from_mapping(get_config(name, architecture).to_dict())
+    for key, value in ARCHITECTURES[architecture]().items():
+        assert getattr(built.model, key) == value
+
+
+@pytest.mark.parametrize(("name", "architecture"), [pair for pair in PAIRS if not suits(*pair)])
+def test_an_architecture_of_another_family_is_refused(name, architecture):
+    with pytest.raises(ConfigError, match=r"task\.objective=\w+ (needs|does not go with)"):
+        experiment.from_mapping(get_config(name, architecture).to_dict())
+
+
+def test_an_unknown_architecture_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'gpt3'; known are: .*\bgpt2\b"):
+        get_config("dates", "gpt3")
+
+
+def test_every_objective_that_is_configured_has_an_architecture():
+    """Otherwise the tests above would say nothing about it."""
+    for name in NAMES:
+        assert any(suits(name, architecture) for architecture in ARCHITECTURES), name

@@ -1,0 +1,183 @@
+"""Whole jobs, tiny: what they leave behind, and that an interruption changes nothing."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import train
+from configs import dates, digits, langid, langid_mlm, pydoc
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Dropout and the moving average are on, so that they too must survive an interruption. The
+# schedule is constant because the others depend on the number of steps, which is changed here.
+TINY = {
+    "model": dict(
+        width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1,
+        dropout_residual=0.1,
+    ),
+    "data": dict(batch_size=4),
+    "optimizer": dict(schedule="constant", warmup_steps=0, ema_decay=0.9),
+    "checkpoint": dict(every=2, keep=9),
+    "eval": dict(every=2, batch_size=8, batches=1, samples=2),
+}  # fmt: skip
+STEPS = 4
+# By family: the experiment, what to shrink of its data, and what it is judged by.
+EXPERIMENTS = {
+    "encoder": (langid, dict(length=24), {"loss", "accuracy"}),
+    "decoder": (pydoc, dict(length=32), {"loss", "accuracy", "perplexity", "bits_per_byte"}),
+    "encoder_decoder": (
+        dates,
+        dict(length=12, encoder_length=40),
+        {"loss", "accuracy", "perplexity", "exact_match"},
+    ),
+    "ViT": (digits, {}, {"loss", "accuracy"}),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compile_once(tmp_path_factory):
+    """Runs of one experiment share their programs, so only the first has to compile them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    compilation_cache.reset_cache()
+
+
+def tiny(config, steps=STEPS, **sections):
+    config = copy.deepcopy(config.get_config().to_dict())
+    for changes in (TINY, sections):
+        for name, values in changes.items():
+            if isinstance(values, dict):
+                assert values.keys() <= config[name].keys()
+                config[name].update(values)
+            else:
+                config[name] = values
+    return {**config, "steps": steps, "log_every": 1}
+
+
+def saved(workdir, step):
+    """Every array of a checkpoint, by name."""
+    tree = {}
+    with ocp.StandardCheckpointer() as checkpointer:
+        for item in ("params", "rest"):
+            tree[item] = checkpointer.restore(workdir / "checkpoints" / str(step) / item)
+    return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree.leaves_with_path(tree)}
+
+
+def metrics(workdir):
+    """metrics.jsonl without what a clock measured."""
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in record.items() if not name.startswith("perf/")}
+        for record in records
+    ]
+
+
+@pytest.mark.parametrize("family", EXPERIMENTS)
+def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
+    config, data, measures = EXPERIMENTS[family]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    scores = train.train_and_evaluate(tiny(config, data=data), whole)
+
+    # Stopped behind step 3, whose checkpoint did not survive: step 2 is where it goes on.
+    train.train_and_evaluate(tiny(config, steps=3, data=data), parts)
+    shutil.rmtree(parts / "checkpoints" / "3")
+    resumed_scores = train.train_and_evaluate(tiny(config, data=data), parts)
+
+    assert resumed_scores == scores
+    assert {name.rpartition("/")[2] for name in scores} == measures
+    expected, found = saved(whole, STEPS), saved(parts, STEPS)
+    assert expected.keys() == found.keys()
+    assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
+    assert metrics(parts) == metrics(whole)
+    check_files(whole, has_tokenizer=family != "ViT")
+
+
+def check_files(workdir, *, has_tokenizer):
+    assert json.loads((workdir / "config.json").read_text())["steps"] == STEPS
+    assert "packages" in json.loads((workdir / "environment.json").read_text())
+    assert (workdir / "tokenizer.json").exists() == has_tokenizer
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"2", "4"}
+    assert {path.name[:8] for path in (workdir / "samples").iterdir()} == {"00000002", "00000004"}
+    assert all(path.read_text().strip() for path in (workdir / "samples").iterdir())
+    assert list((workdir / "tensorboard").iterdir())
+    names = {step: set() for step in range(1, STEPS + 1)}
+    for record in metrics(workdir):
+        names[record.pop("step")] |= record.keys()
+    assert all("train/loss" in names[step] for step in names)
+    assert [any(n.startswith("eval/") for n in names[step]) for step in names] == [0, 1, 0, 1]
+
+
+def test_a_finished_run_is_only_evaluated_again(tmp_path):
+    config = tiny(digits, steps=2)
+    scores = train.train_and_evaluate(config, tmp_path)
+    before = saved(tmp_path, 2)
+    assert train.train_and_evaluate(config, tmp_path) == scores
+    after = saved(tmp_path, 2)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
+    size = dict(data=dict(length=24), optimizer=TINY["optimizer"] | dict(learning_rate=1e-30))
+    train.train_and_evaluate(tiny(langid_mlm, steps=1, **size), tmp_path / "first")
+    # Another seed, or the two would begin alike anyhow.
+    config = tiny(langid, steps=1, **size) | dict(init_from=str(tmp_path / "first"), seed=1)
+    train.train_and_evaluate(config, tmp_path / "second")
+
+    (new,) = re.findall(rf"parameters from {tmp_path}/first; new: (.*)\n", capsys.readouterr().err)
+    assert {"classes/bias", "classes/kernel"} <= set(new.split(", "))
+    assert "backbone" not in new
+    first, second = saved(tmp_path / "first", 1), saved(tmp_path / "second", 1)
+    carried = [name for name in second if name.startswith("['params']['backbone']")]
+    assert carried
+    # With next to no learning rate, a step leaves everything where it was; the average too.
+    for name in carried:
+        average = name.replace("['params']", "['rest']['ema']")
+        np.testing.assert_allclose(second[name], first[name], rtol=0, atol=1e-20)
+        np.testing.assert_allclose(second[average], first[name], rtol=1e-6, atol=1e-20)
+
+
+def test_a_run_that_diverges_ends_and_saves_nothing(tmp_path):
+    config = tiny(digits, optimizer=TINY["optimizer"] | dict(learning_rate=1e30))
+    with pytest.raises(train.DivergedError, match=r"is (nan|inf); lower optimizer\.learning_rate"):
+        train.train_and_evaluate(config | dict(log_every=100), tmp_path)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
+    overrides = [
+        f"--config.{section}.{key}={value}"
+        for section, values in TINY.items()
+        for key, value in values.items()
+    ]
+    where = ["--config=configs/digits.py", f"--workdir={tmp_path}"]
+    ended = subprocess.run(
+        [sys.executable, "train.py", *where, *overrides, "--config.steps=2"],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    scores = json.loads(line)
+    assert scores["step"] == 2
+    assert 0 <= scores["eval/held_out/accuracy"] <= 1
+    assert "step 2/2" in ended.stderr

@@ -1,0 +1,144 @@
+"""Small training jobs, and batches for them made by hand."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from configs.default import get_config
+from model.config import TransformerConfig
+from tests.tiny import IMAGES, tiny_config
+from training.config import MeshConfig, OptimizerConfig, TaskConfig
+from training.mesh import make_mesh
+from training.optimizer import make_optimizer
+from training.schedules import learning_rate
+from training.step import TrainState, abstract_state, make_train_step
+from training.task import make_model
+
+# The model that an objective is tried with.
+MODELS = {
+    "causal_lm": dict(family="decoder"),
+    "prefix_lm": dict(family="decoder"),
+    "seq2seq": dict(family="encoder_decoder"),
+    "masked_lm": dict(family="encoder", token_types=2),
+    "classify_text": dict(family="encoder", num_classes=5),
+    "classify_images": IMAGES,
+}
+OBJECTIVES = tuple(MODELS)
+VOCABULARY, CLASSES = tiny_config().vocab_size, IMAGES["num_classes"]
+
+OPTIMIZER = OptimizerConfig(
+    **get_config().optimizer.to_dict() | dict(schedule="constant", warmup_steps=0)
+)
+TASK = TaskConfig(**get_config().task.to_dict())
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All that a training loop needs but the batches."""
+
+    config: TransformerConfig
+    task: TaskConfig
+    model: nn.Module
+    abstract: TrainState
+    init: callable
+    step: callable
+
+    def start(self, step: int = 0) -> TrainState:
+        """A state with random parameters and an optimizer that has seen nothing.
+
+        Drawn with NumPy: compiling `init` takes as long as compiling a step.
+        """
+        rng = np.random.default_rng(0)
+
+        def draw(path, leaf):
+            centre = 1.0 if path[-1].key == "scale" else 0.0
+            return rng.normal(centre, 0.2, leaf.shape).astype(leaf.dtype)
+
+        params = jax.tree.map_with_path(draw, self.abstract.params)
+        state = TrainState(
+            step=np.int32(step),
+            params=params,
+            opt_state=jax.tree.map(
+                lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.abstract.opt_state
+            ),
+            ema=None if self.abstract.ema is None else params,
+        )
+        return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, self.abstract))
+
+    def run(self, state: TrainState, batch, steps: int) -> tuple[TrainState, list[float]]:
+        """The state after some steps on one batch, and the loss before each of them."""
+        losses = []
+        for _ in range(steps):
+            state, metrics = self.step(state, batch)
+            losses.append(metrics["train/loss"])
+        return state, [float(loss) for loss in losses]
+
+
+def make_job(
+    objective: str, batch, *, model=None, task=None, optimizer=None, seed: int = 0, mesh=None
+) -> Job:
+    """A job with the sections' defaults changed by the mappings; on one device by default."""
+    config = tiny_config(**MODELS[objective] | (model or {}))
+    task = dataclasses.replace(TASK, objective=objective, **task or {})
+    optimizer_config = dataclasses.replace(OPTIMIZER, **optimizer or {})
+    network = make_model(config, task)
+    schedule = learning_rate(optimizer_config, 100, config.width)
+    transform = make_optimizer(optimizer_config, schedule)
+    if mesh is None:
+        mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
+    abstract, init = abstract_state(network, task, transform, optimizer_config, batch, mesh)
+    step = make_train_step(network, task, transform, optimizer_config, schedule, seed, abstract)
+    return Job(config, task, network, abstract, init, step)
+
+
+def make_batch(objective: str, rows: int = 8, length: int = 8, seed: int = 0) -> dict:
+    """Random rows of uneven length; rows 1, 5, 9, ... fill up the batch and count for nothing."""
+    rng = np.random.default_rng(seed)
+    is_real_b = np.arange(rows) % 4 != 1
+    if objective == "classify_images":
+        size, channels = IMAGES["image_size"], IMAGES["image_channels"]
+        images = rng.normal(size=(rows, size, size, channels)).astype(np.float32)
+        return {"images": images, **_labels(rng, is_real_b)}
+
+    segments_bt = _segments(rng, rows, length)
+    inputs_bt = _tokens(rng, rows, length)
+    if objective == "classify_text":
+        return {"inputs": inputs_bt, "segment_ids": segments_bt, **_labels(rng, is_real_b)}
+
+    weights_bt = (segments_bt * is_real_b[:, None]).astype(np.float32)
+    batch = {"inputs": inputs_bt, "targets": _tokens(rng, rows, length), "weights": weights_bt}
+    match objective:
+        case "prefix_lm":
+            prefix_bt = (np.arange(length) < rng.integers(1, length, (rows, 1))).astype(np.int32)
+            batch |= {"prefix": prefix_bt, "weights": weights_bt * (1 - prefix_bt)}
+        case "seq2seq":
+            batch |= {
+                "segment_ids": segments_bt,
+                "encoder_inputs": _tokens(rng, rows, length + 2),
+                "encoder_segment_ids": _segments(rng, rows, length + 2),
+            }
+        case "masked_lm":
+            batch |= {
+                "segment_ids": segments_bt,
+                "token_types": (np.arange(length) >= rng.integers(1, length, (rows, 1))).astype(
+                    np.int32
+                ),
+                "next_sentence": rng.integers(2, size=rows).astype(np.int32),
+                "weights": weights_bt * rng.integers(2, size=(rows, length)).astype(np.float32),
+            }
+    return batch
+
+
+def _tokens(rng, rows, length):
+    return rng.integers(VOCABULARY, size=(rows, length)).astype(np.int32)
+
+
+def _segments(rng, rows, length):
+    return (np.arange(length) < rng.integers(2, length + 1, (rows, 1))).astype(np.int32)
+
+
+def _labels(rng, is_real_b):
+    labels = rng.integers(CLASSES, size=len(is_real_b)).astype(np.int32)
+    return {"labels": labels, "weights": is_real_b.astype(np.float32)}

@@ -1,0 +1,96 @@
+"""Arithmetic counted from the architecture, against XLA's own count of the compiled model."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.tiny import IMAGES, tiny_config
+from training.config import TaskConfig
+from training.flops import forward_flops, train_flops
+from training.task import make_model, model_arguments
+
+LENGTH, SOURCE, ROWS = 128, 160, 2
+# Wide enough that products of matrices are nearly all there is to count.
+SIZES = dict(width=128, heads=4, feed_forward=384, vocab_size=200, max_length=256, encoder_layers=3)
+TEXT = {"inputs": np.zeros((ROWS, LENGTH), np.int32)}
+CASES = {
+    "encoder-decoder": ("seq2seq", dict(family="encoder_decoder")),
+    "decoder": ("causal_lm", dict(family="decoder")),
+    "grouped heads of another size, gated": (
+        "causal_lm",
+        dict(family="decoder", kv_heads=2, head_size=48, activation="swiglu", position="rope"),
+    ),
+    "untied": ("causal_lm", dict(family="decoder", tie_output=False, position="t5_bias")),
+    "encoder": ("masked_lm", dict(family="encoder")),
+    "classifier": ("classify_text", dict(family="encoder", num_classes=5, pooler=True)),
+    "ViT": (
+        "classify_images",
+        IMAGES | dict(image_size=28, patch_size=4, image_channels=3, num_classes=50),
+    ),
+}
+
+
+def xla_flops(config, objective, batch):
+    """What XLA counts in the forward pass. All layers unrolled: it counts a loop's body once."""
+    task = TaskConfig(
+        objective=objective, label_smoothing=0.0, z_loss=0.0, noise_rate=0.15, mean_span=3.0,
+        next_sentence=False,
+    )  # fmt: skip
+    model = make_model(config, task)
+    arguments, named = model_arguments(task, batch)
+
+    def forward(params, arguments, named):
+        return model.apply({"params": params}, *arguments, **named)
+
+    shapes = jax.eval_shape(
+        lambda: model.init({"params": jax.random.key(0)}, *arguments, **named)["params"]
+    )
+    lowered = jax.jit(forward).lower(shapes, arguments, named)
+    return lowered.cost_analysis()["flops"]
+
+
+def batch_and_length(config, objective):
+    match objective:
+        case "classify_images":
+            shape = (ROWS, config.image_size, config.image_size, config.image_channels)
+            patches = (config.image_size // config.patch_size) ** 2
+            return {"images": np.zeros(shape, np.float32)}, patches + config.class_token
+        case "seq2seq":
+            return TEXT | {"encoder_inputs": np.zeros((ROWS, SOURCE), np.int32)}, LENGTH
+    return TEXT, LENGTH
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_count_agrees_with_the_compiler(case):
+    objective, changes = CASES[case]
+    config = tiny_config(**SIZES | dict(unroll=8) | changes)
+    batch, length = batch_and_length(config, objective)
+    counted = ROWS * forward_flops(config, objective, length, SOURCE)
+    # The compiler also counts what is no product: softmax, norms, activations.
+    assert 0.97 < counted / xla_flops(config, objective, batch) < 1
+
+
+def test_a_step_is_three_times_the_forward_pass():
+    config = tiny_config(family="decoder")
+    assert train_flops(config, "causal_lm", 16) == 3 * forward_flops(config, "causal_lm", 16)
+
+
+def test_six_operations_for_each_parameter_and_token():
+    """Kaplan et al. 2020: true where sequences are short beside the width."""
+    config = tiny_config(
+        family="decoder", width=1024, heads=8, feed_forward=4096, vocab_size=256, decoder_layers=12
+    )
+    block = 4 * 1024**2 + 2 * 1024 * 4096
+    parameters = 12 * block + 256 * 1024
+    assert train_flops(config, "causal_lm", 64) == pytest.approx(6 * parameters * 64, rel=0.02)
+
+
+def test_attention_is_counted_in_full():
+    """Twice the length, four times the scores: causal models are not counted as half."""
+    config = tiny_config(family="decoder", decoder_layers=1)
+    scores = [
+        forward_flops(config, "causal_lm", length) - length * forward_flops(config, "causal_lm", 1)
+        for length in (64, 128)
+    ]
+    per_pair = 2 * 2 * config.heads * config.head_size
+    assert scores == [per_pair * (64**2 - 64), per_pair * (128**2 - 128)]

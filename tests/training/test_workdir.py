@@ -1,0 +1,118 @@
+"""What a run's directory records, and which changes a resumed run may bring along."""
+
+import copy
+import json
+
+import pytest
+
+from configs import default
+from schema import ConfigError
+from training import workdir
+
+
+def record(**changes):
+    """A run's record, with keys changed by dotted path."""
+    config = {**copy.deepcopy(default.get_config().to_dict()), "data_digest": "abc"}
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        section = config
+        for name in sections:
+            section = section[name]
+        section[key] = value
+    return config
+
+
+@pytest.fixture
+def begun(tmp_path):
+    assert workdir.record_config(tmp_path, record(), resuming=False) == []
+    return tmp_path
+
+
+def test_the_same_config_resumes_without_a_word(begun):
+    assert workdir.record_config(begun, record(), resuming=True) == []
+    assert json.loads((begun / "config.json").read_text()) == json.loads(json.dumps(record()))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(model__width=77), "model.width: 128 -> 77"),
+        (dict(model__dropout_residual=0.9), "model.dropout_residual: "),
+        (dict(data__batch_size=77), "data.batch_size: "),
+        (dict(data__source="pydoc"), "data.source: dates -> pydoc"),
+        (dict(task__label_smoothing=0.9), "task.label_smoothing: "),
+        (dict(optimizer__name="lion"), "optimizer.name: adamw -> lion"),
+        (dict(data_digest="abd"), "data_digest: abc -> abd"),
+        (dict(seed=77), "seed: 0 -> 77"),
+        # These are in the saved state or not, so a change would leave it without a meaning.
+        (dict(optimizer__ema_decay=0.99), "optimizer.ema_decay: 0.0 -> 0.99"),
+        (dict(optimizer__beta1=0.0), "optimizer.beta1: 0.9 -> 0.0"),
+    ],
+)
+def test_another_run_is_refused_with_the_difference(begun, change, said):
+    before = (begun / "config.json").read_text()
+    with pytest.raises(ConfigError) as refusal:
+        workdir.record_config(begun, record(**change), resuming=True)
+    assert f"({said}" in str(refusal.value)
+    assert len(str(refusal.value).splitlines()) == 1
+    assert (begun / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(steps=77), "steps: "),
+        (dict(optimizer__learning_rate=0.77), "optimizer.learning_rate: "),
+        (dict(optimizer__beta1=0.77), "optimizer.beta1: 0.9 -> 0.77"),
+        (dict(mesh__fsdp=2), "mesh.fsdp: 1 -> 2"),
+        (dict(eval__every=77), "eval.every: "),
+        (dict(checkpoint__keep=77), "checkpoint.keep: 2 -> 77"),
+        (dict(model__remat="full"), "model.remat: none -> full"),
+        (dict(model__unroll=7), "model.unroll: 0 -> 7"),
+        (dict(data__prefetch=77), "data.prefetch: 4 -> 77"),
+    ],
+)
+def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change, said):
+    (told,) = workdir.record_config(begun, record(**change), resuming=True)
+    assert told.startswith(said)
+    assert workdir.record_config(begun, record(**change), resuming=True) == [], "it is recorded"
+
+
+def test_a_key_that_appeared_since_is_a_difference(begun):
+    with pytest.raises(ConfigError, match=r"model\.novelty: None -> 1"):
+        workdir.record_config(begun, record(model__novelty=1), resuming=True)
+
+
+def test_every_difference_is_named(begun):
+    with pytest.raises(ConfigError, match=r"\(model\.width: .*; seed: 0 -> 77\)"):
+        workdir.record_config(begun, record(model__width=77, seed=77), resuming=True)
+
+
+def test_a_run_without_a_checkpoint_starts_anew(begun):
+    assert workdir.record_config(begun, record(seed=77), resuming=False) == []
+    assert json.loads((begun / "config.json").read_text())["seed"] == 77
+
+
+def test_the_directory_is_made_and_left_clean(tmp_path):
+    path = workdir.prepare(tmp_path / "runs" / "new")
+    assert path.is_dir()
+    assert list(path.iterdir()) == []
+    assert workdir.prepare(path) == path
+
+
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
+    # Permissions would not do: the tests may run as root.
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(
+            ConfigError, match=r"cannot be written \(.*\); choose another --workdir"
+        ):
+            workdir.prepare(path)
+
+
+def test_the_environment_names_versions_devices_and_data(tmp_path):
+    workdir.record_environment(tmp_path, {"source": "dates", "train_rows": 5})
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["data"] == {"source": "dates", "train_rows": 5}
+    assert found["packages"].keys() >= {"jax", "flax", "optax", "orbax-checkpoint"}
+    assert len(found["devices"]) >= 1
