@@ -5,7 +5,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 2000
+    config.steps = 1500
     config.model.update(architectures.transformer_style())
     config.model.update(
         dict(width=128, encoder_layers=2, decoder_layers=2, heads=4, norm_placement="pre")

@@ -5,7 +5,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 1600
+    config.steps = 2000
     config.model.update(architectures.bert_style())
     # What makes BERT slow to start on so little text: absolute positions, norms after the
     # residual, small initial weights, and a summary that must be learned.
