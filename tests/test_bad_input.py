@@ -184,7 +184,7 @@ AT_THE_START = [
     (dates, {"task.objective": "span_corruption"}, "choose one of: seq2seq, prefix_lm"),
     (digits, {"model.patch_size": 3}, "model.patch_size=3 does not divide the images' 8 rows"),
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
-    (digits, {"model.max_length": 5, "model.patch_size": 2}, "16 patches do not fit"),
+    (digits, {"model.max_length": 5, "model.patch_size": 2}, "an image makes 17 tokens"),
     (digits, {"mesh.data": 64}, "mesh.data=64, mesh.fsdp=1, mesh.sequence=1, mesh.tensor=1"),
     (digits, {"checkpoint.best_metric": "eval/nobody/accuracy"}, "there is no such held-out set"),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
