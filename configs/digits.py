@@ -1,4 +1,10 @@
-"""Handwritten digits, 8x8 pixels, with a small ViT."""
+"""Handwritten digits, 8x8 pixels, with a small ViT.
+
+Command:  python train.py --config=configs/digits.py
+Hardware: 2 CPU cores, busy with other work
+Time:     1 min 32 s
+Score:    96.7% held-out accuracy (323 of 334), short of the 97% aimed at
+"""
 
 from configs import architectures, default
 

@@ -1,4 +1,11 @@
-"""Which of 20 languages is this name in? An encoder that classifies short texts."""
+"""Which of 20 languages is this name in? An encoder that classifies short texts.
+
+Command:  python train.py --config=configs/langid.py
+Hardware: 2 CPU cores
+Time:     4 min 46 s
+Score:    78.8% held-out accuracy, short of the 80% aimed at; a character-trigram naive Bayes
+          gets 74.1% on the same split (tests/input_pipeline/embedded/test_names.py)
+"""
 
 from configs import architectures, default
 
@@ -7,15 +14,15 @@ def get_config(arg=None):
     config = default.get_config()
     config.steps = 2000
     config.model.update(architectures.bert_style())
-    # What makes BERT slow to start on so little text: absolute positions, norms after the
-    # residual, small initial weights, and a summary that must be learned.
+    # BERT as published learns slowly from so little text: with these changes together, the same
+    # sizes reach in 750 steps what it does not in 2,000.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
     config.model.update(dict(init_std=0.0, token_types=0, pooling="mean", pooler=False))
     config.model.update(dict(encoder_layers=2, width=128, heads=4, feed_forward=512))
     config.model.update(dict(dropout_residual=0.2, dropout_embedding=0.1))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="names", batch_size=128, length=32))
-    config.task.objective = "classify_text"
-    config.optimizer.update(dict(learning_rate=2e-3, warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=400, batch_size=256))
+    config.task.update(dict(objective="classify_text", label_smoothing=0.1))
+    config.optimizer.update(dict(learning_rate=3e-3, warmup_steps=100, weight_decay=0.1))
+    config.eval.update(dict(every=500, batch_size=256))
     return config

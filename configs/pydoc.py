@@ -1,17 +1,23 @@
-"""A byte-level language model of Python's documentation and standard library."""
+"""A byte-level language model of Python's documentation and standard library.
+
+Command:  python train.py --config=configs/pydoc.py
+Hardware: 2 CPU cores
+Time:     1,000 steps take more than 6 min 40 s, where the run was cut off before its last evaluation
+Score:    3.19 bits per byte on held-out files after 500 steps; the 2.5 aimed at is not shown yet
+"""
 
 from configs import architectures, default
 
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 1200
+    config.steps = 1000
     config.model.update(architectures.gpt2_style())
     config.model.update(dict(decoder_layers=4, width=192, heads=6, feed_forward=768))
     architectures.choose(config.model, arg)
-    config.data.update(dict(source="pydoc", batch_size=32, length=256))
+    config.data.update(dict(source="pydoc", batch_size=8, length=256))
     config.task.objective = "causal_lm"
     config.optimizer.update(dict(learning_rate=3e-3, warmup_steps=100, beta2=0.98))
     config.optimizer.update(dict(weight_decay=0.1))
-    config.eval.update(dict(every=400, batch_size=64))
+    config.eval.update(dict(every=500, batch_size=64))
     return config
