@@ -14,8 +14,7 @@ def get_config(arg=None):
     config = default.get_config()
     config.steps = 2000
     config.model.update(architectures.bert_style())
-    # BERT as published learns slowly from so little text: with these changes together, the same
-    # sizes reach in 750 steps what it does not in 2,000.
+    # Relative positions, norms before the sublayers and a plain mean suit so little text better.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
     config.model.update(dict(init_std=0.0, token_types=0, pooling="mean", pooler=False))
     config.model.update(dict(encoder_layers=2, width=128, heads=4, feed_forward=512))
