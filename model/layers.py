@@ -51,8 +51,8 @@ class Dense(nn.Module):
             jnp.dtype(config.param_dtype),
         )
         kernel_2d = kernel.astype(config.dtype).reshape(math.prod(in_shape), -1)
-        # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
-        # a third faster; on a mesh, batch and length stay apart because each may be split.
+        # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs
+        # run faster; on a mesh, batch and length stay apart because each may be split.
         rows = batch_shape if is_sharded() else (math.prod(batch_shape),)
         y = x.astype(config.dtype).reshape(*rows, math.prod(in_shape)) @ kernel_2d
         if config.bias if self.bias is None else self.bias:

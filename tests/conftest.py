@@ -1,4 +1,4 @@
-"""Strict for the whole suite: no silent dtype promotion, no NaN that goes unnoticed."""
+"""Strict for the whole suite: no silent dtype promotion."""
 
 import jax
 
