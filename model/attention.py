@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
-from model.layers import Dense, dropout
+from model.layers import Dense, apply_together, dropout
 from model.positions import rope
 from model.sharding import constrain
 
@@ -34,20 +34,28 @@ def dot_attention(
     if groups < heads:
         k_bsgk = jnp.repeat(k_bsgk, heads // groups, axis=2)
         v_bsgk = jnp.repeat(v_bsgk, heads // groups, axis=2)
-    scores_bhts = jnp.einsum(
-        "bthk,bshk->bhts", q_bthk * jnp.asarray(scale, q_bthk.dtype), k_bsgk,
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
+    # In this order of axes no product, forward or backward, transposes a matrix of size T x S.
+    q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
+    k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
+    scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
     if bias_bhts is not None:
         scores_bhts += bias_bhts
     if mask_b1ts is not None:
         scores_bhts = jnp.where(mask_b1ts, scores_bhts, NEVER)
-    weights_bhts = jax.nn.softmax(scores_bhts, axis=-1)
-    if mask_b1ts is not None:
-        weights_bhts = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), weights_bhts, 0.0)
+    largest_bht1 = jax.lax.stop_gradient(scores_bhts.max(axis=-1, keepdims=True))
+    weights_bhts = jnp.exp(scores_bhts - largest_bht1)
+    total_bht1 = weights_bhts.sum(axis=-1, keepdims=True)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
-    return jnp.einsum("bhts,bshk->bthk", weights_bhts.astype(v_bsgk.dtype), v_bsgk)
+    y_bhtk = jnp.einsum(
+        "bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks,
+        preferred_element_type=jnp.float32,
+    )  # fmt: skip
+    # Softmax divides by the total; doing it here, after the sum over S, is K / S of the work.
+    y_bhtk /= total_bht1
+    if mask_b1ts is not None:
+        y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)
+    return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
 
 
 @flax.struct.dataclass
@@ -80,7 +88,7 @@ class Attention(nn.Module):
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
 
     def project_source(self, source_bsd: Array) -> tuple[Array, Array]:
-        return self.key(source_bsd), self.value(source_bsd)
+        return tuple(apply_together(source_bsd, self.key, self.value))
 
     def __call__(
         self,
@@ -99,8 +107,10 @@ class Attention(nn.Module):
         call's own keys and values are written at `cache_index` before attending to all of them.
         """
         config = self.config
-        q_bthk = self.query(x_btd)
-        k_bsgk, v_bsgk = keys_values or self.project_source(x_btd)
+        if keys_values is None:
+            q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, self.query, self.key, self.value)
+        else:
+            q_bthk, (k_bsgk, v_bsgk) = self.query(x_btd), keys_values
         if rope_positions_bt is not None:
             q_bthk = rope(q_bthk, rope_positions_bt, config.rope_theta)
             k_bsgk = rope(k_bsgk, rope_positions_bt, config.rope_theta)

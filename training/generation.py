@@ -10,6 +10,7 @@ from jax import Array
 from model.config import TransformerConfig
 from model.decoding import generate
 from model.transformer import empty_cache
+from training.compilation import compiler_options
 
 
 def make_answer(
@@ -23,7 +24,6 @@ def make_answer(
 ) -> Callable:
     """answer(params, source_bs, source_segments_bs) -> tokens (B, steps), greedily."""
 
-    @jax.jit
     def answer(params, source_bs: Array, source_segments_bs: Array) -> Array:
         variables, batch = {"params": params}, source_bs.shape[0]
         source_bsd = model.apply(
@@ -49,7 +49,7 @@ def make_answer(
             decode, logits_b1v[:, 0], first_b, cache, steps=steps, eos_id=eos_id, pad_id=pad_id
         )
 
-    return answer
+    return jax.jit(answer, compiler_options=compiler_options())
 
 
 def make_continuation(
@@ -67,7 +67,6 @@ def make_continuation(
     `see_whole_prompt`: tokens of the prompt see each other in both directions (prefix LM).
     """
 
-    @jax.jit
     def continuation(params, tokens_bt: Array, prompt_lengths_b: Array, key: Array) -> Array:
         variables, (batch, length) = {"params": params}, tokens_bt.shape
         # Prompts are moved to the right edge, so that all rows continue in the same slot.
@@ -104,4 +103,4 @@ def make_continuation(
             key=key,
         )
 
-    return continuation
+    return jax.jit(continuation, compiler_options=compiler_options())

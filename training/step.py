@@ -11,6 +11,7 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from training.compilation import compiler_options
 from training.config import OptimizerConfig, TaskConfig
 from training.losses import term_counts, term_sums, total_loss
 from training.mesh import optimizer_shardings, parameter_shardings
@@ -135,16 +136,20 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+        compiler_options=compiler_options(),
+    )
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
     """Metrics of a batch as sums and counts, and the model's best guess for every answer."""
 
-    @jax.jit
     def step(params, batch):
         outputs = forward(model, task, params, batch)
         _, metrics = term_sums(task, outputs, batch)
         return metrics, jnp.argmax(outputs["logits"], axis=-1)
 
-    return step
+    return jax.jit(step, compiler_options=compiler_options())

@@ -90,7 +90,7 @@ def test_recomputing_is_in_the_program():
     none, dots, full = (
         gradient_program(remat=remat).count("dot_general[") for remat in ("none", "dots", "full")
     )
-    assert (dots - none, full - none) == (2, 7)
+    assert (dots - none, full - none) == (2, 5)
 
 
 def test_grouped_heads_are_full_heads_that_repeat():

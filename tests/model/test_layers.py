@@ -1,0 +1,50 @@
+"""Dense layers applied by one product equal the layers applied one by one."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from scipy.special import erf
+
+from model.layers import Dense, activate, apply_together
+from tests.tiny import random_params, tiny_config
+
+
+class Projections(nn.Module):
+    """Outputs of different sizes, as of grouped attention: one joint, then one alone."""
+
+    bias: bool
+    together: bool
+
+    @nn.compact
+    def __call__(self, x_btd):
+        config = tiny_config(bias=self.bias)
+        query = Dense(config, (4, 3), ("width", "heads", "head_size"), name="query")
+        key = Dense(config, (2, 3), ("width", "kv_heads", "head_size"), name="key")
+        value = Dense(config, (2, 3), ("width", "kv_heads", "head_size"), name="value")
+        layers = (query, key, value)
+        return (
+            apply_together(x_btd, *layers) if self.together else [layer(x_btd) for layer in layers]
+        )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_product_equals_three(bias):
+    x_btd = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+    joint, apart = Projections(bias, True), Projections(bias, False)
+    params = random_params(apart, x_btd)
+    assert jax.tree.map(np.shape, random_params(joint, x_btd)) == jax.tree.map(np.shape, params)
+    found, expected = (model.apply({"params": params}, x_btd) for model in (joint, apart))
+    for one, other, heads in zip(found, expected, (4, 2, 2), strict=True):
+        assert one.shape == (2, 5, heads, 3)
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_gelu_is_exact_or_the_tanh_form():
+    x = np.linspace(-8, 8, 1001)
+    exact = 0.5 * x * (1 + erf(x / np.sqrt(2)))
+    approximate = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    assert np.abs(exact - approximate).max() > 1e-4
+    x_32 = x.astype(np.float32)
+    for name, expected in [("gelu", exact), ("geglu", exact), ("gelu_tanh", approximate)]:
+        np.testing.assert_allclose(activate(name, x_32), expected, atol=1e-6)
