@@ -20,10 +20,10 @@ from ml_collections import config_flags
 import experiment as door
 from input_pipeline import pipeline
 from model.config import ABSOLUTE_POSITIONS
-from schema import ConfigError
+from schema import ConfigError, did_you_mean
 from training import workdir as records
 from training.checkpoint import Checkpoints, find_checkpoint, load_params
-from training.evaluation import Evaluator, HeldOut
+from training.evaluation import Evaluator, HeldOut, measure_names
 from training.flops import train_flops
 from training.mesh import check_batch, make_mesh, put_batch
 from training.optimizer import make_optimizer
@@ -63,7 +63,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_count=jax.process_count(),
     )
     model_config = fit_to_data(experiment.model, data)
-    check_best_metric(experiment.checkpoint.best_metric, data.eval_names)
+    held_out = {name: hold_out(name, data, experiment, mesh) for name in data.eval_names}
+    check_best_metric(experiment.checkpoint.best_metric, task, held_out)
 
     # Model
     model = make_model(model_config, task)
@@ -107,7 +108,6 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
             # Evaluation
             evaluator = Evaluator(model, model_config, task, data.tokenizer)
-            held_out = {name: hold_out(name, data, experiment, mesh) for name in data.eval_names}
 
             def evaluate(step: int, state) -> dict[str, float]:
                 scores = {}
@@ -200,11 +200,16 @@ def fit_to_data(model, data: pipeline.Data):
     return model.resolve(**sizes)
 
 
-def check_best_metric(metric: str, eval_names: tuple[str, ...]) -> None:
-    if metric and metric.split("/")[1] not in eval_names:
+def check_best_metric(metric: str, task, held_out: Mapping[str, HeldOut]) -> None:
+    known = [
+        f"eval/{name}/{measure}"
+        for name, split in held_out.items()
+        for measure in measure_names(task, split)
+    ]
+    if metric and metric not in known:
         raise ConfigError(
-            f"checkpoint.best_metric={metric}: there is no such held-out set; known are: "
-            f"{', '.join(eval_names)}"
+            f"checkpoint.best_metric={metric} is not measured here.{did_you_mean(metric, known)} "
+            f"Measured are: {', '.join(known)}"
         )
 
 

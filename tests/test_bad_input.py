@@ -186,7 +186,8 @@ AT_THE_START = [
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
     (digits, {"model.max_length": 5, "model.patch_size": 2}, "an image makes 17 tokens"),
     (digits, {"mesh.data": 64}, "mesh.data=64, mesh.fsdp=1, mesh.sequence=1, mesh.tensor=1"),
-    (digits, {"checkpoint.best_metric": "eval/nobody/accuracy"}, "there is no such held-out set"),
+    (digits, {"checkpoint.best_metric": "eval/nobody/exact_match"}, "is not measured here. Meas"),
+    (digits, {"checkpoint.best_metric": "eval/held_out/acuracy"}, "'eval/held_out/accuracy'?"),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
 ]
 

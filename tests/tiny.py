@@ -1,5 +1,6 @@
 """Small models for tests: a config that passes the same door as any other, and its parameters."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -8,6 +9,7 @@ import numpy as np
 
 import schema
 from configs import default
+from input_pipeline.config import DataConfig
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.
@@ -33,6 +35,11 @@ def tiny_config(**overrides) -> TransformerConfig:
     if problems:
         raise schema.ConfigError(problems)
     return config.resolve()
+
+
+def data_config(**overrides) -> DataConfig:
+    """configs/default.py's data section, changed as asked."""
+    return dataclasses.replace(DataConfig(**default.get_config().data.to_dict()), **overrides)
 
 
 def random_params(model: nn.Module, *inputs, seed: int = 0, **options):

@@ -18,6 +18,8 @@ from training.step import make_eval_step
 
 SAMPLE_TEMPERATURE = 0.8  # for continuations of running text, where the likeliest is dull
 
+HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
+
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
@@ -26,6 +28,20 @@ class HeldOut:
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
     has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
+
+
+def measure_names(task: TaskConfig, held_out: HeldOut) -> list[str]:
+    """What `Evaluator.measure` will return for this set."""
+    names = ["loss", "accuracy"]
+    if task.next_sentence:
+        names += ["next_sentence_nll", "next_sentence_accuracy"]
+    if held_out.has_one_answer:
+        names += ["exact_match"]
+    if task.objective in HAS_PERPLEXITY:
+        names += ["perplexity"]
+    if held_out.text_bytes:
+        names += ["bits_per_byte"]
+    return names
 
 
 class Evaluator:
@@ -49,7 +65,7 @@ class Evaluator:
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
         scores = {"loss": means.pop("nll"), **means}
-        if self._task.objective in ("causal_lm", "prefix_lm", "span_corruption", "seq2seq"):
+        if self._task.objective in HAS_PERPLEXITY:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
         if held_out.text_bytes:
             scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes

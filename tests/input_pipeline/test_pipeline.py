@@ -1,13 +1,12 @@
 import collections
-import dataclasses
 
 import numpy as np
 import pytest
 
 from input_pipeline import pipeline
-from input_pipeline.config import DataConfig
 from input_pipeline.source import Splits
 from schema import ConfigError
+from tests.tiny import data_config
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 SMALL = {
@@ -67,9 +66,9 @@ def small_sources(monkeypatch):
 def load(
     source, objective, *, seed=0, process_index=0, process_count=1, next_sentence=False, **keys
 ):
-    data = DataConfig(source, "byte", batch_size=8, length=24, encoder_length=32, prefetch=2)
+    sizes = dict(batch_size=8, length=24, encoder_length=32, prefetch=2)
     return pipeline.load(
-        dataclasses.replace(data, **keys),
+        data_config(source=source, **{**sizes, **keys}),
         objective=objective,
         noise_rate=0.15,
         mean_span=3.0,

@@ -3,11 +3,12 @@
 import numpy as np
 
 from input_pipeline import pipeline
-from input_pipeline.config import DataConfig
+from tests.tiny import data_config
 
 
 def load(source, objective, length, encoder_length=72):
-    data = DataConfig(source, "byte", 16, length, encoder_length, prefetch=0)
+    sizes = dict(batch_size=16, length=length, encoder_length=encoder_length, prefetch=0)
+    data = data_config(source=source, **sizes)
     return pipeline.load(
         data, objective=objective, noise_rate=0.15, mean_span=3.0, next_sentence=False, seed=0
     )

@@ -1,14 +1,12 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
 from input_pipeline import task
-from input_pipeline.config import DataConfig
 from input_pipeline.objectives import span_counts
 from input_pipeline.source import Splits
 from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
+from tests.tiny import data_config
 
 EXAMPLES = {
     "pairs": {"source": "ab", "target": "cdef"},
@@ -23,12 +21,11 @@ def splits_of(kind, train=1, held_out=1):
     return Splits(kind, [example] * train, {"held_out": [example] * held_out}, (), {}, "")
 
 
-def choose(objective, splits, *, noise_rate=0.15, mean_span=3.0, next_sentence=False, **lengths):
-    data = DataConfig("dates", "byte", batch_size=4, length=64, encoder_length=64, prefetch=0)
+def choose(objective, splits, *, noise_rate=0.15, mean_span=3.0, next_sentence=False, **keys):
     return task.choose(
         objective,
         splits,
-        dataclasses.replace(data, **lengths),
+        data_config(**{"length": 64, "encoder_length": 64, **keys}),
         ByteTokenizer(),
         noise_rate=noise_rate,
         mean_span=mean_span,

@@ -11,7 +11,7 @@ import pytest
 from configs.default import get_config
 from tests.tiny import tiny_config
 from training.config import TaskConfig
-from training.evaluation import Evaluator, HeldOut
+from training.evaluation import Evaluator, HeldOut, measure_names
 
 TASK = TaskConfig(**get_config().task.to_dict())
 PAD, BOS, EOS, SEP = 0, 1, 2, 3
@@ -60,7 +60,10 @@ def batch(**rows):
 def measure(objective, params, *batches, model=None, text_bytes=0, has_one_answer=False, **task):
     task = dataclasses.replace(TASK, objective=objective, **task)
     evaluator = Evaluator(model or Bigrams(), tiny_config(), task, Tokenizer())
-    return evaluator.measure(jnp.asarray(params), HeldOut(batches, text_bytes, has_one_answer))
+    held_out = HeldOut(batches, text_bytes, has_one_answer)
+    scores = evaluator.measure(jnp.asarray(params), held_out)
+    assert sorted(scores) == sorted(measure_names(task, held_out))  # promised before any compile
+    return scores
 
 
 # Whatever was said, the next token is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
