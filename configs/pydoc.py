@@ -11,7 +11,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 800
+    config.steps = 600
     config.model.update(architectures.gpt2_style())
     config.model.update(dict(decoder_layers=4, width=192, heads=6, feed_forward=768))
     config.model.position = "rope"
@@ -20,5 +20,5 @@ def get_config(arg=None):
     config.task.objective = "causal_lm"
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95, beta2=0.98))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=400, batch_size=64))
+    config.eval.update(dict(every=300, batch_size=64))
     return config

@@ -4,6 +4,7 @@ Nothing here divides but `total_loss`, and it divides by counts that `term_count
 the whole batch before any model has run: gradients of micro-batches simply add.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -34,24 +35,58 @@ def cross_entropy(
     Label smoothing e gives the target 1 - e and spreads e evenly over all V entries, the target
     included, as torch.nn.CrossEntropyLoss does. z-loss adds z_loss * log(Z) ** 2.
     """
-    logits_btv = logits_btv.astype(jnp.float32)
-    vocabulary_v = jnp.arange(logits_btv.shape[-1], dtype=targets_bt.dtype)
-    log_z_bt = jax.nn.logsumexp(logits_btv, axis=-1)
+    values = _per_position(logits_btv, targets_bt, label_smoothing, z_loss)
+    weights_bt = weights_bt.astype(jnp.float32)
+    return CrossEntropy(*((value_bt * weights_bt).sum() for value_bt in values))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _per_position(
+    logits_btv: Array, targets_bt: Array, label_smoothing: float, z_loss: float
+) -> tuple[Array, Array, Array]:
+    """Loss, negative log-likelihood and whether the answer is right, at every position.
+
+    The gradient is written out because automatic differentiation would keep exp(logits), often
+    the largest array of a step, from the forward pass. Only the loss has one: the others are
+    reported, not optimised.
+    """
+    return _forward(logits_btv, targets_bt, label_smoothing, z_loss)[0]
+
+
+def _forward(logits_btv: Array, targets_bt: Array, label_smoothing: float, z_loss: float):
+    logits_32 = logits_btv.astype(jnp.float32)
+    log_z_bt = jax.nn.logsumexp(logits_32, axis=-1)
     # A masked sum, not a gather: it fuses with its neighbours, needs no scatter in the backward
     # pass, and stays local when the vocabulary is split over devices.
-    is_target_btv = vocabulary_v == targets_bt[..., None]
-    target_bt = jnp.where(is_target_btv, logits_btv, 0).sum(axis=-1)
+    is_target_btv = _is_target(logits_btv, targets_bt)
+    target_bt = jnp.where(is_target_btv, logits_32, 0).sum(axis=-1)
 
     nll_bt = log_z_bt - target_bt
     loss_bt = nll_bt + z_loss * jnp.square(log_z_bt)
     if label_smoothing:
-        loss_bt += label_smoothing * (target_bt - logits_btv.mean(axis=-1))
+        loss_bt += label_smoothing * (target_bt - logits_32.mean(axis=-1))
     # Exact and cheaper than argmax; a tie is not a right answer, and neither is NaN.
-    correct_bt = (is_target_btv | (logits_btv < target_bt[..., None])).all(axis=-1)
-
-    weights_bt = weights_bt.astype(jnp.float32)
+    correct_bt = (is_target_btv | (logits_32 < target_bt[..., None])).all(axis=-1)
     values = (loss_bt, nll_bt, correct_bt.astype(jnp.float32))
-    return CrossEntropy(*((value_bt * weights_bt).sum() for value_bt in values))
+    return values, (logits_btv, targets_bt, log_z_bt)
+
+
+def _backward(label_smoothing: float, z_loss: float, saved, gradients) -> tuple[Array, None]:
+    logits_btv, targets_bt, log_z_bt = saved
+    loss_gradient_bt1 = gradients[0][..., None]
+    share_btv = jnp.exp(logits_btv.astype(jnp.float32) - log_z_bt[..., None])
+    wanted_btv = jnp.where(_is_target(logits_btv, targets_bt), 1 - label_smoothing, 0.0)
+    wanted_btv += label_smoothing / logits_btv.shape[-1]
+    gradient_btv = share_btv * (1 + 2 * z_loss * log_z_bt[..., None]) - wanted_btv
+    return (gradient_btv * loss_gradient_bt1).astype(logits_btv.dtype), None
+
+
+_per_position.defvjp(_forward, _backward)
+
+
+def _is_target(logits_btv: Array, targets_bt: Array) -> Array:
+    vocabulary_v = jnp.arange(logits_btv.shape[-1], dtype=targets_bt.dtype)
+    return vocabulary_v == targets_bt[..., None]
 
 
 class Term(NamedTuple):

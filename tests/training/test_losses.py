@@ -64,6 +64,23 @@ def test_cross_entropy_agrees_with_the_definition(smoothing, z_loss):
     assert 0 < result.correct < batch["weights"].sum()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("z_loss", [0.0, 0.01])
+def test_the_gradient_is_the_slope_of_the_definition(smoothing, z_loss):
+    batch, logits_btv = token_batch(), random_logits(B, T, V)
+    targets_bt, weights_bt = batch["targets"], batch["weights"]
+    gradient_btv = jax.grad(
+        lambda logits: cross_entropy(logits, targets_bt, weights_bt, smoothing, z_loss).loss
+    )(logits_btv)
+    step, slopes = 1e-5, np.zeros(logits_btv.shape)
+    for place in np.ndindex(logits_btv.shape):
+        moved = np.asarray(logits_btv, np.float64)[None].repeat(2, axis=0)
+        moved[:, *place] += [-step, step]
+        losses = [by_hand(m, targets_bt, weights_bt, smoothing, z_loss)[0] for m in moved]
+        slopes[place] = (losses[1] - losses[0]) / (2 * step)
+    np.testing.assert_allclose(gradient_btv, slopes, atol=1e-5)
+
+
 def test_smoothing_and_z_loss_stay_out_of_the_likelihood():
     batch, logits_btv = token_batch(), random_logits(B, T, V)
     plain = cross_entropy(logits_btv, batch["targets"], batch["weights"])
