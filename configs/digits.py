@@ -1,9 +1,9 @@
 """Handwritten digits, 8x8 pixels, with a small ViT.
 
 Command:  python train.py --config=configs/digits.py
-Hardware: 2 CPU cores, busy with other work
-Time:     1 min 32 s
-Score:    96.7% held-out accuracy (323 of 334), short of the 97% aimed at
+Hardware: 2 CPU cores
+Time:     1 min 43 s
+Score:    97.9% held-out accuracy (327 of 334)
 """
 
 from configs import architectures, default

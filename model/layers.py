@@ -80,9 +80,13 @@ def _affine(x: Array, kernel_2d: Array, bias: Array | None) -> Array:
 
 
 def apply_together(x: Array, *layers: Dense) -> list[Array]:
-    """Each of the layers applied to x, by one larger product where nothing is split."""
-    if is_sharded():
-        # The outputs may be split over devices, and a joint one would have to be cut elsewhere.
+    """Each of the layers applied to x, by one larger product where that pays.
+
+    It does not with few rows, as in decoding, where putting the kernels side by side costs more
+    than the product; nor on a mesh, where the outputs may be split over devices and a joint one
+    would have to be cut elsewhere.
+    """
+    if is_sharded() or math.prod(x.shape[:-1]) < x.shape[-1]:
         return [layer(x) for layer in layers]
     kernels, biases = zip(*(layer.weights(x.shape[-1:]) for layer in layers), strict=True)
     bias = None if biases[0] is None else jnp.concatenate(biases)

@@ -30,13 +30,13 @@ class Projections(nn.Module):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_one_product_equals_three(bias):
-    x_btd = np.random.default_rng(0).normal(size=(2, 5, 16)).astype(np.float32)
+    x_btd = np.random.default_rng(0).normal(size=(4, 5, 16)).astype(np.float32)
     joint, apart = Projections(bias, True), Projections(bias, False)
     params = random_params(apart, x_btd)
     assert jax.tree.map(np.shape, random_params(joint, x_btd)) == jax.tree.map(np.shape, params)
     found, expected = (model.apply({"params": params}, x_btd) for model in (joint, apart))
     for one, other, heads in zip(found, expected, (4, 2, 2), strict=True):
-        assert one.shape == (2, 5, heads, 3)
+        assert one.shape == (4, 5, heads, 3)
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
@@ -48,3 +48,12 @@ def test_gelu_is_exact_or_the_tanh_form():
     x_32 = x.astype(np.float32)
     for name, expected in [("gelu", exact), ("geglu", exact), ("gelu_tanh", approximate)]:
         np.testing.assert_allclose(activate(name, x_32), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "products"), [(16, 1), (15, 3)])
+def test_few_rows_are_not_worth_joining_kernels(rows, products):
+    x_btd = np.zeros((1, rows, 16), np.float32)
+    model = Projections(bias=True, together=True)
+    params = random_params(model, x_btd)
+    program = str(jax.make_jaxpr(lambda p: model.apply({"params": p}, x_btd))(params))
+    assert program.count("dot_general[") == products
