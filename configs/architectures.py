@@ -29,6 +29,7 @@ def _style(**changes):
             input="tokens",
             kv_heads=0,
             position="learned",
+            rope_theta=10_000.0,
             token_types=0,
             embedding_scale=False,
             embedding_norm=False,

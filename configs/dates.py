@@ -2,8 +2,8 @@
 
 Command:  python train.py
 Hardware: 2 CPU cores
-Time:     5 min 22 s, with compilation and three evaluations
-Score:    99.7% exact match on held-out dates (2,000), 65.5% on 8 held-out languages (1,000)
+Time:     5 min 10 s, with compilation and three evaluations
+Score:    99.9% exact match on held-out dates (2,000), 74.2% on 8 held-out languages (1,000)
 """
 
 from configs import architectures, default

@@ -26,4 +26,5 @@ def get_config(arg=None):
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
     config.eval.update(dict(every=800, batch_size=256))
+    config.checkpoint.every = 800
     return config

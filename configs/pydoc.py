@@ -21,4 +21,5 @@ def get_config(arg=None):
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95, beta2=0.98))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
     config.eval.update(dict(every=300, batch_size=64))
+    config.checkpoint.every = 300
     return config

@@ -25,7 +25,7 @@ def dot_attention(
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """Softmax attention written plainly: the reference for every other kind.
+    """Exact softmax attention with all scores in memory: the reference for every other kind.
 
     Query head h reads key/value head h // (H / G). Softmax runs in float32. A query that may
     look at nothing gets zeros.
@@ -47,12 +47,9 @@ def dot_attention(
     total_bht1 = weights_bhts.sum(axis=-1, keepdims=True)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
-    y_bhtk = jnp.einsum(
-        "bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks,
-        preferred_element_type=jnp.float32,
-    )  # fmt: skip
+    y_bhtk = jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks)
     # Softmax divides by the total; doing it here, after the sum over S, is K / S of the work.
-    y_bhtk /= total_bht1
+    y_bhtk = y_bhtk.astype(jnp.float32) / total_bht1
     if mask_b1ts is not None:
         y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
@@ -70,7 +67,7 @@ class LayerCache:
 
 
 class Attention(nn.Module):
-    """Projects to heads, attends, projects back. Self-attention unless `source_bsd` is given."""
+    """Projects to heads, attends, projects back. Self-attention unless `keys_values` are given."""
 
     config: TransformerConfig
     deterministic: bool

@@ -161,6 +161,14 @@ AT_THE_DOOR = [
         "optimizer.weight_decay=0.1 does nothing with optimizer.name=sgd",
     ),
     ({"checkpoint.best_metric": "loss"}, "checkpoint.best_metric=loss must be an evaluation's"),
+    (
+        {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 5},
+        "checkpoint.every=7 is not a multiple of eval.every=5; make them equal",
+    ),
+    (
+        {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 0},
+        "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
+    ),
     # Images
     (
         {"model.input": "patches", "model.family": "encoder", "model.image_size": 30},

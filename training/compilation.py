@@ -6,10 +6,10 @@ import jax
 def compiler_options() -> dict[str, bool | str] | None:
     """What XLA's CPU backend needs to be told; other backends are left to their own choices.
 
-    Both settings were measured on the shapes of benchmarks/train_step.py. Its scheduler for
+    Both settings were measured on the shapes of benchmarks/train_step.py. XLA's scheduler for
     concurrency starts several matrix products at once, each of which already uses every core.
-    And its library of fused kernels (YNN) is quick at reductions, but its matrix products,
-    above all the batched ones of attention, are slower than Eigen's, which this falls back to.
+    Its library of fused kernels (YNN) is quick at reductions, but slower than Eigen at matrix
+    products, above all at the batched ones of attention: so YNN gets the reductions alone.
     """
     if jax.default_backend() != "cpu":
         return None

@@ -47,8 +47,7 @@ def _per_position(
     """Loss, negative log-likelihood and whether the answer is right, at every position.
 
     The gradient is written out because automatic differentiation would keep exp(logits), often
-    the largest array of a step, from the forward pass. Only the loss has one: the others are
-    reported, not optimised.
+    the largest array of a step, from the forward pass.
     """
     return _forward(logits_btv, targets_bt, label_smoothing, z_loss)[0]
 
@@ -73,12 +72,18 @@ def _forward(logits_btv: Array, targets_bt: Array, label_smoothing: float, z_los
 
 def _backward(label_smoothing: float, z_loss: float, saved, gradients) -> tuple[Array, None]:
     logits_btv, targets_bt, log_z_bt = saved
-    loss_gradient_bt1 = gradients[0][..., None]
+    loss_bt, nll_bt, _ = gradients  # whether an answer is right has no slope
+    # What each of log_z, the target's logit and the mean of the logits contributes.
+    log_z_gradient_bt = loss_bt * (1 + 2 * z_loss * log_z_bt) + nll_bt
+    target_gradient_bt = loss_bt * (label_smoothing - 1) - nll_bt
+    mean_gradient_bt = -loss_bt * label_smoothing
     share_btv = jnp.exp(logits_btv.astype(jnp.float32) - log_z_bt[..., None])
-    wanted_btv = jnp.where(_is_target(logits_btv, targets_bt), 1 - label_smoothing, 0.0)
-    wanted_btv += label_smoothing / logits_btv.shape[-1]
-    gradient_btv = share_btv * (1 + 2 * z_loss * log_z_bt[..., None]) - wanted_btv
-    return (gradient_btv * loss_gradient_bt1).astype(logits_btv.dtype), None
+    gradient_btv = share_btv * log_z_gradient_bt[..., None] + jnp.where(
+        _is_target(logits_btv, targets_bt), target_gradient_bt[..., None], 0.0
+    )
+    if label_smoothing:
+        gradient_btv += mean_gradient_bt[..., None] / logits_btv.shape[-1]
+    return gradient_btv.astype(logits_btv.dtype), None
 
 
 _per_position.defvjp(_forward, _backward)

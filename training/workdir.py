@@ -13,7 +13,9 @@ import jax
 from schema import ConfigError
 
 # A run that resumes with other values here would not be the same run.
-FIXED = ("model", "data", "task", "tokenizer", "data_digest", "optimizer.name", "seed")
+FIXED = (
+    "model", "data", "task", "tokenizer", "data_digest", "optimizer.name", "seed", "init_from"
+)  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")

@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import erf
@@ -11,7 +12,7 @@ from tests.tiny import random_params, tiny_config
 
 
 class Projections(nn.Module):
-    """Outputs of different sizes, as of grouped attention: one joint, then one alone."""
+    """Three layers of different sizes, as in grouped attention, together or one by one."""
 
     bias: bool
     together: bool
@@ -48,6 +49,13 @@ def test_gelu_is_exact_or_the_tanh_form():
     x_32 = x.astype(np.float32)
     for name, expected in [("gelu", exact), ("geglu", exact), ("gelu_tanh", approximate)]:
         np.testing.assert_allclose(activate(name, x_32), expected, atol=1e-6)
+
+
+def test_exact_gelu_keeps_its_negative_tail_in_bfloat16():
+    x_16 = jnp.linspace(-4, -1, 200).astype(jnp.bfloat16)
+    x = np.asarray(x_16, np.float64)
+    found = np.asarray(activate("gelu", x_16), np.float64)
+    np.testing.assert_allclose(found, 0.5 * x * (1 + erf(x / np.sqrt(2))), rtol=2**-8, atol=1e-6)
 
 
 @pytest.mark.parametrize(("rows", "products"), [(16, 1), (15, 3)])

@@ -44,6 +44,7 @@ def test_the_same_config_resumes_without_a_word(begun):
         (dict(optimizer__name="lion"), "optimizer.name: adamw -> lion"),
         (dict(data_digest="abd"), "data_digest: abc -> abd"),
         (dict(seed=77), "seed: 0 -> 77"),
+        (dict(init_from="runs/another"), "init_from:  -> runs/another"),
         # These are in the saved state or not, so a change would leave it without a meaning.
         (dict(optimizer__ema_decay=0.99), "optimizer.ema_decay: 0.0 -> 0.99"),
         (dict(optimizer__beta1=0.0), "optimizer.beta1: 0.9 -> 0.0"),
