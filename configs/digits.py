@@ -2,8 +2,8 @@
 
 Command:  python train.py --config=configs/digits.py
 Hardware: 2 CPU cores
-Time:     1 min 43 s
-Score:    97.9% held-out accuracy (327 of 334)
+Time:     1 min 35 s
+Score:    98.8% held-out accuracy (330 of 334); a run whose arithmetic rounded differently got 97.9%
 """
 
 from configs import architectures, default
