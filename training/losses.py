@@ -49,14 +49,17 @@ def _per_position(
     The gradient is written out because automatic differentiation would keep exp(logits), often
     the largest array of a step, from the forward pass.
     """
-    return _forward(logits_btv, targets_bt, label_smoothing, z_loss)[0]
+    return _per_position_forward(logits_btv, targets_bt, label_smoothing, z_loss)[0]
 
 
-def _forward(logits_btv: Array, targets_bt: Array, label_smoothing: float, z_loss: float):
+def _per_position_forward(
+    logits_btv: Array, targets_bt: Array, label_smoothing: float, z_loss: float
+):
+    """The three values, and what the backward pass needs."""
     logits_32 = logits_btv.astype(jnp.float32)
     log_z_bt = jax.nn.logsumexp(logits_32, axis=-1)
-    # A masked sum, not a gather: it fuses with its neighbours, needs no scatter in the backward
-    # pass, and stays local when the vocabulary is split over devices.
+    # A masked sum, not a gather: it fuses with its neighbours, and stays local when the
+    # vocabulary is split over devices.
     is_target_btv = _is_target(logits_btv, targets_bt)
     target_bt = jnp.where(is_target_btv, logits_32, 0).sum(axis=-1)
 
@@ -70,23 +73,23 @@ def _forward(logits_btv: Array, targets_bt: Array, label_smoothing: float, z_los
     return values, (logits_btv, targets_bt, log_z_bt)
 
 
-def _backward(label_smoothing: float, z_loss: float, saved, gradients) -> tuple[Array, None]:
+def _per_position_backward(label_smoothing: float, z_loss: float, saved, gradients):
     logits_btv, targets_bt, log_z_bt = saved
-    loss_bt, nll_bt, _ = gradients  # whether an answer is right has no slope
-    # What each of log_z, the target's logit and the mean of the logits contributes.
-    log_z_gradient_bt = loss_bt * (1 + 2 * z_loss * log_z_bt) + nll_bt
-    target_gradient_bt = loss_bt * (label_smoothing - 1) - nll_bt
-    mean_gradient_bt = -loss_bt * label_smoothing
+    d_loss_bt, d_nll_bt, _ = gradients  # whether an answer is right has no slope
+    # The gradients of log_z, of the target's logit and of the mean of the logits.
+    d_log_z_bt = d_loss_bt * (1 + 2 * z_loss * log_z_bt) + d_nll_bt
+    d_target_bt = d_loss_bt * (label_smoothing - 1) - d_nll_bt
+    d_mean_bt = -d_loss_bt * label_smoothing
     share_btv = jnp.exp(logits_btv.astype(jnp.float32) - log_z_bt[..., None])
-    gradient_btv = share_btv * log_z_gradient_bt[..., None] + jnp.where(
-        _is_target(logits_btv, targets_bt), target_gradient_bt[..., None], 0.0
+    d_logits_btv = share_btv * d_log_z_bt[..., None] + jnp.where(
+        _is_target(logits_btv, targets_bt), d_target_bt[..., None], 0.0
     )
     if label_smoothing:
-        gradient_btv += mean_gradient_bt[..., None] / logits_btv.shape[-1]
-    return gradient_btv.astype(logits_btv.dtype), None
+        d_logits_btv += d_mean_bt[..., None] / logits_btv.shape[-1]
+    return d_logits_btv.astype(logits_btv.dtype), None
 
 
-_per_position.defvjp(_forward, _backward)
+_per_position.defvjp(_per_position_forward, _per_position_backward)
 
 
 def _is_target(logits_btv: Array, targets_bt: Array) -> Array:
