@@ -82,8 +82,27 @@ def get_config(arg=None):
 
     config.data = ml_collections.ConfigDict(
         dict(
-            source="dates",  # dates | pydoc | names | digits
+            # Embedded: dates | pydoc | names | digits. Your own: text_files | translation_files |
+            # labelled_text_files | image_files | text_to_text_files. Or tfds | huggingface.
+            source="dates",
+            path="",  # your own files: a file, a directory or a glob
+            name="",  # tfds and huggingface: the data set, such as wmt17_translate/de-en
+            version="",  # tfds: such as 1.0.0; huggingface: a revision; "": the newest at hand
+            kind="",  # tfds and huggingface: pairs | documents | labelled | images
+            train_split="train",
+            eval_split="validation",
+            eval_share=0.1,  # text_files: held out of the text, if there is no split of that name
+            source_language="",  # pairs: a file's ending, or the field of the data set
+            target_language="",
+            text_field="text",  # the data set's names for what an example holds
+            text_pair_field="",
+            label_field="label",
+            max_bad_records=0,  # records that cannot be read, to be skipped and logged
+            # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
+            # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
             tokenizer="byte",
+            tokenizer_size=8192,  # ids of a tokenizer that is trained
+            cache_dir="",  # where prepared text is kept; "": ~/.cache/backbone
             batch_size=64,  # rows in a step, over all processes
             length=64,  # T: columns of the decoder's (or only) side
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models

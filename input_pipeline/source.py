@@ -1,4 +1,8 @@
-"""What a source hands over: examples by index, already split, each in exactly one split."""
+"""What a source hands over: examples by index, already split, each in exactly one split.
+
+Examples are read when asked for, so a split may be larger than memory. Asking for a broken one
+raises BadRecordError.
+"""
 
 import dataclasses
 import hashlib
@@ -8,11 +12,15 @@ from typing import Any, Literal
 Example = Mapping[str, Any]
 
 # What the examples hold:
-#   pairs      source, target            (text)
-#   documents  name, text                (running text, any length)
-#   labelled   text, label               (short text, an index into `labels`)
-#   images     image [H, W, C], label    (float32 in [0, 1])
+#   pairs      source, target, and optionally task    (text; the task's name)
+#   documents  text, and optionally ends              (running text; False: the next one goes on)
+#   labelled   text, optionally text_pair, and label  (short text, an index into `labels`)
+#   images     image [H, W, C], label                 (uint8, or float32 in [0, 1])
 Kind = Literal["pairs", "documents", "labelled", "images"]
+
+
+class BadRecordError(ValueError):
+    """An example that cannot be used; says in which file and line, and what is wrong with it."""
 
 
 @dataclasses.dataclass(frozen=True)
