@@ -98,6 +98,9 @@ def get_config(arg=None):
             text_pair_field="",
             label_field="label",
             max_bad_records=0,  # records that cannot be read, to be skipped and logged
+            # Several sources in one: (("text_files:books/*.txt", 3.0), ("tfds:lm1b", 1.0)), or of
+            # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0))
+            mixture=(),
             # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
             # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
             tokenizer="byte",
@@ -106,7 +109,11 @@ def get_config(arg=None):
             batch_size=64,  # rows in a step, over all processes
             length=64,  # T: columns of the decoder's (or only) side
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models
+            packing=False,  # several examples to a row, each seeing itself alone
+            buckets=(),  # (16, 32): batches of like lengths, padded to these rather than to length
+            over_long="truncate",  # truncate | split | drop: training examples that do not fit
             prefetch=4,  # batches prepared ahead
+            workers=0,  # processes that prepare them; 0: a thread
         )
     )
 
@@ -119,7 +126,8 @@ def get_config(arg=None):
             z_loss=0.0,
             noise_rate=0.15,  # share of tokens hidden by masked_lm and span_corruption
             mean_span=3.0,  # mean length of span_corruption's spans
-            next_sentence=False,  # masked_lm: also tell whether the second half follows the first
+            whole_words=False,  # masked_lm: hide all tokens of a word or none
+            next_sentence=False,  # masked_lm: also tell whether the second part follows the first
         )
     )
 

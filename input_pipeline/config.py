@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Literal
 
-from schema import Bounds, Count, PositiveInt
+from schema import Bounds, Count, PositiveFloat, PositiveInt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,7 @@ class DataConfig:
     text_pair_field: str
     label_field: str
     max_bad_records: Count
+    mixture: tuple[tuple[str, PositiveFloat], ...]
     # Text to ids
     tokenizer: str
     tokenizer_size: PositiveInt
@@ -43,5 +44,9 @@ class DataConfig:
     batch_size: PositiveInt
     length: PositiveInt
     encoder_length: PositiveInt
+    packing: bool
+    buckets: tuple[PositiveInt, ...]
+    over_long: Literal["truncate", "split", "drop"]
     # Read ahead
     prefetch: Count
+    workers: Count

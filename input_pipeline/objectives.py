@@ -1,104 +1,80 @@
-"""Objectives: pure functions (row, random generator) -> the fields of one line of a batch.
+"""Objectives: pure functions (row, random generator) -> the fields of one row of a batch.
 
-A row's text comes as ids that fit; here they are shifted, hidden and padded to fixed lengths.
-Shifting happens here and nowhere else: `inputs` is what the model sees at a position, `targets`
-what it should say there, `weights` how much that counts. `segment_ids` is 1 on real tokens and 0
-on padding; objectives read from left to right leave it out, because padding at the end is never
-seen from before it.
+A row's text comes as ids that fit; here they are shifted and hidden. Shifting happens here and
+nowhere else: `inputs` is what the model sees at a position, `targets` what it should say there,
+`weights` how much that counts. Fields are as long as the text makes them: `layout` pads them.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from input_pipeline.rows import Row
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.rows import Row, fit
+from input_pipeline.tokenizer import Tokenizer
 
 Fields = dict[str, np.ndarray]
 
 
-def causal_lm(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def causal_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
     del rng
-    text = row["text"]
-    return _next_token(text, np.ones(len(text)), tokenizer, length)
+    return _next_token(row["text"], 0, tokenizer)
 
 
-def prefix_lm(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def prefix_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
     """Running text: a prefix of random length is read both ways, the rest is predicted."""
     text = row["text"]
     split = int(rng.integers(1, max(2, len(text))))
-    return _prefix_and_rest(text[:split], text[split:], tokenizer, length)
+    return _prefix_and_rest(text[:split], text[split:], tokenizer)
 
 
-def prefix_lm_pair(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def prefix_lm_pair(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
     """A pair: source and sep are the prefix, target and eos are predicted."""
     del rng
     prefix = np.append(row["source"], tokenizer.sep_id)
-    return _prefix_and_rest(prefix, np.append(row["target"], tokenizer.eos_id), tokenizer, length)
+    return _prefix_and_rest(prefix, np.append(row["target"], tokenizer.eos_id), tokenizer)
 
 
-def seq2seq(
-    row: Row,
-    rng: np.random.Generator,
-    *,
-    tokenizer: ByteTokenizer,
-    length: int,
-    encoder_length: int,
-) -> Fields:
+def seq2seq(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
     del rng
-    return _encoder_and_decoder(row["source"], row["target"], tokenizer, length, encoder_length)
+    return _encoder_and_decoder(row["source"], row["target"], tokenizer)
 
 
 def masked_lm(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
-    length: int,
+    tokenizer: Tokenizer,
     noise_rate: float,
+    whole_words: bool,
 ) -> Fields:
     """BERT: [cls] text [sep]; of the chosen ids 80% become mask, 10% any id, 10% stay."""
-    tokens = np.concatenate([[tokenizer.cls_id], row["text"], [tokenizer.sep_id]])
-    maskable = np.arange(1, len(tokens) - 1)
-    return _masked(tokens, maskable, rng, tokenizer, length, noise_rate)
+    return _masked([row["text"]], rng, tokenizer, noise_rate, whole_words)
 
 
 def masked_lm_with_next_sentence(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
-    length: int,
+    tokenizer: Tokenizer,
     noise_rate: float,
+    whole_words: bool,
+    room: int,
 ) -> Fields:
-    """[cls] first half [sep] second half [sep], where half of the second halves are `other`'s."""
+    """[cls] sentences [sep] sentences [sep]: those that follow, or half of the time others."""
+    sentences, others = row["sentences"], row["other"]["sentences"]
     follows = rng.random() < 0.5
-    first = row["text"][: len(row["text"]) // 2]
-    second_from = row["text"] if follows else row["other"]
-    second = second_from[len(second_from) // 2 :]
-    tokens = np.concatenate(
-        [[tokenizer.cls_id], first, [tokenizer.sep_id], second, [tokenizer.sep_id]]
-    )
-    second_start = len(first) + 2
-    maskable = np.delete(np.arange(1, len(tokens) - 1), second_start - 2)
-    return {
-        **_masked(tokens, maskable, rng, tokenizer, length, noise_rate),
-        "token_types": _padded((np.arange(len(tokens)) >= second_start).astype(np.int32), length),
-        "next_sentence": np.int32(follows),
-    }
+    cut = int(rng.integers(1, len(sentences)))
+    second = sentences[cut:] if follows else others[int(rng.integers(len(others))) :]
+    halves = fit([np.concatenate(sentences[:cut]), np.concatenate(second)], room)
+    fields = _masked(halves, rng, tokenizer, noise_rate, whole_words)
+    return {**fields, "next_sentence": np.int32(follows)}
 
 
 def span_corruption(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
-    length: int,
-    encoder_length: int,
+    tokenizer: Tokenizer,
     noise_rate: float,
     mean_span: float,
 ) -> Fields:
@@ -111,7 +87,7 @@ def span_corruption(
     hidden = np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
     source = _spans_replaced(text, hidden, tokenizer.sentinel_ids)
     target = _spans_replaced(text, ~hidden, tokenizer.sentinel_ids)
-    return _encoder_and_decoder(source, target, tokenizer, length, encoder_length)
+    return _encoder_and_decoder(source, target, tokenizer)
 
 
 def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, int]:
@@ -120,14 +96,12 @@ def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, 
     return noise, max(1, min(round(noise / mean_span), noise, tokens - noise))
 
 
-def classify_text(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def classify_text(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
+    """[cls] text [sep], and for a pair of texts a second one and [sep]."""
     del rng
-    tokens = np.concatenate([[tokenizer.cls_id], row["text"], [tokenizer.sep_id]])
+    texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
     return {
-        "inputs": _padded(tokens, length),
-        "segment_ids": _padded(np.ones(len(tokens)), length),
+        **_between_separators(texts, tokenizer),
         "labels": np.int32(row["label"]),
         "weights": np.float32(1),
     }
@@ -142,72 +116,77 @@ def classify_images(row: Row, rng: np.random.Generator) -> Fields:
     }
 
 
-def _padded(values: np.ndarray, length: int, dtype: type = np.int32) -> np.ndarray:
-    """With zeros: the weight and the segment of padding, which no loss and no query reads."""
-    padded = np.zeros(length, dtype)
-    padded[: len(values)] = values
-    return padded
-
-
-def _next_token(
-    text: np.ndarray, weights: np.ndarray, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def _next_token(text: np.ndarray, given: int, tokenizer: Tokenizer) -> Fields:
     return {
-        "inputs": _padded(np.concatenate([[tokenizer.bos_id], text[:-1]]), length),
-        "targets": _padded(text, length),
-        "weights": _padded(weights, length, np.float32),
+        "inputs": np.concatenate([[tokenizer.bos_id], text[:-1]]),
+        "targets": text,
+        "weights": np.arange(len(text)) >= given,
     }
 
 
-def _prefix_and_rest(
-    prefix: np.ndarray, rest: np.ndarray, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def _prefix_and_rest(prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer) -> Fields:
     text = np.concatenate([prefix, rest])
-    predicted = np.arange(len(text)) >= len(prefix)
     # bos comes first among the inputs, so the prefix ends one place later there.
     return {
-        **_next_token(text, predicted, tokenizer, length),
-        "prefix": _padded(np.ones(min(len(prefix) + 1, len(text))), length),
+        **_next_token(text, len(prefix), tokenizer),
+        "prefix": np.arange(len(text)) <= len(prefix),
     }
 
 
-def _encoder_and_decoder(
-    source: np.ndarray,
-    target: np.ndarray,
-    tokenizer: ByteTokenizer,
-    length: int,
-    encoder_length: int,
-) -> Fields:
-    source, target = np.append(source, tokenizer.eos_id), np.append(target, tokenizer.eos_id)
+def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
     return {
-        "encoder_inputs": _padded(source, encoder_length),
-        "encoder_segment_ids": _padded(np.ones(len(source)), encoder_length),
-        **_next_token(target, np.ones(len(target)), tokenizer, length),
-        "segment_ids": _padded(np.ones(len(target)), length),
+        "encoder_inputs": np.append(source, tokenizer.eos_id),
+        **_next_token(np.append(target, tokenizer.eos_id), 0, tokenizer),
     }
+
+
+def _between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
+    sep = [tokenizer.sep_id]
+    tokens = np.concatenate([[tokenizer.cls_id], *(part for text in texts for part in (text, sep))])
+    if len(texts) == 1:
+        return {"inputs": tokens}
+    return {"inputs": tokens, "token_types": np.arange(len(tokens)) >= len(texts[0]) + 2}
 
 
 def _masked(
-    tokens: np.ndarray,
-    maskable: np.ndarray,
+    texts: Sequence[np.ndarray],
     rng: np.random.Generator,
-    tokenizer: ByteTokenizer,
-    length: int,
+    tokenizer: Tokenizer,
     noise_rate: float,
+    whole_words: bool,
 ) -> Fields:
+    fields = _between_separators(texts, tokenizer)
+    tokens = fields["inputs"]
+    is_text = np.ones(len(tokens), bool)
+    is_text[[0, -1, len(texts[0]) + 1]] = False
+    maskable = np.flatnonzero(is_text)
     count = max(1, round(len(maskable) * noise_rate))
-    chosen = rng.permutation(maskable)[:count]
+    if whole_words:
+        starts = np.concatenate([tokenizer.word_starts(text) for text in texts])
+        chosen = maskable[_whole_words(starts, count, rng)]
+    else:
+        chosen = rng.permutation(maskable)[:count]
     inputs, fate = tokens.copy(), rng.random(len(chosen))
-    anything = rng.integers(tokenizer.text_ids.start, tokenizer.text_ids.stop, len(chosen))
+    anything = tokenizer.text_ids[rng.integers(0, len(tokenizer.text_ids), len(chosen))]
     inputs[chosen] = np.where(
         fate < 0.8, tokenizer.mask_id, np.where(fate < 0.9, anything, tokens[chosen])
     )
-    return {
-        "inputs": _padded(inputs, length),
-        "targets": _padded(tokens, length),
-        "weights": _padded(np.isin(np.arange(len(tokens)), chosen), length, np.float32),
-        "segment_ids": _padded(np.ones(len(tokens)), length),
-    }
+    weights = np.zeros(len(tokens))
+    weights[chosen] = 1
+    return {**fields, "inputs": inputs, "targets": tokens, "weights": weights}
+
+
+def _whole_words(starts: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Places of whole words in random order, as many words as fit into `count` places.
+
+    The first word is taken even if it does not fit: something has to be hidden.
+    """
+    word_of = np.cumsum(starts) - starts[0]
+    sizes = np.bincount(word_of)
+    order = rng.permutation(len(sizes))
+    taken = np.cumsum(sizes[order]) <= count
+    taken[0] = True
+    return np.flatnonzero(np.isin(word_of, order[taken]))
 
 
 def _random_lengths(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:

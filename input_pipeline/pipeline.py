@@ -1,33 +1,35 @@
 """Batches by number: the n-th one depends on the config, the seed and n, and on nothing else.
 
-    source -> tokenizer -> rows -> shuffle -> objective -> batch
+    source -> tokenizer -> table -> rows -> order -> objective -> layout -> batch
 
-Global row r of a run (row r % batch_size of batch r // batch_size) is example `shuffled(r)`, put
-through the objective with the r-th random stream. A process builds only its own share of the rows
-of a batch; the shares of all processes, in order, are the batch of a single process.
+Global row r of a run (row r % batch_size of batch r // batch_size) is the r-th in the order, put
+through the objective with the r-th random stream. A process builds only its own share of the
+rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
 from input_pipeline import randomness, task
+from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
-from input_pipeline.embedded import dates, digits, names, pydoc
+from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
-from input_pipeline.rows import ExampleRows, WindowRows
-from input_pipeline.shuffle import shuffled
-from input_pipeline.source import Example, Splits, content_digest
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.order import Order
+from input_pipeline.rows import Rows
+from input_pipeline.source import Example, content_digest
+from input_pipeline.sources import Component, components
+from input_pipeline.streams import Rowmaker
+from input_pipeline.table import ORIGIN
+from input_pipeline.tokenizer import Tokenizer
 from schema import ConfigError
 
 # To be raised when the same config and source come to give other batches: it is part of the
 # digest, so that no run continues on data it did not start with.
-VERSION = 1
-
-SOURCES = {"dates": dates.load, "digits": digits.load, "names": names.load, "pydoc": pydoc.load}
+VERSION = 2
 # Held-out data is hidden and cut in the same way in every run.
 EVAL_SEED = 0
 
@@ -38,63 +40,69 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    noise_rate: float,
-    mean_span: float,
-    next_sentence: bool,
+    noise: task.Noise,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
 ) -> "Data":
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
-    splits = SOURCES[data.source]()
-    tokenizer = None if splits.kind == "images" else ByteTokenizer()
+    found = components(data)
+    cache = Cache(data)
+    tokenizer = cache.tokenizer([component.splits for component in found])
+    splits = found[0].splits
     chosen = task.choose(
-        objective,
-        splits,
-        data,
-        tokenizer,
-        noise_rate=noise_rate,
-        mean_span=mean_span,
-        next_sentence=next_sentence,
+        objective, splits.kind, data, tokenizer, noise, text_pairs=splits.text_pairs
     )
-    return Data(data, splits, tokenizer, chosen, seed, process_index, process_count)
+    make = Rowmaker(data, tokenizer, chosen, cache)
+    return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
 
 
 class Data:
-    """One source under one objective. Of its batches, a process sees its own rows only."""
+    """Examples under one objective. Of their batches, a process sees its own rows only."""
 
     def __init__(
         self,
         config: DataConfig,
-        splits: Splits,
-        tokenizer: ByteTokenizer | None,
+        found: Sequence[Component],
+        tokenizer: Tokenizer | None,
         chosen: task.Task,
+        make: Rowmaker,
         seed: int,
         process_index: int,
         process_count: int,
     ):
         self._config, self._task, self._seed = config, chosen, seed
         self._process_index, self._process_count = process_index, process_count
-
-        def rows(examples):
-            if splits.kind == "documents":
-                return WindowRows(examples, tokenizer, chosen.capacity["text"])
-            return ExampleRows(examples, tokenizer, chosen.capacity)
-
-        self._train = rows(splits.train)
-        self._evals = {name: rows(examples) for name, examples in splits.evals.items()}
+        self._streams = [s for each in found for s in make.streams(each.splits, each.weight)]
+        self._order = Order(
+            [len(stream.rows) for stream in self._streams],
+            [stream.weight for stream in self._streams],
+            seed,
+        )
+        self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
+        for each in found:
+            for name, examples in each.splits.evals.items():
+                full_name = "_".join(filter(None, (name, each.name)))
+                self._evals[full_name] = make.held_out(each.splits, name), examples
+        self._eval_layout = chosen.layout(config.length, config.encoder_length, packed=False)
+        self._kind = found[0].splits.kind
         self.tokenizer = tokenizer
-        self.labels = splits.labels
-        self.image_shape = splits.train[0]["image"].shape if splits.kind == "images" else None
+        self.labels = found[0].splits.labels
+        self.image_shape = (
+            found[0].splits.train[0]["image"].shape if self._kind == "images" else None
+        )
+        tokenizer_digest = tokenizer.digest if tokenizer else ""
         self.digest = content_digest(
-            [str(VERSION), splits.digest, tokenizer.digest if tokenizer else ""]
+            [str(VERSION), *(each.splits.digest for each in found), tokenizer_digest]
         )
         self.description: dict[str, Any] = {
             "source": config.source,
-            **splits.description,
-            "train_rows": len(self._train),
-            "eval_rows": {name: len(r) for name, r in self._evals.items()},
-            "eval_rows_truncated": {name: r.truncated() for name, r in self._evals.items()},
+            "contents": {each.name: dict(each.splits.description) for each in found},
+            "train_rows": sum(len(stream.rows) for stream in self._streams),
+            "train_examples_too_long": sum(stream.rows.over_long for stream in self._streams),
+            "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
+            "eval_rows_truncated": {name: r.over_long for name, (r, _) in self._evals.items()},
+            "tokenizer_digest": tokenizer_digest,
             "digest": self.digest,
         }
 
@@ -106,21 +114,30 @@ class Data:
         """This process's rows of the n-th batch."""
         size = self._config.batch_size
         share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
-        positions = n * size + np.arange(share.start, share.stop)
-        indices = shuffled(positions, len(self._train), self._seed)
-        return _stacked(
-            [
-                self._fields(self._train, index, self._seed, randomness.TRAIN_ROW, position)
-                for index, position in zip(indices.tolist(), positions.tolist(), strict=True)
-            ]
-        )
+        inside = np.arange(share.start, share.stop)
+        if self._config.buckets:
+            # Rows of a batch have the same length, so it is batches that are mixed.
+            (stream,), (number,) = self._order.parts(np.array([n]))
+            streams, places = np.full(len(inside), stream), number * size + inside
+        else:
+            streams, places = self._order.parts(n * size + inside)
+        indices = np.empty(len(inside), np.int64)
+        for stream in np.unique(streams):
+            here = streams == stream
+            indices[here] = self._order.rows(stream, places[here])
+        rows = zip(streams.tolist(), indices.tolist(), (n * size + inside).tolist(), strict=True)
+        return _stacked([self._train_fields(*row) for row in rows])
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
-        """Batches start, start + 1, ... stop - 1, built ahead in a thread."""
-        ahead = self._config.prefetch
+        """Batches start, start + 1, ... stop - 1, built ahead by a thread or worker processes."""
+        ahead, workers = self._config.prefetch, self._config.workers
+        numbers = grain.MapDataset.range(start, stop).map(self.train_batch)
+        if workers:
+            options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(1, ahead))
+            processes = grain.MultiprocessingOptions(workers, per_worker_buffer_size=max(1, ahead))
+            return iter(numbers.to_iter_dataset(options).mp_prefetch(processes))
         options = grain.ReadOptions(num_threads=min(1, ahead), prefetch_buffer_size=ahead)
-        numbers = grain.MapDataset.range(start, stop)
-        return iter(numbers.map(self.train_batch).to_iter_dataset(options))
+        return iter(numbers.to_iter_dataset(options))
 
     def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> list[Batch]:
         """This process's rows of each batch of a held-out set, in the set's own order.
@@ -136,8 +153,15 @@ class Data:
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
         """The first examples of a held-out set as text, in the order of its batches' rows."""
-        rows = self._evals[name]
-        return [rows.example(index) for index in range(min(count, len(rows)))]
+        rows, examples = self._evals[name]
+        first = range(min(count, len(rows)))
+        if self._kind == "images":
+            return [examples[index] for index in first]
+        parts = [rows.parts(index)[0] for index in first]
+        if self._kind == "documents":
+            texts = [part.get("text", part.get("sentences")) for part in parts]
+            return [{"text": self.tokenizer.decode(np.hstack(text))} for text in texts]
+        return [examples[part[ORIGIN]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
         """Bytes of text that the targets of these batches spell, over all processes.
@@ -150,24 +174,28 @@ class Data:
         return sum(int(self.tokenizer.token_bytes[ids].sum()) for ids in spelt)
 
     def _eval_count(self, name: str, batch_size: int, max_batches: int) -> int:
-        rows = len(self._evals[name])
+        rows = len(self._evals[name][0])
         return min(rows, batch_size * max_batches) if max_batches else rows
 
+    def _train_fields(self, stream: int, index: int, place: int) -> Fields:
+        rng = randomness.generator(self._seed, randomness.TRAIN_ROW, place)
+        stream = self._streams[stream]
+        return self._fields(stream.rows, index, rng, stream.layout)
+
     def _eval_fields(self, name: str, index: int, count: int) -> Fields:
-        rows, real = self._evals[name], index < count
+        real = index < count
         index = index if real else 0
-        fields = self._fields(rows, index, EVAL_SEED, randomness.EVAL_ROW, index)
+        rng = randomness.generator(EVAL_SEED, randomness.EVAL_ROW, index)
+        fields = self._fields(self._evals[name][0], index, rng, self._eval_layout)
         return fields if real else {**fields, "weights": np.zeros_like(fields["weights"])}
 
-    def _fields(
-        self, rows: ExampleRows | WindowRows, index: int, seed: int, purpose: int, stream: int
-    ) -> Fields:
-        rng = randomness.generator(seed, purpose, stream)
-        row = rows.row(index)
+    def _fields(self, rows: Rows, index: int, rng: np.random.Generator, layout: Layout) -> Fields:
+        parts = rows.parts(index)
         if self._task.needs_other_row:
             other = (index + int(rng.integers(1, max(2, len(rows))))) % len(rows)
-            row["other"] = rows.row(other)["text"]
-        return self._task.fields(row, rng)
+            parts = [{**parts[0], "other": rows.parts(other)[0]}]
+        fields = [self._task.fields(part, rng) for part in parts]
+        return fields[0] if self._kind == "images" else layout.row(fields)
 
 
 def _share_of(batch_size: int, process_index: int, process_count: int, key: str) -> range:

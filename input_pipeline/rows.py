@@ -1,50 +1,118 @@
-"""Rows: what an objective turns into one line of a batch. Text has become ids by here."""
+"""Rows: what an objective turns into one row of a batch. Text has become ids by here.
 
+`parts(index)` gives the examples that share a row: one, unless they are packed.
+"""
+
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from input_pipeline.packing import Plan
 from input_pipeline.source import Example
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.table import LazyTable, Table
 
 Row = dict[str, Any]
 
 
-class ExampleRows:
-    """One example, one row: the text fields named in `capacity` become at most so many ids.
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side of the model: the fields it is made of, and the room that they have together."""
 
-    All other fields stay as they are. What is cut off is gone; `truncated` counts such rows.
+    fields: tuple[str, ...]
+    length: int  # columns
+    added: int  # ids that the objective adds, such as eos
+
+    @property
+    def room(self) -> int:
+        return self.length - self.added
+
+
+def fit(texts: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
+    """One text or two, cut at their ends until they fit: the longer one first, as in BERT."""
+    if len(texts) == 1:
+        return [texts[0][:room]]
+    first, second = map(len, texts)
+    if first + second > room:
+        half = room // 2
+        if second <= half:
+            first = room - second
+        elif first <= room - half:
+            second = room - first
+        else:
+            first, second = room - half, half
+    return [texts[0][:first], texts[1][:second]]
+
+
+class ExampleRows:
+    """One entry of a table, one row; what does not fit is cut off, or such entries left out.
+
+    With `over_long="split"`, which is for a single text, the rest goes on in rows of its own.
     """
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        tokenizer: ByteTokenizer | None,
-        capacity: Mapping[str, int],
-    ):
-        self._examples, self._tokenizer, self._capacity = examples, tokenizer, capacity
+    def __init__(self, table: Table | LazyTable, sides: Sequence[Side], over_long: str):
+        self._table, self._sides = table, sides
+        self._entries = self._starts = None  # all of them, from their beginnings
+        self.over_long = 0
+        if isinstance(table, LazyTable):
+            return
+        too_long = np.zeros(len(table), bool)
+        for side in sides:
+            too_long |= self._lengths(side) > side.room
+        self.over_long = int(too_long.sum())
+        if over_long == "drop":
+            self._entries = np.flatnonzero(~too_long)
+        elif over_long == "split":
+            (side,) = sides
+            pieces = np.maximum(1, -(-self._lengths(side) // side.room))
+            self._entries = np.repeat(np.arange(len(table)), pieces)
+            number = np.arange(len(self._entries)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+            self._starts = number * side.room
+
+    def _lengths(self, side: Side) -> np.ndarray:
+        return sum(self._table.lengths(field) for field in side.fields)
 
     def __len__(self):
-        return len(self._examples)
+        return len(self._table) if self._entries is None else len(self._entries)
 
-    def row(self, index: int) -> Row:
-        example = self._examples[index]
-        ids = {
-            field: self._tokenizer.encode(example[field])[:most]
-            for field, most in self._capacity.items()
-        }
-        return {**example, **ids}
+    def entry(self, index: int) -> int:
+        return index if self._entries is None else int(self._entries[index])
 
-    def example(self, index: int) -> Example:
-        return self._examples[index]
+    def parts(self, index: int) -> list[Row]:
+        row = self._table.entry(self.entry(index))
+        if self._starts is not None:
+            (field,) = self._sides[0].fields
+            row[field] = row[field][self._starts[index] :]
+        for side in self._sides:
+            texts = fit([row[field] for field in side.fields], side.room)
+            row.update(zip(side.fields, texts, strict=True))
+        return [row]
 
-    def truncated(self) -> int:
-        return sum(
-            any(len(self._tokenizer.encode(e[field])) > n for field, n in self._capacity.items())
-            for e in self._examples
-        )
+    def sizes(self) -> np.ndarray:
+        """How many columns each row needs on each side."""
+        lengths = [self._lengths(side) for side in self._sides]
+        if self._entries is not None:
+            lengths = [values[self._entries] for values in lengths]
+        if self._starts is not None:
+            lengths = [lengths[0] - self._starts]
+        columns = zip(lengths, self._sides, strict=True)
+        return np.stack([np.minimum(n, side.room) + side.added for n, side in columns], axis=1)
+
+
+class GroupedRows:
+    """Rows of one example each, several of them put together or some of them chosen."""
+
+    def __init__(self, rows: ExampleRows, plan: Plan):
+        self._rows, self._plan = rows, plan
+        self.over_long = rows.over_long
+
+    def __len__(self):
+        return len(self._plan)
+
+    def parts(self, index: int) -> list[Row]:
+        return [row for i in self._plan.examples(index) for row in self._rows.parts(int(i))]
 
 
 class WindowRows:
@@ -53,24 +121,70 @@ class WindowRows:
     Every id is in exactly one window; only the last window may be shorter.
     """
 
-    def __init__(self, documents: Sequence[Example], tokenizer: ByteTokenizer, width: int):
-        self._tokenizer, self._width = tokenizer, width
-        smallest = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
-        pieces = [
-            np.append(tokenizer.encode(document["text"]), tokenizer.eos_id).astype(smallest)
-            for document in documents
-        ]
-        self._stream = np.concatenate(pieces) if pieces else np.empty(0, smallest)
+    over_long = 0
+
+    def __init__(self, table: Table, width: int):
+        self._table, self._width = table, width
 
     def __len__(self):
-        return math.ceil(len(self._stream) / self._width)
+        return math.ceil(len(self._table.stream("text")) / self._width)
 
-    def row(self, index: int) -> Row:
+    def parts(self, index: int) -> list[Row]:
         start = index * self._width
-        return {"text": self._stream[start : start + self._width].astype(np.int32)}
+        return [{"text": self._table.stream("text")[start : start + self._width]}]
 
-    def example(self, index: int) -> Example:
-        return {"text": self._tokenizer.decode(self.row(index)["text"])}
 
-    def truncated(self) -> int:
-        return 0
+class SentenceRows:
+    """Neighbouring sentences of a document, at least two and enough to fill `room`.
+
+    A sentence that has no neighbour is left out.
+    """
+
+    over_long = 0
+
+    def __init__(self, table: Table, room: int):
+        self._table = table
+        self._bounds = _sentence_groups(table.numbers("first"), table.lengths("text"), room)
+
+    def __len__(self):
+        return len(self._bounds)
+
+    def parts(self, index: int) -> list[Row]:
+        start, stop = self._bounds[index]
+        return [{"sentences": [self._table.ids("text", i) for i in range(start, stop)]}]
+
+
+def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.ndarray:
+    """(start, stop) of each group: sentences are added until two or more fill the room."""
+    groups: list[tuple[int, int]] = []
+    start = filled = 0
+    last = len(first) - 1
+    for index, length in enumerate(lengths.tolist()):
+        filled += length
+        ends = index == last or first[index + 1]
+        if ends and index == start:
+            # What is left of a document is one sentence: the group before it takes it in.
+            if groups and groups[-1][1] == start and not first[start]:
+                groups[-1] = (groups[-1][0], index + 1)
+        elif ends or (filled >= room and index > start):
+            groups.append((start, index + 1))
+        else:
+            continue
+        start, filled = index + 1, 0
+    return np.array(groups, np.int64).reshape(-1, 2)
+
+
+class ImageRows:
+    over_long = 0
+
+    def __init__(self, examples: Sequence[Example]):
+        self._examples = examples
+
+    def __len__(self):
+        return len(self._examples)
+
+    def parts(self, index: int) -> list[Row]:
+        return [dict(self._examples[index])]
+
+
+Rows = ExampleRows | GroupedRows | WindowRows | SentenceRows | ImageRows

@@ -12,12 +12,16 @@ from input_pipeline.randomness import SHUFFLE, generator
 ROUNDS = 6  # four suffice for large ranges; small ones mix better with more
 
 
-def shuffled(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """The examples at these places in the endless order: epoch after epoch, each shuffled anew."""
+def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np.ndarray:
+    """The examples at these places in the endless order: epoch after epoch, each shuffled anew.
+
+    Different streams have nothing in common.
+    """
     epochs, offsets = np.divmod(np.asarray(positions, np.uint64), np.uint64(size))
     indices = np.empty_like(offsets)
     for epoch in np.unique(epochs):
-        keys = generator(seed, SHUFFLE, int(epoch)).integers(2**64, size=ROUNDS, dtype=np.uint64)
+        rng = generator(seed, SHUFFLE, int(epoch) | stream << 40)
+        keys = rng.integers(2**64, size=ROUNDS, dtype=np.uint64)
         here = epochs == epoch
         indices[here] = permuted(offsets[here], size, keys)
     return indices.astype(np.int64)

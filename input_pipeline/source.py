@@ -31,6 +31,9 @@ class Splits:
     labels: tuple[str, ...]
     description: Mapping[str, Any]  # facts for the run's records: versions, counts, ...
     digest: str  # of the content: equal digests, equal examples
+    # Where the text is kept once it is tokenized; none: it is made, and tokenized, on demand.
+    storage: Literal["disk", "memory", "none"] = "disk"
+    text_pairs: bool = False  # labelled: every example has a text_pair
 
 
 def hash_fraction(text: str | bytes) -> float:

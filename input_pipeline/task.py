@@ -1,17 +1,19 @@
 """From the config to one objective that fits the source, or to the reason why none does."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from input_pipeline import objectives
 from input_pipeline.config import DataConfig
+from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
-from input_pipeline.rows import Row
-from input_pipeline.source import Splits
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.rows import Row, Side
+from input_pipeline.source import Kind
+from input_pipeline.table import Form
+from input_pipeline.tokenizer import Tokenizer
 from schema import ConfigError
 
 OBJECTIVES_FOR = {
@@ -20,87 +22,124 @@ OBJECTIVES_FOR = {
     "labelled": ("classify_text", "masked_lm"),
     "images": ("classify_images",),
 }
+# Several examples may share a row where every token has its own answer.
+PACKABLE = ("causal_lm", "prefix_lm", "masked_lm", "seq2seq")
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """How the objectives that hide something hide it; a part of the task's config."""
+
+    rate: float
+    mean_span: float
+    whole_words: bool
+    next_sentence: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
     fields: Callable[[Row, np.random.Generator], Fields]
-    capacity: Mapping[str, int]  # the most ids the objective has room for, by field of the row
-    needs_other_row: bool = False  # the row must come with another row's text, as `other`
+    form: Form  # what of an example is tokenized
+    sides: tuple[Side, ...]
+    needs_segments: bool = True
+    needs_other_row: bool = False  # the row must come with another row, as `other`
+
+    def layout(self, length: int, encoder_length: int, *, packed: bool) -> Layout:
+        return Layout(length, encoder_length, self.needs_segments, packed)
 
 
 def choose(
     objective: str,
-    splits: Splits,
+    kind: Kind,
     data: DataConfig,
-    tokenizer: ByteTokenizer | None,
+    tokenizer: Tokenizer | None,
+    noise: Noise,
     *,
-    noise_rate: float,
-    mean_span: float,
-    next_sentence: bool,
+    text_pairs: bool = False,
 ) -> Task:
-    _refuse_what_cannot_work(objective, splits, data, noise_rate, next_sentence)
-    one_side = {"tokenizer": tokenizer, "length": data.length}
-    two_sides = {**one_side, "encoder_length": data.encoder_length}
-    match objective, splits.kind:
+    _refuse_what_cannot_work(objective, kind, data, noise)
+    length, encoder_length = data.length, data.encoder_length
+    text = Form(("text",), closed=kind == "documents")
+    with_ids = {"tokenizer": tokenizer}
+    hiding = {**with_ids, "noise_rate": noise.rate}
+    words = {**hiding, "whole_words": noise.whole_words}
+    match objective, kind:
         case "causal_lm", _:
-            return Task(partial(objectives.causal_lm, **one_side), {"text": data.length})
+            fields = partial(objectives.causal_lm, **with_ids)
+            return Task(fields, text, (Side(("text",), length, 0),), needs_segments=False)
         case "prefix_lm", "documents":
-            _refuse_short("length", data.length, 2, "a prefix and the rest")
-            return Task(partial(objectives.prefix_lm, **one_side), {"text": data.length})
+            _refuse_short("length", length, 2, "a prefix and the rest")
+            fields = partial(objectives.prefix_lm, **with_ids)
+            return Task(fields, text, (Side(("text",), length, 0),), needs_segments=False)
         case "prefix_lm", _:
-            target = _longest_target(splits, tokenizer)
-            _refuse_short("length", data.length, target + 3, "source, sep, target and eos")
-            capacity = {"source": data.length - target - 2, "target": target}
-            return Task(partial(objectives.prefix_lm_pair, **one_side), capacity)
+            _refuse_short("length", length, 4, "source, sep, target and eos")
+            fields = partial(objectives.prefix_lm_pair, **with_ids)
+            side = Side(("source", "target"), length, 2)
+            return Task(fields, Form(side.fields), (side,), needs_segments=False)
         case "seq2seq", _:
-            target = _longest_target(splits, tokenizer)
-            _refuse_short("length", data.length, target + 1, "target and eos")
-            _refuse_short("encoder_length", data.encoder_length, 2, "source and eos")
-            capacity = {"source": data.encoder_length - 1, "target": data.length - 1}
-            return Task(partial(objectives.seq2seq, **two_sides), capacity)
-        case "masked_lm", _ if next_sentence:
-            fields = objectives.masked_lm_with_next_sentence
-            fields = partial(fields, **one_side, noise_rate=noise_rate)
-            return Task(fields, _text_beside(3, data), needs_other_row=True)
+            _refuse_short("length", length, 2, "target and eos")
+            _refuse_short("encoder_length", encoder_length, 2, "source and eos")
+            sides = (Side(("source",), encoder_length, 1), Side(("target",), length, 1))
+            return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
+        case "masked_lm", _ if noise.next_sentence:
+            _refuse_short("length", length, 5, "cls, sep and text")
+            fields = partial(objectives.masked_lm_with_next_sentence, **words, room=length - 3)
+            form = Form(("text",), ("first",), sentences=True)
+            return Task(fields, form, (Side(("text",), length, 3),), needs_other_row=True)
         case "masked_lm", _:
-            fields = partial(objectives.masked_lm, **one_side, noise_rate=noise_rate)
-            return Task(fields, _text_beside(2, data))
+            _refuse_short("length", length, 3, "cls, sep and text")
+            return Task(partial(objectives.masked_lm, **words), text, (Side(("text",), length, 2),))
         case "span_corruption", _:
-            capacity = {"text": _span_corruption_room(data, tokenizer, noise_rate, mean_span)}
-            spans = {"noise_rate": noise_rate, "mean_span": mean_span}
-            return Task(partial(objectives.span_corruption, **two_sides, **spans), capacity)
+            room = _span_corruption_room(data, tokenizer, noise)
+            fields = partial(objectives.span_corruption, **hiding, mean_span=noise.mean_span)
+            return Task(fields, text, (Side(("text",), room, 0),))
         case "classify_text", _:
-            return Task(partial(objectives.classify_text, **one_side), _text_beside(2, data))
+            texts = ("text", "text_pair") if text_pairs else ("text",)
+            _refuse_short("length", length, 1 + 2 * len(texts), "cls, sep and text")
+            side = Side(texts, length, 1 + len(texts))
+            fields = partial(objectives.classify_text, **with_ids)
+            return Task(fields, Form(texts, ("label",)), (side,))
         case "classify_images", _:
-            return Task(objectives.classify_images, {})
+            return Task(objectives.classify_images, Form(()), ())
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
 
 
-def _refuse_what_cannot_work(
-    objective: str, splits: Splits, data: DataConfig, noise_rate: float, next_sentence: bool
-) -> None:
-    allowed = OBJECTIVES_FOR[splits.kind]
+def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise: Noise) -> None:
+    allowed = OBJECTIVES_FOR[kind]
     if objective not in allowed:
         raise ConfigError(
             f"task.objective={objective!r} does not fit data.source={data.source!r}, "
-            f"whose examples are {splits.kind}; choose one of: {', '.join(allowed)}"
+            f"whose examples are {kind}; choose one of: {', '.join(allowed)}"
         )
-    if next_sentence and (objective != "masked_lm" or splits.kind != "documents"):
+    if noise.next_sentence and (objective != "masked_lm" or kind != "documents"):
         raise ConfigError(
             "task.next_sentence=True needs task.objective='masked_lm' and running text such as "
             f"data.source='pydoc', not {objective!r} on {data.source!r}; set it to False"
         )
-    if objective in ("masked_lm", "span_corruption") and not 0 < noise_rate < 1:
+    if objective in ("masked_lm", "span_corruption") and not 0 < noise.rate < 1:
         raise ConfigError(
-            f"task.noise_rate={noise_rate} leaves nothing to hide or nothing to see; "
+            f"task.noise_rate={noise.rate} leaves nothing to hide or nothing to see; "
             "choose a share between 0 and 1, such as 0.15"
         )
-    empty = [name for name, split in {"train": splits.train, **splits.evals}.items() if not split]
-    if empty:
+    if data.packing and (objective not in PACKABLE or noise.next_sentence):
+        what = "task.next_sentence" if noise.next_sentence else f"task.objective={objective!r}"
         raise ConfigError(
-            f"data.source={data.source!r} has no examples in {', '.join(empty)}; "
-            "choose another data.source"
+            f"data.packing=True does not go with {what}: rows must hold one example each, or are "
+            "full already; set it to False"
+        )
+    if data.buckets and kind in ("documents", "images"):
+        raise ConfigError(
+            f"data.buckets sorts examples by length, but {kind} all make rows of the same; "
+            "set it to ()"
+        )
+    if (
+        data.over_long == "split"
+        and kind not in ("documents", "images")
+        and (objective != "masked_lm")
+    ):
+        raise ConfigError(
+            f"data.over_long='split' is for text alone: a part of a {kind} example has no answer "
+            "of its own; choose truncate or drop"
         )
 
 
@@ -109,33 +148,19 @@ def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
 
 
-def _text_beside(specials: int, data: DataConfig) -> dict[str, int]:
-    # At least two ids of text, so that with next_sentence both halves have some.
-    _refuse_short("length", data.length, specials + 2, "cls, sep and text")
-    return {"text": data.length - specials}
-
-
-def _longest_target(splits: Splits, tokenizer: ByteTokenizer) -> int:
-    """Among the held-out examples: training examples may be too many to look at."""
-    held_out = (example for examples in splits.evals.values() for example in examples)
-    return max(len(tokenizer.encode(example["target"])) for example in held_out)
-
-
-def _span_corruption_room(
-    data: DataConfig, tokenizer: ByteTokenizer, noise_rate: float, mean_span: float
-) -> int:
+def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, noise: Noise) -> int:
     """The longest text that, with its spans hidden, fills the encoder's length exactly.
 
     Both sides only ever grow with the text, so what holds for this length holds for any shorter.
     """
     _refuse_short("encoder_length", data.encoder_length, 4, "text, a sentinel and eos")
-    if mean_span < 1:
-        raise ConfigError(f"task.mean_span={mean_span} is shorter than a token; set it to 3")
+    if noise.mean_span < 1:
+        raise ConfigError(f"task.mean_span={noise.mean_span} is shorter than a token; set it to 3")
     text = 2
-    while _encoder_needs(text + 1, noise_rate, mean_span) <= data.encoder_length:
+    while _encoder_needs(text + 1, noise) <= data.encoder_length:
         text += 1
-    noise, spans = objectives.span_counts(text, noise_rate, mean_span)
-    _refuse_short("length", data.length, noise + spans + 1, "the spans hidden from the encoder")
+    hidden, spans = objectives.span_counts(text, noise.rate, noise.mean_span)
+    _refuse_short("length", data.length, hidden + spans + 1, "the spans hidden from the encoder")
     if spans > tokenizer.sentinel_count:
         raise ConfigError(
             f"data.encoder_length={data.encoder_length} makes {spans} spans for "
@@ -144,6 +169,6 @@ def _span_corruption_room(
     return text
 
 
-def _encoder_needs(text: int, noise_rate: float, mean_span: float) -> int:
-    noise, spans = objectives.span_counts(text, noise_rate, mean_span)
-    return text - noise + spans + 1
+def _encoder_needs(text: int, noise: Noise) -> int:
+    hidden, spans = objectives.span_counts(text, noise.rate, noise.mean_span)
+    return text - hidden + spans + 1

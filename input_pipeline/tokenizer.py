@@ -18,15 +18,13 @@ class ByteTokenizer:
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
     # The ids that text is made of: what masked_lm puts in place of a token, at random.
-    text_ids = range(first_byte_id, first_byte_id + 256)
+    text_ids = np.arange(first_byte_id, first_byte_id + 256, dtype=np.int32)
     sentinel_count = 100
-    vocab_size = text_ids.stop + sentinel_count
+    vocab_size = 262 + sentinel_count
 
     def __init__(self):
         # Numbered from the end of the vocabulary, as in T5.
-        self.sentinel_ids = np.arange(
-            self.vocab_size - 1, self.text_ids.stop - 1, -1, dtype=np.int32
-        )
+        self.sentinel_ids = np.arange(self.vocab_size - 1, 262 - 1, -1, dtype=np.int32)
         # How many bytes of text an id stands for: turns loss per token into bits per byte.
         self.token_bytes = np.zeros(self.vocab_size, np.int32)
         self.token_bytes[self.text_ids] = 1
@@ -38,7 +36,7 @@ class ByteTokenizer:
     def decode(self, ids: np.ndarray) -> str:
         """Special ids are dropped; bytes that are no valid UTF-8 show as the character �."""
         ids = np.asarray(ids)
-        text = ids[(ids >= self.text_ids.start) & (ids < self.text_ids.stop)]
+        text = ids[(ids >= 6) & (ids < 262)]
         return (text - self.first_byte_id).astype(np.uint8).tobytes().decode(errors="replace")
 
     @property
@@ -71,3 +69,19 @@ def load_tokenizer(directory: str | Path) -> ByteTokenizer:
     if not isinstance(saved, dict) or saved.get("digest") != tokenizer.digest:
         raise ConfigError(f"{path} is another tokenizer than this version's byte tokenizer")
     return tokenizer
+
+
+Tokenizer = ByteTokenizer
+
+
+def _eb(self, texts):
+    return [self.encode(t) for t in texts]
+
+
+def _ws(self, ids):
+    space = np.isin(ids, [38, 15, 16, 19])
+    return np.concatenate([[True], space[:-1]])
+
+
+ByteTokenizer.encode_batch = _eb
+ByteTokenizer.word_starts = _ws

@@ -44,9 +44,15 @@ class TaskConfig:
     z_loss: NonNegativeFloat
     noise_rate: Annotated[float, Bounds(above=0, below=1)]
     mean_span: Annotated[float, Bounds(at_least=1)]
+    whole_words: bool
     next_sentence: bool
 
     def problems(self) -> Iterator[str]:
+        if self.whole_words and self.objective != "masked_lm":
+            yield (
+                f"task.whole_words=True needs task.objective=masked_lm, not {self.objective}; "
+                "set it to False"
+            )
         if self.next_sentence and self.objective != "masked_lm":
             yield (
                 f"task.next_sentence=True needs task.objective=masked_lm, not {self.objective}; "

@@ -147,7 +147,7 @@ def load() -> Splits:
         "held_out_languages": len(unknown) // len(STYLES),
     }
     digest = content_digest([repr(known), repr(evals)])
-    return Splits("pairs", train, evals, (), description, digest)
+    return Splits("pairs", train, evals, (), description, digest, "none")
 
 
 def _sample(dates: list[datetime.date], phrases: list[Phrase], size: int) -> list[dict[str, str]]:

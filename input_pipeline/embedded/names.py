@@ -33,7 +33,9 @@ def load() -> Splits:
     held_out = [e for e in examples if hash_fraction(e["text"]) < HELD_OUT_SHARE]
     description = {"babel": version("babel")}
     digest = content_digest(f"{e['label']} {e['text']}" for e in examples)
-    return Splits("labelled", train, {"held_out": held_out}, LANGUAGES, description, digest)
+    return Splits(
+        "labelled", train, {"held_out": held_out}, LANGUAGES, description, digest, "memory"
+    )
 
 
 def _display_names(language: str) -> set[str]:

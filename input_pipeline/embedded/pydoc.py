@@ -41,7 +41,7 @@ def load() -> Splits:
         "held_out_bytes": sum(len(d["text"].encode()) for d in held_out),
     }
     digest = content_digest(part for d in documents for part in (d["name"], d["text"]))
-    return Splits("documents", train, {"held_out": held_out}, (), description, digest)
+    return Splits("documents", train, {"held_out": held_out}, (), description, digest, "memory")
 
 
 def _standard_library() -> list[dict[str, str]]:

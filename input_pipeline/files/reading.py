@@ -1,0 +1,130 @@
+"""The user's files: found by path, directory or glob; plain or gzip; read line by line."""
+
+import functools
+import glob
+import gzip
+import hashlib
+import json
+import mmap
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from input_pipeline.source import BadRecordError
+from schema import ConfigError
+
+BYTE_ORDER_MARK = "\ufeff".encode()
+
+
+def find_files(path: str) -> list[Path]:
+    """The files that a path, a directory or a glob stands for, in the order of their names."""
+    if not path:
+        raise ConfigError("data.path is empty; set it to a file, a directory or a glob")
+    if Path(path).is_dir():
+        found = sorted(p for p in Path(path).rglob("*") if p.is_file() and p.name[0] != ".")
+    else:
+        found = sorted(Path(p) for p in glob.glob(path, recursive=True) if Path(p).is_file())
+    if not found:
+        raise ConfigError(f"data.path={path} matches no file; check it for a typing error")
+    return found
+
+
+def find_split(path: str, split: str, endings: Sequence[str]) -> Path:
+    """The one file `<split><ending>` of a directory, gzip or plain."""
+    if not path or not Path(path).is_dir():
+        raise ConfigError(
+            f"data.path={path!r} is not a directory with files like {split}{endings[0]}"
+        )
+    wanted = [f"{split}{ending}{gz}" for ending in endings for gz in ("", ".gz")]
+    found = [Path(path, name) for name in wanted if Path(path, name).is_file()]
+    if not found:
+        there = ", ".join(sorted(p.name for p in Path(path).iterdir())[:10]) or "nothing"
+        raise ConfigError(
+            f"{path} has no {' or '.join(wanted)}; it has: {there}. Set data.train_split and "
+            "data.eval_split to the names before the dot"
+        )
+    if len(found) > 1:
+        raise ConfigError(f"{path} has {' and '.join(p.name for p in found)}; keep one of them")
+    return found[0]
+
+
+def read_bytes(path: Path) -> bytes | mmap.mmap:
+    """The content of a file, unpacked if it is gzip, mapped into memory if it is not."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                file.seek(0)
+                return gzip.GzipFile(fileobj=file).read()
+            if not path.stat().st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class Lines(Sequence):
+    """The lines of a file by number, without their ends; and the digest of the whole."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.digest = hashlib.sha256(self._content).hexdigest()
+
+    @functools.cached_property
+    def _content(self) -> bytes | mmap.mmap:
+        return read_bytes(self.path)
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        content = np.frombuffer(self._content, np.uint8)
+        ends = np.flatnonzero(content == ord("\n"))
+        unfinished = len(content) and content[-1] != ord("\n")
+        return np.append(ends, len(content)) if unfinished else ends
+
+    def __len__(self):
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        line = self._content[self._ends[index - 1] + 1 if index else 0 : self._ends[index]]
+        if index == 0:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            return line.removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise self.bad(index, f"not valid UTF-8 ({error.reason})") from error
+
+    def bad(self, index: int, what: str) -> BadRecordError:
+        return BadRecordError(f"{self.path}:{index + 1}: {what}")
+
+    def json(self, index: int, *keys: str) -> dict[str, Any]:
+        """A line that is a JSON object with these keys."""
+        try:
+            record = json.loads(self[index])
+        except ValueError as error:
+            if isinstance(error, BadRecordError):
+                raise
+            raise self.bad(index, f"not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise self.bad(index, "not a JSON object")
+        missing = [key for key in keys if key not in record]
+        if missing:
+            raise self.bad(index, f"lacks {', '.join(map(repr, missing))}")
+        return record
+
+    def __reduce__(self):
+        return Lines, (self.path,)
+
+
+def good_records(records: Sequence) -> Iterator:
+    """Those that can be read: the others are counted where they are tokenized."""
+    for index in range(len(records)):
+        try:
+            yield records[index]
+        except BadRecordError:
+            continue

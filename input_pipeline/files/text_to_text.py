@@ -1,0 +1,73 @@
+"""Tasks put as text to text, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
+
+data.path is a directory with <split>.jsonl[.gz], or a glob in which the split's name occurs. Each
+task is a source of its own, with its own held-out set.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from input_pipeline.config import DataConfig
+from input_pipeline.files.reading import Lines, find_split
+from input_pipeline.source import BadRecordError, Example, Splits, content_digest
+from schema import ConfigError
+
+
+def load(data: DataConfig) -> Mapping[str, Splits]:
+    lines = {
+        split: Lines(find_split(data.path, split, [".jsonl"]))
+        for split in (data.train_split, data.eval_split)
+    }
+    by_task = {split: _by_task(each) for split, each in lines.items()}
+    train, held_out = by_task[data.train_split], by_task[data.eval_split]
+    unknown = sorted(held_out.keys() - train.keys())
+    if unknown:
+        raise ConfigError(
+            f"{lines[data.eval_split].path} has the task {unknown[0]!r}, "
+            f"which {lines[data.train_split].path} has not"
+        )
+    splits = {}
+    for task, examples in sorted(train.items()):
+        evals = {data.eval_split: held_out[task]} if task in held_out else {}
+        digest = content_digest([task, *(each.digest for each in lines.values())])
+        description = {"train_pairs": len(examples)}
+        splits[task] = Splits("pairs", examples, evals, (), description, digest)
+    if not splits:
+        raise ConfigError(f"{lines[data.train_split].path} is empty")
+    return splits
+
+
+def _by_task(lines: Lines) -> dict[str, "Pairs"]:
+    """The lines of each task; one that says no task of its own belongs to the first."""
+    numbers: dict[str, list[int]] = {}
+    unreadable = []
+    for index in range(len(lines)):
+        try:
+            task = lines.json(index, "task")["task"]
+        except BadRecordError:
+            unreadable.append(index)
+            continue
+        numbers.setdefault(str(task), []).append(index)
+    if unreadable and not numbers:
+        lines.json(unreadable[0], "task")
+    # So that they are met, and counted, when a task's text is tokenized.
+    for task in list(numbers)[:1]:
+        numbers[task] += unreadable
+    return {task: Pairs(lines, np.array(indices)) for task, indices in numbers.items()}
+
+
+class Pairs(Sequence):
+    def __init__(self, lines: Lines, indices: np.ndarray):
+        self._lines, self._indices = lines, indices
+
+    def __len__(self):
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Example:
+        line = int(self._indices[index])
+        record = self._lines.json(line, "inputs", "targets", "task")
+        for key in ("inputs", "targets"):
+            if not isinstance(record[key], str) or not record[key].strip():
+                raise self._lines.bad(line, f"{key} is empty or no text")
+        return {"source": record["inputs"], "target": record["targets"], "task": record["task"]}

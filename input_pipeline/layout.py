@@ -1,0 +1,52 @@
+"""Fields of natural length -> rows of fixed length, one or several examples to a row.
+
+Everything is padded with zeros: the weight and the segment of padding, which no loss and no query
+reads. Examples that share a row have segments 1, 2, ... and positions that start again at 0, so
+that the model keeps them apart.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from input_pipeline.objectives import Fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    length: int
+    encoder_length: int
+    # Text read from left to right needs no segments: padding behind it is never seen from before.
+    segments: bool
+    packed: bool
+
+    def row(self, parts: Sequence[Fields]) -> Fields:
+        """The fields of all examples that share a row, side by side."""
+        row = {}
+        for name in parts[0]:
+            if parts[0][name].ndim == 0:
+                (row[name],) = (part[name] for part in parts)  # a row has one label
+                continue
+            dtype = np.float32 if name == "weights" else np.int32
+            row[name] = self._laid(name, [part[name] for part in parts], dtype)
+        for side in ("", "encoder_"):
+            if f"{side}inputs" not in row:
+                continue
+            sizes = [len(part[f"{side}inputs"]) for part in parts]
+            if self.segments or self.packed or side:
+                row[f"{side}segment_ids"] = self._laid(
+                    side, [np.repeat(np.arange(1, len(sizes) + 1), sizes)], np.int32
+                )
+            if self.packed:
+                row[f"{side}positions"] = self._laid(side, [*map(np.arange, sizes)], np.int32)
+        return row
+
+    def _laid(self, name: str, values: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+        columns = self.encoder_length if name.startswith("encoder_") else self.length
+        padded = np.zeros(columns, dtype)
+        start = 0
+        for part in values:
+            padded[start : start + len(part)] = part
+            start += len(part)
+        return padded

@@ -1,0 +1,117 @@
+"""From a split to rows: one after another for evaluation; packed or sorted for training."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from input_pipeline import packing
+from input_pipeline.cache import Cache
+from input_pipeline.config import DataConfig
+from input_pipeline.layout import Layout
+from input_pipeline.packing import Plan
+from input_pipeline.rows import (
+    ExampleRows,
+    GroupedRows,
+    ImageRows,
+    Rows,
+    SentenceRows,
+    WindowRows,
+)
+from input_pipeline.source import Example, Splits
+from input_pipeline.task import Task
+from input_pipeline.tokenizer import Tokenizer
+from schema import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Rows to train on that are all laid out alike, and their share of what is seen."""
+
+    rows: Rows
+    weight: float
+    layout: Layout
+
+
+class Rowmaker:
+    """Makes rows of splits, for one task."""
+
+    def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
+        self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
+
+    def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
+        """The training split's rows: in one stream, or one for each bucket of lengths."""
+        data, task = self._data, self._task
+        if splits.storage == "none" and (data.packing or data.buckets):
+            raise ConfigError(
+                f"data.source={data.source!r} makes its examples on demand, too many to know all "
+                "their lengths; set data.packing=False and data.buckets=()"
+            )
+        rows = self._rows(
+            splits,
+            data.train_split,
+            splits.train,
+            data.over_long,
+            storage=splits.storage,
+            to_be_packed=data.packing,
+        )
+        if data.packing:
+            capacities = [side.length for side in task.sides]
+            plan = self._cache.plan(rows.sizes(), capacities, packing.plan)
+            layout = task.layout(data.length, data.encoder_length, packed=True)
+            yield Stream(GroupedRows(rows, plan), weight, layout)
+        elif data.buckets:
+            bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
+            bucket_of = _smallest_fitting(rows.sizes(), [s.length for s in task.sides], bounds)
+            for number, bound in enumerate(bounds):
+                chosen = np.flatnonzero(bucket_of == number)
+                if len(chosen):
+                    columns = min(bound, data.length), min(bound, data.encoder_length)
+                    plan = Plan(chosen, np.arange(len(chosen) + 1))
+                    layout = task.layout(*columns, packed=False)
+                    yield Stream(GroupedRows(rows, plan), len(chosen), layout)
+        else:
+            yield Stream(rows, weight, task.layout(data.length, data.encoder_length, packed=False))
+
+    def held_out(self, splits: Splits, name: str) -> Rows:
+        """An evaluation split's rows: each example by itself, cut off if it is too long."""
+        storage = "memory" if splits.storage == "none" else splits.storage
+        return self._rows(splits, name, splits.evals[name], "truncate", storage=storage)
+
+    def _rows(
+        self,
+        splits: Splits,
+        split: str,
+        examples: Sequence[Example],
+        over_long: str,
+        *,
+        storage: str,
+        to_be_packed: bool = False,
+    ) -> Rows:
+        task = self._task
+        if splits.kind == "images":
+            return ImageRows(examples)
+        table = self._cache.table(splits, split, examples, self._tokenizer, task.form, storage)
+        if task.form.sentences:
+            rows = SentenceRows(table, task.sides[0].room)
+        elif splits.kind == "documents" and to_be_packed:
+            rows = ExampleRows(table, task.sides, "split")
+        elif splits.kind == "documents":
+            rows = WindowRows(table, task.sides[0].room)
+        else:
+            rows = ExampleRows(table, task.sides, over_long)
+        if not len(rows):
+            raise ConfigError(
+                f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
+                f"({len(table)} entries, {rows.over_long} too long, {len(table.bad)} bad); "
+                "raise data.length, or choose another data.over_long or data.path"
+            )
+        return rows
+
+
+def _smallest_fitting(
+    sizes: np.ndarray, lengths: Sequence[int], bounds: Sequence[int]
+) -> np.ndarray:
+    """The number of the smallest bound that holds all sides of each row."""
+    limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and side
+    return (sizes[:, None] <= limits).all(axis=2).argmax(axis=1)

@@ -1,0 +1,2 @@
+def open_tokenizer(p):
+    raise NotImplementedError

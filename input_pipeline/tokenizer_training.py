@@ -1,0 +1,5 @@
+TRAINABLE = ("bpe", "wordpiece", "unigram")
+
+
+def train_tokenizer(*a):
+    raise NotImplementedError
