@@ -99,9 +99,8 @@ class Data:
             "source": config.source,
             "contents": {each.name: dict(each.splits.description) for each in found},
             "train_rows": sum(len(stream.rows) for stream in self._streams),
-            "train_examples_too_long": sum(stream.rows.over_long for stream in self._streams),
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
-            "eval_rows_truncated": {name: r.over_long for name, (r, _) in self._evals.items()},
+            "too_long": make.too_long,
             "tokenizer_digest": tokenizer_digest,
             "digest": self.digest,
         }

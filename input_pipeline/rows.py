@@ -55,13 +55,13 @@ class ExampleRows:
     def __init__(self, table: Table | LazyTable, sides: Sequence[Side], over_long: str):
         self._table, self._sides = table, sides
         self._entries = self._starts = None  # all of them, from their beginnings
-        self.over_long = 0
+        self.too_long = 0
         if isinstance(table, LazyTable):
             return
         too_long = np.zeros(len(table), bool)
         for side in sides:
             too_long |= self._lengths(side) > side.room
-        self.over_long = int(too_long.sum())
+        self.too_long = int(too_long.sum())
         if over_long == "drop":
             self._entries = np.flatnonzero(~too_long)
         elif over_long == "split":
@@ -106,7 +106,6 @@ class GroupedRows:
 
     def __init__(self, rows: ExampleRows, plan: Plan):
         self._rows, self._plan = rows, plan
-        self.over_long = rows.over_long
 
     def __len__(self):
         return len(self._plan)
@@ -120,8 +119,6 @@ class WindowRows:
 
     Every id is in exactly one window; only the last window may be shorter.
     """
-
-    over_long = 0
 
     def __init__(self, table: Table, width: int):
         self._table, self._width = table, width
@@ -139,8 +136,6 @@ class SentenceRows:
 
     A sentence that has no neighbour is left out.
     """
-
-    over_long = 0
 
     def __init__(self, table: Table, room: int):
         self._table = table
@@ -175,8 +170,6 @@ def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.nd
 
 
 class ImageRows:
-    over_long = 0
-
     def __init__(self, examples: Sequence[Example]):
         self._examples = examples
 

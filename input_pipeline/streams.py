@@ -38,6 +38,7 @@ class Rowmaker:
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
+        self.too_long: dict[str, int] = {}  # by split: examples that had to be cut or left out
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
         """The training split's rows: in one stream, or one for each bucket of lengths."""
@@ -100,12 +101,14 @@ class Rowmaker:
             rows = WindowRows(table, task.sides[0].room)
         else:
             rows = ExampleRows(table, task.sides, over_long)
+        too_long = rows.too_long if isinstance(rows, ExampleRows) else 0
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
-                f"({len(table)} entries, {rows.over_long} too long, {len(table.bad)} bad); "
+                f"({len(table)} entries, {too_long} too long, {len(table.bad)} bad records); "
                 "raise data.length, or choose another data.over_long or data.path"
             )
+        self.too_long[split] = self.too_long.get(split, 0) + too_long
         return rows
 
 

@@ -1,5 +1,7 @@
 """One example of each objective written out by hand, then the statistics of the random ones."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from input_pipeline import objectives
 from input_pipeline.tokenizer import ByteTokenizer
 
 T = ByteTokenizer()
-PAD, BOS, EOS, MASK, CLS, SEP = 0, 1, 2, 3, 4, 5
+BOS, EOS, MASK, CLS, SEP = 1, 2, 3, 4, 5
 A, B, C, D, E = T.encode("abcde").tolist()
 FIRST, SECOND = T.sentinel_ids[:2].tolist()
 
@@ -33,84 +35,105 @@ def ids(text):
     return T.encode(text)
 
 
+def at(token):
+    """Where a token stands among those that may replace another."""
+    return T.text_ids.tolist().index(token)
+
+
 def check(fields, **expected):
     assert set(fields) == set(expected)
     for name, values in expected.items():
         np.testing.assert_array_equal(fields[name], values, err_msg=name)
-        kind = np.float32 if name in ("weights", "images") else np.int32
-        assert fields[name].dtype == kind, name
 
 
 def test_causal_lm_by_hand():
     check(
-        objectives.causal_lm({"text": ids("abc")}, rng(), tokenizer=T, length=5),
-        inputs=[BOS, A, B, PAD, PAD],
-        targets=[A, B, C, PAD, PAD],
-        weights=[1, 1, 1, 0, 0],
+        objectives.causal_lm({"text": ids("abc")}, rng(), tokenizer=T),
+        inputs=[BOS, A, B],
+        targets=[A, B, C],
+        weights=[1, 1, 1],
     )
 
 
 def test_prefix_lm_by_hand():
     check(
-        objectives.prefix_lm({"text": ids("abcd")}, Scripted(2), tokenizer=T, length=5),
-        inputs=[BOS, A, B, C, PAD],
-        targets=[A, B, C, D, PAD],
-        weights=[0, 0, 1, 1, 0],
-        prefix=[1, 1, 1, 0, 0],
+        objectives.prefix_lm({"text": ids("abcd")}, Scripted(2), tokenizer=T),
+        inputs=[BOS, A, B, C],
+        targets=[A, B, C, D],
+        weights=[0, 0, 1, 1],
+        prefix=[1, 1, 1, 0],
     )
 
 
 def test_prefix_lm_of_a_pair_by_hand():
     row = {"source": ids("ab"), "target": ids("c")}
     check(
-        objectives.prefix_lm_pair(row, rng(), tokenizer=T, length=6),
-        inputs=[BOS, A, B, SEP, C, PAD],
-        targets=[A, B, SEP, C, EOS, PAD],
-        weights=[0, 0, 0, 1, 1, 0],
-        prefix=[1, 1, 1, 1, 0, 0],
+        objectives.prefix_lm_pair(row, rng(), tokenizer=T),
+        inputs=[BOS, A, B, SEP, C],
+        targets=[A, B, SEP, C, EOS],
+        weights=[0, 0, 0, 1, 1],
+        prefix=[1, 1, 1, 1, 0],
     )
 
 
 def test_seq2seq_by_hand():
     row = {"source": ids("ab"), "target": ids("cde")}
     check(
-        objectives.seq2seq(row, rng(), tokenizer=T, length=5, encoder_length=4),
-        encoder_inputs=[A, B, EOS, PAD],
-        encoder_segment_ids=[1, 1, 1, 0],
-        inputs=[BOS, C, D, E, PAD],
-        targets=[C, D, E, EOS, PAD],
-        weights=[1, 1, 1, 1, 0],
-        segment_ids=[1, 1, 1, 1, 0],
+        objectives.seq2seq(row, rng(), tokenizer=T),
+        encoder_inputs=[A, B, EOS],
+        inputs=[BOS, C, D, E],
+        targets=[C, D, E, EOS],
+        weights=[1, 1, 1, 1],
     )
 
 
 def test_masked_lm_by_hand():
     # Positions 4, 1, 3 are chosen: one is hidden, one replaced (by "e"), one stays.
-    script = Scripted([4, 1, 3, 2], [0.1, 0.85, 0.95], [A, E, A])
+    script = Scripted([4, 1, 3, 2], [0.1, 0.85, 0.95], [at(A), at(E), at(A)])
     row = {"text": ids("abcd")}
     check(
-        objectives.masked_lm(row, script, tokenizer=T, length=7, noise_rate=0.75),
-        inputs=[CLS, E, B, C, MASK, SEP, PAD],
-        targets=[CLS, A, B, C, D, SEP, PAD],
-        weights=[0, 1, 0, 1, 1, 0, 0],
-        segment_ids=[1, 1, 1, 1, 1, 1, 0],
+        objectives.masked_lm(row, script, tokenizer=T, noise_rate=0.75, whole_words=False),
+        inputs=[CLS, E, B, C, MASK, SEP],
+        targets=[CLS, A, B, C, D, SEP],
+        weights=[0, 1, 0, 1, 1, 0],
     )
 
 
-@pytest.mark.parametrize(("draw", "second", "follows"), [(0.4, [C, D], 1), (0.6, [E, E], 0)])
-def test_next_sentence_by_hand(draw, second, follows):
-    script = Scripted(draw, [5], [0.0], [A])
-    row = {"text": ids("abcd"), "other": ids("aaee")}
+@pytest.mark.parametrize(
+    ("draws", "second", "follows"), [((0.4, 2), [D], 1), ((0.6, 2, 1), [E, E], 0)]
+)
+def test_next_sentence_by_hand(draws, second, follows):
+    # The cut comes behind two sentences; of the other row the second sentence is taken.
+    masked = [3 + len(second) + 1], [0.0], [at(A)]
+    row = {
+        "sentences": [ids("a"), ids("bc"), ids("d")],
+        "other": {"sentences": [ids("aa"), ids("ee")]},
+    }
     fields = objectives.masked_lm_with_next_sentence
+    options = dict(tokenizer=T, noise_rate=0.2, whole_words=False, room=10)
+    hidden = [*second[:-1], MASK]
     check(
-        fields(row, script, tokenizer=T, length=8, noise_rate=0.25),
-        inputs=[CLS, A, B, SEP, second[0], MASK, SEP, PAD],
-        targets=[CLS, A, B, SEP, *second, SEP, PAD],
-        weights=[0, 0, 0, 0, 0, 1, 0, 0],
-        segment_ids=[1, 1, 1, 1, 1, 1, 1, 0],
-        token_types=[0, 0, 0, 0, 1, 1, 1, 0],
+        fields(row, Scripted(*draws, *masked), **options),
+        inputs=[CLS, A, B, C, SEP, *hidden, SEP],
+        targets=[CLS, A, B, C, SEP, *second, SEP],
+        weights=[0, 0, 0, 0, 0, *([0] * (len(second) - 1)), 1, 0],
+        token_types=[0, 0, 0, 0, 0, *([1] * len(second)), 1],
         next_sentence=follows,
     )
+
+
+def test_whole_words_are_hidden_or_left_by_hand():
+    # Words of 2, 3 and 1 letters with the space before each; drawn in the order 2, 0, 1.
+    text = ids("ab cde a")
+    script = Scripted([2, 0, 1], [0.0] * 4, [at(A)] * 4)
+    fields = objectives.masked_lm(
+        {"text": text}, script, tokenizer=T, noise_rate=0.5, whole_words=True
+    )
+    hidden = np.flatnonzero(fields["weights"])
+    words = np.cumsum(T.word_starts(text)) - 1
+    assert set(words[hidden - 1]) == {2, 0}
+    assert (fields["inputs"][hidden] == MASK).all()
+    assert len(hidden) == np.isin(words, [0, 2]).sum() <= 4
 
 
 def test_span_corruption_by_hand():
@@ -118,23 +141,18 @@ def test_span_corruption_by_hand():
     script = Scripted([0, 1, 2, 3, 4], [2, 0, 1])
     row = {"text": ids("abcdeabcde")}
     check(
-        objectives.span_corruption(
-            row, script, tokenizer=T, length=8, encoder_length=10, noise_rate=0.4, mean_span=2.0
-        ),
-        encoder_inputs=[A, FIRST, E, A, B, C, D, SECOND, EOS, PAD],
-        encoder_segment_ids=[1] * 9 + [0],
-        inputs=[BOS, FIRST, B, C, D, SECOND, E, PAD],
-        targets=[FIRST, B, C, D, SECOND, E, EOS, PAD],
-        weights=[1, 1, 1, 1, 1, 1, 1, 0],
-        segment_ids=[1, 1, 1, 1, 1, 1, 1, 0],
+        objectives.span_corruption(row, script, tokenizer=T, noise_rate=0.4, mean_span=2.0),
+        encoder_inputs=[A, FIRST, E, A, B, C, D, SECOND, EOS],
+        inputs=[BOS, FIRST, B, C, D, SECOND, E],
+        targets=[FIRST, B, C, D, SECOND, E, EOS],
+        weights=[1, 1, 1, 1, 1, 1, 1],
     )
 
 
 def test_classify_text_by_hand():
     check(
-        objectives.classify_text({"text": ids("ab"), "label": 7}, rng(), tokenizer=T, length=6),
-        inputs=[CLS, A, B, SEP, PAD, PAD],
-        segment_ids=[1, 1, 1, 1, 0, 0],
+        objectives.classify_text({"text": ids("ab"), "label": 7}, rng(), tokenizer=T),
+        inputs=[CLS, A, B, SEP],
         labels=7,
         weights=1,
     )
@@ -149,16 +167,16 @@ def test_classify_images_by_hand():
 def test_prefix_lm_splits_anywhere_but_at_the_ends():
     row = {"text": ids("abcde")}
     splits = {
-        int(objectives.prefix_lm(row, rng(s), tokenizer=T, length=5)["weights"].sum())
-        for s in range(100)
+        int(objectives.prefix_lm(row, rng(s), tokenizer=T)["weights"].sum()) for s in range(100)
     }
     assert splits == {1, 2, 3, 4}
 
 
-def masked_rows(fields_of=objectives.masked_lm, extra=None, count=300):
-    text = rng(5).integers(T.text_ids.start, T.text_ids.stop, 200).astype(np.int32)
-    row = {"text": text, **(extra or {})}
-    rows = [fields_of(row, rng(s), tokenizer=T, length=210, noise_rate=0.15) for s in range(count)]
+def masked_rows(count=300):
+    text = rng(5).choice(T.text_ids, 200)
+    row = {"text": text}
+    options = dict(tokenizer=T, noise_rate=0.15, whole_words=False)
+    rows = [objectives.masked_lm(row, rng(s), **options) for s in range(count)]
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -166,7 +184,7 @@ def test_masked_lm_hides_its_share_and_leaves_everything_else_alone():
     batch = masked_rows()
     chosen = batch["weights"] > 0
     assert (chosen.sum(1) == 30).all()
-    assert not chosen[:, [0, *range(201, 210)]].any()  # never cls, sep or padding
+    assert not chosen[:, [0, 201]].any()  # never cls or sep
     assert (batch["inputs"] == batch["targets"])[~chosen].all()
     inputs, targets = batch["inputs"][chosen], batch["targets"][chosen]
     assert abs(np.mean(inputs == MASK) - 0.8) < 0.02
@@ -177,27 +195,45 @@ def test_masked_lm_hides_its_share_and_leaves_everything_else_alone():
     assert (chosen[:, 1:201].mean(0) > 0.05).all()
 
 
-def test_next_sentence_is_balanced_and_its_halves_are_where_it_says():
-    other = np.full(200, A, np.int32)
-    batch = masked_rows(objectives.masked_lm_with_next_sentence, {"other": other})
-    follows = batch["next_sentence"] == 1
-    assert 0.4 < follows.mean() < 0.6
-    second = batch["targets"][:, 102:202]
-    assert (second[~follows] == A).all() and not (second[follows] == A).all(1).any()
-    assert (batch["targets"][:, [101, 202]] == SEP).all()
-    assert not batch["weights"][:, [0, 101, 202]].any()
+def test_next_sentences_are_balanced_and_real():
+    """Row and other row have sentences of letters of their own, in alphabetical order."""
+    sentences = [ids(letter * 3) for letter in "abcdef"]
+    others = [ids(letter * 3) for letter in "uvwxyz"]
+    row = {"sentences": sentences, "other": {"sentences": others}}
+    options = dict(tokenizer=T, noise_rate=0.15, whole_words=False, room=18)
+    rows = [
+        objectives.masked_lm_with_next_sentence(row, rng(seed), **options) for seed in range(400)
+    ]
+    follows = np.array([row["next_sentence"] for row in rows])
+    assert 0.42 < follows.mean() < 0.58
+    cuts = set()
+    for row in rows:
+        first, second, _ = _parts(row["targets"])
+        assert first == "aaabbbcccdddeeefff"[: len(first)]
+        if row["next_sentence"]:
+            cuts.add(len(first))
+            assert first + second == "aaabbbcccdddeeefff"
+        else:
+            assert set(second) <= set("uvwxyz") and second == "".join(sorted(second))
+        assert len(first) + len(second) <= 18
+    assert cuts == {3, 6, 9, 12, 15}
+
+
+def _parts(tokens):
+    places = [0, *np.flatnonzero(tokens == SEP)]
+    return [T.decode(tokens[a:b]) for a, b in itertools.pairwise([*places, len(tokens)])]
 
 
 def restored(fields):
     """The original text: each sentinel on the encoder's side replaced by what the decoder says."""
     hidden, sentinel = {}, None
-    for token in fields["targets"][: int(fields["weights"].sum()) - 1]:
+    for token in fields["targets"][:-1]:
         if token in T.sentinel_ids:
             sentinel = token
             hidden[sentinel] = []
         else:
             hidden[sentinel].append(token)
-    seen = fields["encoder_inputs"][: fields["encoder_segment_ids"].sum() - 1]
+    seen = fields["encoder_inputs"][:-1]
     return [t for token in seen for t in hidden.pop(token, [token])], hidden
 
 
@@ -206,19 +242,17 @@ def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
     noise, spans = objectives.span_counts(size, 0.15, 3.0)
     lengths = []
     for seed in range(50):
-        text = rng(seed).integers(T.text_ids.start, T.text_ids.stop, size).astype(np.int32)
+        text = rng(seed).choice(T.text_ids, size)
         fields = objectives.span_corruption(
             {"text": text},
             rng(seed),
             tokenizer=T,
-            length=80,
-            encoder_length=310,
             noise_rate=0.15,
             mean_span=3.0,
         )
         whole, left_over = restored(fields)
         assert whole == text.tolist() and not left_over
-        target = fields["targets"][: int(fields["weights"].sum()) - 1]
+        target = fields["targets"][:-1]
         starts = np.flatnonzero(np.isin(target, T.sentinel_ids))
         assert target[starts].tolist() == T.sentinel_ids[:spans].tolist()
         lengths += np.diff([*starts, len(target)]).tolist()
@@ -233,9 +267,7 @@ def test_a_single_token_is_not_hidden():
         {"text": ids("a")},
         rng(),
         tokenizer=T,
-        length=4,
-        encoder_length=4,
         noise_rate=0.15,
         mean_span=3.0,
     )
-    assert fields["encoder_inputs"].tolist() == [A, EOS, PAD, PAD]
+    assert fields["encoder_inputs"].tolist() == [A, EOS]

@@ -1,10 +1,12 @@
 import collections
+import re
 
 import numpy as np
 import pytest
 
-from input_pipeline import pipeline
+from input_pipeline import pipeline, sources
 from input_pipeline.source import Splits
+from input_pipeline.task import Noise
 from schema import ConfigError
 from tests.tiny import data_config
 
@@ -17,6 +19,7 @@ SMALL = {
         (),
         {},
         "pairs",
+        "memory",
     ),
     "pydoc": Splits(
         "documents",
@@ -25,6 +28,7 @@ SMALL = {
         (),
         {},
         "documents",
+        "memory",
     ),
     "names": Splits(
         "labelled",
@@ -33,6 +37,7 @@ SMALL = {
         ("even", "odd"),
         {},
         "labelled",
+        "memory",
     ),
     "digits": Splits(
         "images",
@@ -60,7 +65,7 @@ EVERY_TASK = [
 @pytest.fixture(autouse=True)
 def small_sources(monkeypatch):
     for name, splits in SMALL.items():
-        monkeypatch.setitem(pipeline.SOURCES, name, lambda splits=splits: splits)
+        monkeypatch.setitem(sources.EMBEDDED, name, lambda splits=splits: splits)
 
 
 def load(
@@ -70,9 +75,7 @@ def load(
     return pipeline.load(
         data_config(source=source, **{**sizes, **keys}),
         objective=objective,
-        noise_rate=0.15,
-        mean_span=3.0,
-        next_sentence=next_sentence,
+        noise=Noise(0.15, 3.0, whole_words=False, next_sentence=next_sentence),
         seed=seed,
         process_index=process_index,
         process_count=process_count,
@@ -212,15 +215,21 @@ def test_prefixes_are_not_counted_as_bytes_to_predict():
     assert weights - 2 <= data.eval_bytes("held_out", 4) <= weights
 
 
-def test_next_sentence_takes_the_wrong_half_from_another_row():
-    data = load("pydoc", "masked_lm", next_sentence=True, batch_size=64)
+def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
+    documents = [{"text": " ".join(f"<{100 * d + s}>." for s in range(60))} for d in range(3)]
+    splits = Splits("documents", documents, {"held_out": documents}, (), {}, "", "memory")
+    monkeypatch.setitem(sources.EMBEDDED, "pydoc", lambda: splits)
+    data = load("pydoc", "masked_lm", next_sentence=True, batch_size=64, length=60)
     batch = data.train_batch(0)
-    rows = [data.tokenizer.decode(row) for row in batch["targets"]]
-    running = "".join(f"{i} {TEXT}" for i in range(3))
-    follows = batch["next_sentence"] == 1
-    assert 10 < follows.sum() < 54
-    assert all(text in running for text in np.array(rows)[follows])
-    assert not all(text in running for text in np.array(rows)[~follows])
+    for row, types, follows in zip(
+        batch["targets"], batch["token_types"], batch["next_sentence"], strict=True
+    ):
+        halves = data.tokenizer.decode(row[types == 0]), data.tokenizer.decode(row[types == 1])
+        first, second = ([int(n) for n in re.findall(r"<(\d+)>", half)] for half in halves)
+        assert first == list(range(first[0], first[0] + len(first)))
+        assert second == list(range(second[0], second[0] + len(second)))
+        assert (second[0] == first[-1] + 1) == follows
+    assert 16 < batch["next_sentence"].sum() < 48
 
 
 def test_the_data_describes_itself():
@@ -228,10 +237,9 @@ def test_the_data_describes_itself():
     assert data.tokenizer is None and data.image_shape == (2, 2, 1) and len(data.labels) == 30
     data = load("names", "classify_text", length=12)
     assert data.labels == ("even", "odd") and data.image_shape is None
-    assert data.description["eval_rows_truncated"] == {"held_out": 0}
-    assert load("names", "classify_text", length=8).description["eval_rows_truncated"] == {
-        "held_out": 7
-    }
+    assert data.description["too_long"] == {"train": 0, "held_out": 0}
+    short = load("names", "classify_text", length=8)
+    assert short.description["too_long"] == {"train": 20, "held_out": 7}
 
 
 def test_the_digest_follows_the_source_and_nothing_of_the_run():

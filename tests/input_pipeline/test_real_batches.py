@@ -3,15 +3,15 @@
 import numpy as np
 
 from input_pipeline import pipeline
+from input_pipeline.task import Noise
 from tests.tiny import data_config
 
 
 def load(source, objective, length, encoder_length=72):
     sizes = dict(batch_size=16, length=length, encoder_length=encoder_length, prefetch=0)
     data = data_config(source=source, **sizes)
-    return pipeline.load(
-        data, objective=objective, noise_rate=0.15, mean_span=3.0, next_sentence=False, seed=0
-    )
+    noise = Noise(0.15, 3.0, whole_words=False, next_sentence=False)
+    return pipeline.load(data, objective=objective, noise=noise, seed=0)
 
 
 def test_dates():
@@ -19,13 +19,13 @@ def test_dates():
     batch = data.train_batch(7)
     for target in batch["targets"]:
         np.datetime64(data.tokenizer.decode(target))
-    assert data.description["eval_rows_truncated"] == {"dates": 0, "languages": 0}
+    assert data.description["too_long"] == {"train": 0, "dates": 0, "languages": 0}
 
 
 def test_pydoc():
     data = load("pydoc", "causal_lm", length=256)
     assert data.train_batch(0)["weights"].mean() > 0.99
-    assert data.eval_bytes("held_out", 64) == data.description["held_out_bytes"]
+    assert data.eval_bytes("held_out", 64) == data.description["contents"][""]["held_out_bytes"]
 
 
 def test_names():

@@ -1,32 +1,132 @@
-import numpy as np
+import pickle
 
-from input_pipeline.rows import ExampleRows, WindowRows
+import numpy as np
+import pytest
+
+from input_pipeline.packing import Plan
+from input_pipeline.preparation import tokenized
+from input_pipeline.rows import (
+    ExampleRows,
+    GroupedRows,
+    SentenceRows,
+    Side,
+    WindowRows,
+    fit,
+)
+from input_pipeline.table import Form
 from input_pipeline.tokenizer import ByteTokenizer
 
-TOKENIZER = ByteTokenizer()
+T = ByteTokenizer()
+
+
+def table(examples, form):
+    return tokenized(examples, range(len(examples)), T, form)
+
+
+def documents(*texts):
+    return table([{"text": text} for text in texts], Form(("text",), closed=True))
+
+
+def texts(*values):
+    return table([{"text": text} for text in values], Form(("text",)))
+
+
+def shown(rows, field="text"):
+    return [[T.decode(part[field]) for part in rows.parts(i)] for i in range(len(rows))]
 
 
 def test_windows_hold_every_id_once_with_eos_after_each_document():
-    documents = [{"text": "abcd"}, {"text": ""}, {"text": "éf"}]
-    rows = WindowRows(documents, TOKENIZER, width=4)
-    windows = [rows.row(i)["text"] for i in range(len(rows))]
+    rows = WindowRows(documents("abcd", "", "éf"), 4)
+    windows = [rows.parts(i)[0]["text"] for i in range(len(rows))]
     assert [len(window) for window in windows] == [4, 4, 2]
-    assert windows[0].dtype == np.int32
-    eos = [TOKENIZER.eos_id]
-    expected = [*TOKENIZER.encode("abcd"), *eos, *eos, *TOKENIZER.encode("éf"), *eos]
+    expected = [*T.encode("abcd"), T.eos_id, T.eos_id, *T.encode("éf"), T.eos_id]
     assert np.concatenate(windows).tolist() == expected
-    assert rows.example(0) == {"text": "abcd"}
+
+
+def test_a_document_in_pieces_is_closed_once():
+    pieces = [{"text": "ab", "ends": False}, {"text": "cd", "ends": True}]
+    stream = table(pieces, Form(("text",), closed=True)).stream("text")
+    assert stream.tolist() == [*T.encode("abcd"), T.eos_id]
 
 
 def test_no_documents_no_windows():
-    assert len(WindowRows([], TOKENIZER, width=4)) == 0
+    assert len(WindowRows(documents(), 4)) == 0
 
 
-def test_examples_are_cut_to_their_capacity_and_counted():
-    examples = [{"text": "abc", "label": 1}, {"text": "abcde", "label": 0}]
-    rows = ExampleRows(examples, TOKENIZER, {"text": 4})
-    assert rows.row(0)["text"].tolist() == TOKENIZER.encode("abc").tolist()
-    assert rows.row(1)["text"].tolist() == TOKENIZER.encode("abcd").tolist()
-    assert rows.row(1)["label"] == 0
-    assert rows.example(1) == examples[1]
-    assert rows.truncated() == 1
+SIDE = (Side(("text",), 6, 2),)
+
+
+@pytest.mark.parametrize(
+    ("over_long", "expected"),
+    [
+        ("truncate", ["abc", "abcd", "a"]),
+        ("drop", ["abc", "a"]),
+        ("split", ["abc", "abcd", "efgh", "i", "a"]),
+    ],
+)
+def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
+    rows = ExampleRows(texts("abc", "abcdefghi", "a"), SIDE, over_long)
+    assert shown(rows) == [[text] for text in expected]
+    assert rows.too_long == 1
+    assert rows.sizes().tolist() == [[len(text) + 2] for text in expected]
+
+
+def test_labels_stay_with_their_texts():
+    examples = [{"text": "abcdefg", "label": 3}, {"text": "b", "label": 5}]
+    rows = ExampleRows(table(examples, Form(("text",), ("label",))), SIDE, "drop")
+    (row,) = rows.parts(0)
+    assert (T.decode(row["text"]), row["label"], row["origin"]) == ("b", 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "room", "left"),
+    [
+        (3, 4, 10, (3, 4)),
+        (3, 9, 10, (3, 7)),
+        (9, 3, 10, (7, 3)),
+        (9, 9, 10, (5, 5)),
+        (9, 9, 11, (6, 5)),
+        (6, 9, 11, (6, 5)),
+        (9, 5, 11, (6, 5)),
+    ],
+)
+def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
+    pair = [np.arange(first), np.arange(second)]
+    assert tuple(map(len, fit(pair, room))) == left
+    assert tuple(map(len, fit(pair[::-1], room)))[::-1] in (left, left[::-1])
+
+
+def test_each_side_is_cut_by_itself():
+    pairs = table([{"source": "abcd", "target": "efgh"}], Form(("source", "target")))
+    rows = ExampleRows(pairs, (Side(("source",), 3, 1), Side(("target",), 4, 1)), "truncate")
+    assert shown(rows, "source") == [["ab"]] and shown(rows, "target") == [["efg"]]
+    assert rows.sizes().tolist() == [[3, 4]]
+
+
+def test_groups_share_a_row():
+    rows = ExampleRows(texts("a", "b", "c"), SIDE, "truncate")
+    grouped = GroupedRows(rows, Plan(np.array([2, 0, 1]), np.array([0, 2, 3])))
+    assert shown(grouped) == [["c", "a"], ["b"]]
+
+
+def sentence_rows(room, *texts):
+    form = Form(("text",), ("first",), sentences=True)
+    rows = SentenceRows(table([{"text": text} for text in texts], form), room)
+    return [
+        [T.decode(sentence) for sentence in rows.parts(i)[0]["sentences"]] for i in range(len(rows))
+    ]
+
+
+def test_sentences_stay_with_their_neighbours_and_in_their_document():
+    text = 'One. Two! "Three?" Four\nfive.'
+    found = ["One.", "Two!", '"Three?"', "Four", "five."]
+    assert sentence_rows(100, text) == [found]
+    # Two fill the room, and a third that is left over joins them.
+    assert sentence_rows(7, text) == [found[:2], found[2:]]
+    # Documents do not mix, and a sentence by itself has no neighbour.
+    assert sentence_rows(100, "A. B.", "Alone.", "C。D。") == [["A.", "B."], ["C。", "D。"]]
+
+
+def test_tables_of_a_process_can_be_handed_to_another():
+    rows = ExampleRows(texts("abc", "defghijk"), SIDE, "truncate")
+    assert shown(pickle.loads(pickle.dumps(rows))) == shown(rows)

@@ -3,61 +3,69 @@ import pytest
 
 from input_pipeline import task
 from input_pipeline.objectives import span_counts
-from input_pipeline.source import Splits
+from input_pipeline.rows import fit
 from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
 from tests.tiny import data_config
 
-EXAMPLES = {
-    "pairs": {"source": "ab", "target": "cdef"},
-    "documents": {"text": "some text"},
-    "labelled": {"text": "name", "label": 0},
-    "images": {"image": np.zeros((2, 2, 1), np.float32), "label": 0},
-}
 
-
-def splits_of(kind, train=1, held_out=1):
-    example = EXAMPLES[kind]
-    return Splits(kind, [example] * train, {"held_out": [example] * held_out}, (), {}, "")
-
-
-def choose(objective, splits, *, noise_rate=0.15, mean_span=3.0, next_sentence=False, **keys):
+def choose(
+    objective,
+    kind,
+    *,
+    noise_rate=0.15,
+    mean_span=3.0,
+    whole_words=False,
+    next_sentence=False,
+    text_pairs=False,
+    **keys,
+):
     return task.choose(
         objective,
-        splits,
+        kind,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
         ByteTokenizer(),
-        noise_rate=noise_rate,
-        mean_span=mean_span,
-        next_sentence=next_sentence,
+        task.Noise(noise_rate, mean_span, whole_words, next_sentence),
+        text_pairs=text_pairs,
     )
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", task.OBJECTIVES_FOR)
 def test_an_objective_is_chosen_exactly_where_it_fits(kind):
     for objective in {o for listed in task.OBJECTIVES_FOR.values() for o in listed}:
         if objective in task.OBJECTIVES_FOR[kind]:
-            assert choose(objective, splits_of(kind)).fields
+            assert choose(objective, kind).fields
         else:
             with pytest.raises(ConfigError, match=r"task\.objective=.*data\.source=.*choose one"):
-                choose(objective, splits_of(kind))
+                choose(objective, kind)
 
 
 @pytest.mark.parametrize(
     ("objective", "kind", "changes", "message"),
     [
-        ("seq2seq", "pairs", dict(length=4), "data.length=4 .* at least 5"),
+        ("seq2seq", "pairs", dict(length=1), "data.length=1 .* at least 2"),
         ("seq2seq", "pairs", dict(encoder_length=1), "data.encoder_length=1 .* at least 2"),
-        ("prefix_lm", "pairs", dict(length=6), "data.length=6 .* at least 7"),
+        ("prefix_lm", "pairs", dict(length=3), "data.length=3 .* at least 4"),
         ("prefix_lm", "documents", dict(length=1), "data.length=1 .* at least 2"),
-        ("masked_lm", "documents", dict(length=3), "data.length=3 .* at least 4"),
+        ("masked_lm", "documents", dict(length=2), "data.length=2 .* at least 3"),
         (
             "masked_lm",
             "documents",
             dict(length=4, next_sentence=True),
             "data.length=4 .* at least 5",
         ),
-        ("classify_text", "labelled", dict(length=2), "data.length=2 .* at least 4"),
+        ("classify_text", "labelled", dict(length=2), "data.length=2 .* at least 3"),
+        ("classify_text", "labelled", dict(length=4, text_pairs=True), "data.length=4 .* least 5"),
+        ("classify_text", "labelled", dict(packing=True), "data.packing=True .*classify_text"),
+        ("span_corruption", "documents", dict(packing=True), "data.packing=True .* set it"),
+        (
+            "masked_lm",
+            "documents",
+            dict(packing=True, next_sentence=True),
+            "data.packing=True .* task.next_sentence",
+        ),
+        ("causal_lm", "documents", dict(buckets=(16,)), "data.buckets .* set it"),
+        ("seq2seq", "pairs", dict(over_long="split"), "data.over_long='split' .* truncate or drop"),
         ("span_corruption", "documents", dict(length=10), "data.length=10 .* at least 14"),
         (
             "span_corruption",
@@ -80,14 +88,8 @@ def test_an_objective_is_chosen_exactly_where_it_fits(kind):
 )
 def test_refusals_name_the_key_and_the_fix_in_one_line(objective, kind, changes, message):
     with pytest.raises(ConfigError, match=message) as refusal:
-        choose(objective, splits_of(kind), **changes)
+        choose(objective, kind, **changes)
     assert len(str(refusal.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(("sizes", "name"), [((0, 1), "train"), ((1, 0), "held_out")])
-def test_an_empty_split_is_refused_by_name(sizes, name):
-    with pytest.raises(ConfigError, match=f"data.source='dates' has no examples in {name}"):
-        choose("causal_lm", splits_of("documents", *sizes))
 
 
 @pytest.mark.parametrize("encoder_length", [4, 5, 17, 64, 114, 512])
@@ -96,7 +98,7 @@ def test_span_corruption_fills_the_encoder(encoder_length, noise_rate, mean_span
     lengths = dict(encoder_length=encoder_length, length=999)
     chosen = choose(
         "span_corruption",
-        splits_of("documents"),
+        "documents",
         noise_rate=noise_rate,
         mean_span=mean_span,
         **lengths,
@@ -106,16 +108,17 @@ def test_span_corruption_fills_the_encoder(encoder_length, noise_rate, mean_span
         noise, spans = span_counts(text, noise_rate, mean_span)
         return text - noise + spans + 1
 
-    room = chosen.capacity["text"]
+    (side,) = chosen.sides
+    room = side.room
     assert needed(room) == encoder_length < needed(room + 1)
 
 
 def test_t5s_own_lengths():
     """T5 v1.0: 512 tokens to the encoder are 568 of text, of which 114 go to the decoder."""
     lengths = dict(encoder_length=512, length=114)
-    assert choose("span_corruption", splits_of("documents"), **lengths).capacity == {"text": 568}
+    assert choose("span_corruption", "documents", **lengths).sides[0].room == 568
     with pytest.raises(ConfigError, match="at least 114"):
-        choose("span_corruption", splits_of("documents"), encoder_length=512, length=113)
+        choose("span_corruption", "documents", encoder_length=512, length=113)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +134,12 @@ def test_t5s_own_lengths():
     ],
 )
 def test_rows_as_long_as_allowed_fill_the_length_exactly(objective, kind, next_sentence):
-    chosen = choose(objective, splits_of(kind), next_sentence=next_sentence)
-    row = {field: np.full(most, 65, np.int32) for field, most in chosen.capacity.items()}
-    row |= {"label": 0, "other": row.get("text")}
+    chosen = choose(objective, kind, next_sentence=next_sentence)
+    row = {"label": 0, "other": {"sentences": [np.full(99, 65)] * 2}}
+    for side in chosen.sides:
+        texts = fit([np.full(99, 65)] * len(side.fields), side.room)
+        row |= dict(zip(side.fields, texts, strict=True))
+    row["sentences"] = [np.full(99, 65)] * 2
     fields = chosen.fields(row, np.random.default_rng(0))
     for name in {"inputs", "targets", "encoder_inputs"} & set(fields):
-        assert fields[name].shape == (64,) and fields[name].all()
+        assert fields[name].shape == (64,)
