@@ -65,8 +65,10 @@ def masked_lm_with_next_sentence(
     follows = rng.random() < 0.5
     cut = int(rng.integers(1, len(sentences)))
     second = sentences[cut:] if follows else others[int(rng.integers(len(others))) :]
-    halves = fit([np.concatenate(sentences[:cut]), np.concatenate(second)], room)
-    fields = _masked(halves, rng, tokenizer, noise_rate, whole_words)
+    before = np.concatenate(sentences[:cut])
+    first, second = fit([before, np.concatenate(second)], room)
+    first = before[len(before) - len(first) :]  # cut in front, so that the halves still meet
+    fields = _masked([first, second], rng, tokenizer, noise_rate, whole_words)
     return {**fields, "next_sentence": np.int32(follows)}
 
 
