@@ -106,6 +106,16 @@ def get_config(arg=None):
             batch_size=64,  # rows in a step, over all processes
             length=64,  # T: columns of the decoder's (or only) side
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models
+            # Images: 0 to 1 in each channel, less image_mean, divided by image_std
+            image_size=0,  # shorter side resized, centre cut out; 0: all are of one square size
+            image_mean=(),  # one number for each channel; (): 0
+            image_std=(),  # one number for each channel; (): 1
+            # Augmentation of training images, in this order; see input_pipeline/augmentation.py
+            crop_padding=0,  # pixels of black around the image, a window of its size is cut out
+            crop_scale=0.0,  # smallest share of the image's area to be cut out and enlarged
+            flip=False,  # left to right, every second one
+            random_erasing=0.0,  # probability that noise replaces a rectangle of the image
+            mixup=0.0,  # alpha of the Beta distribution by which two images are blended
             prefetch=4,  # batches prepared ahead
         )
     )

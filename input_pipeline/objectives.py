@@ -9,6 +9,7 @@ seen from before it.
 
 import numpy as np
 
+from input_pipeline.augmentation import unit_range
 from input_pipeline.rows import Row
 from input_pipeline.tokenizer import ByteTokenizer
 
@@ -78,7 +79,7 @@ def masked_lm_with_next_sentence(
     """[cls] first half [sep] second half [sep], where half of the second halves are `other`'s."""
     follows = rng.random() < 0.5
     first = row["text"][: len(row["text"]) // 2]
-    second_from = row["text"] if follows else row["other"]
+    second_from = (row if follows else row["other"])["text"]
     second = second_from[len(second_from) // 2 :]
     tokens = np.concatenate(
         [[tokenizer.cls_id], first, [tokenizer.sep_id], second, [tokenizer.sep_id]]
@@ -133,12 +134,24 @@ def classify_text(
     }
 
 
-def classify_images(row: Row, rng: np.random.Generator) -> Fields:
+def classify_images(
+    row: Row,
+    rng: np.random.Generator,
+    *,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> Fields:
+    """Mixup gives a row two labels, with a weight for each; any other row has one."""
     del rng
+    image = unit_range(row["image"])
+    if mean:
+        image = image - np.asarray(mean, np.float32)
+    if std:
+        image = image / np.asarray(std, np.float32)
     return {
-        "images": row["image"],
-        "labels": np.int32(row["label"]),
-        "weights": np.float32(1),
+        "images": image,
+        "labels": np.asarray(row["label"], np.int32),
+        "weights": np.asarray(row.get("label_weights", 1), np.float32),
     }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from input_pipeline import randomness, task
 from input_pipeline.config import DataConfig
 from input_pipeline.embedded import dates, digits, names, pydoc
+from input_pipeline.files import images
 from input_pipeline.objectives import Fields
 from input_pipeline.rows import ExampleRows, WindowRows
 from input_pipeline.shuffle import shuffled
@@ -46,7 +47,11 @@ def load(
     process_count: int = 1,
 ) -> "Data":
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
-    splits = SOURCES[data.source]()
+    match data.source:
+        case "image_files":
+            splits = images.load(data)
+        case embedded:
+            splits = SOURCES[embedded]()
     tokenizer = None if splits.kind == "images" else ByteTokenizer()
     chosen = task.choose(
         objective,
@@ -164,9 +169,12 @@ class Data:
     ) -> Fields:
         rng = randomness.generator(seed, purpose, stream)
         row = rows.row(index)
-        if self._task.needs_other_row:
+        augment = self._task.augment if purpose == randomness.TRAIN_ROW else None
+        if self._task.needs_other_row or (augment and augment.needs_other_row):
             other = (index + int(rng.integers(1, max(2, len(rows))))) % len(rows)
-            row["other"] = rows.row(other)["text"]
+            row["other"] = rows.row(other)
+        if augment:
+            row = augment(row, rng)
         return self._task.fields(row, rng)
 
 

@@ -41,6 +41,8 @@ class ExampleRows:
         return self._examples[index]
 
     def truncated(self) -> int:
+        if not self._capacity:
+            return 0  # without reading every image to find that out
         return sum(
             any(len(self._tokenizer.encode(e[field])) > n for field, n in self._capacity.items())
             for e in self._examples

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from input_pipeline import objectives
+from input_pipeline import augmentation, objectives
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.rows import Row
@@ -26,7 +26,8 @@ OBJECTIVES_FOR = {
 class Task:
     fields: Callable[[Row, np.random.Generator], Fields]
     capacity: Mapping[str, int]  # the most ids the objective has room for, by field of the row
-    needs_other_row: bool = False  # the row must come with another row's text, as `other`
+    needs_other_row: bool = False  # the row must come with another one, as `other`
+    augment: augmentation.Augmentation | None = None  # what training rows go through first
 
 
 def choose(
@@ -73,7 +74,10 @@ def choose(
         case "classify_text", _:
             return Task(partial(objectives.classify_text, **one_side), _text_beside(2, data))
         case "classify_images", _:
-            return Task(objectives.classify_images, {})
+            _refuse_image_keys(splits, data)
+            fields = objectives.classify_images
+            fields = partial(fields, mean=data.image_mean, std=data.image_std)
+            return Task(fields, {}, augment=augmentation.choose(data))
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
 
 
@@ -107,6 +111,27 @@ def _refuse_what_cannot_work(
 def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
     if value < needed:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
+
+
+def _refuse_image_keys(splits: Splits, data: DataConfig) -> None:
+    rows, columns, channels = splits.train[0]["image"].shape
+    if data.image_size not in (0, rows):
+        raise ConfigError(
+            f"data.image_size={data.image_size} cannot change the images of "
+            f"data.source={data.source!r}, which are {rows}x{columns}; set it to 0"
+        )
+    for key in ("image_mean", "image_std"):
+        value = getattr(data, key)
+        if value and len(value) != channels:
+            raise ConfigError(
+                f"data.{key}={value} must have one number for each of the {channels} channels "
+                "of the data's images"
+            )
+    if data.crop_padding >= rows:
+        raise ConfigError(
+            f"data.crop_padding={data.crop_padding} can leave nothing of an image of "
+            f"{rows} rows; make it smaller"
+        )
 
 
 def _text_beside(specials: int, data: DataConfig) -> dict[str, int]:

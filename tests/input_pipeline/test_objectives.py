@@ -100,7 +100,7 @@ def test_masked_lm_by_hand():
 @pytest.mark.parametrize(("draw", "second", "follows"), [(0.4, [C, D], 1), (0.6, [E, E], 0)])
 def test_next_sentence_by_hand(draw, second, follows):
     script = Scripted(draw, [5], [0.0], [A])
-    row = {"text": ids("abcd"), "other": ids("aaee")}
+    row = {"text": ids("abcd"), "other": {"text": ids("aaee")}}
     fields = objectives.masked_lm_with_next_sentence
     check(
         fields(row, script, tokenizer=T, length=8, noise_rate=0.25),
@@ -179,7 +179,7 @@ def test_masked_lm_hides_its_share_and_leaves_everything_else_alone():
 
 def test_next_sentence_is_balanced_and_its_halves_are_where_it_says():
     other = np.full(200, A, np.int32)
-    batch = masked_rows(objectives.masked_lm_with_next_sentence, {"other": other})
+    batch = masked_rows(objectives.masked_lm_with_next_sentence, {"other": {"text": other}})
     follows = batch["next_sentence"] == 1
     assert 0.4 < follows.mean() < 0.6
     second = batch["targets"][:, 102:202]

@@ -133,7 +133,7 @@ def test_t5s_own_lengths():
 def test_rows_as_long_as_allowed_fill_the_length_exactly(objective, kind, next_sentence):
     chosen = choose(objective, splits_of(kind), next_sentence=next_sentence)
     row = {field: np.full(most, 65, np.int32) for field, most in chosen.capacity.items()}
-    row |= {"label": 0, "other": row.get("text")}
+    row |= {"label": 0, "other": dict(row)}
     fields = chosen.fields(row, np.random.default_rng(0))
     for name in {"inputs", "targets", "encoder_inputs"} & set(fields):
         assert fields[name].shape == (64,) and fields[name].all()
