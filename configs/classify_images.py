@@ -15,13 +15,12 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 2000
+    config.steps = 1500
     config.model.update(architectures.vit_style())
     config.model.update(dict(encoder_layers=4, width=64, heads=4, feed_forward=256, patch_size=4))
-    config.model.update(dict(dropout_residual=0.1, dropout_embedding=0.1))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="image_files", eval_split="test", batch_size=128))
-    config.data.update(dict(crop_padding=2))
+    config.data.update(dict(image_mean=(0.5,), image_std=(0.5,), crop_padding=2))
     config.task.update(dict(objective="classify_images", label_smoothing=0.1))
     config.optimizer.update(dict(name="muon", learning_rate=2e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))

@@ -108,8 +108,8 @@ def get_config(arg=None):
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models
             # Images: 0 to 1 in each channel, less image_mean, divided by image_std
             image_size=0,  # shorter side resized, centre cut out; 0: all are of one square size
-            image_mean=(),  # one number for each channel; (): 0
-            image_std=(),  # one number for each channel; (): 1
+            image_mean=(),  # one number, or one for each channel; (): 0
+            image_std=(),  # one number, or one for each channel; (): 1
             # Augmentation of training images, in this order; see input_pipeline/augmentation.py
             crop_padding=0,  # pixels of black around the image, a window of its size is cut out
             crop_scale=0.0,  # smallest share of the image's area to be cut out and enlarged

@@ -122,10 +122,10 @@ def _refuse_image_keys(splits: Splits, data: DataConfig) -> None:
         )
     for key in ("image_mean", "image_std"):
         value = getattr(data, key)
-        if value and len(value) != channels:
+        if len(value) not in (0, 1, channels):
             raise ConfigError(
-                f"data.{key}={value} must have one number for each of the {channels} channels "
-                "of the data's images"
+                f"data.{key}={value} must have one number, or one for each of the {channels} "
+                "channels of the data's images"
             )
     if data.crop_padding >= rows:
         raise ConfigError(
