@@ -113,7 +113,7 @@ def get_config(arg=None):
             # Augmentation of training images, in this order; see input_pipeline/augmentation.py
             crop_padding=0,  # pixels of black around the image, a window of its size is cut out
             crop_scale=0.0,  # smallest share of the image's area to be cut out and enlarged
-            flip=False,  # left to right, every second one
+            flip=False,  # left and right exchanged, with probability 1/2
             random_erasing=0.0,  # probability that noise replaces a rectangle of the image
             mixup=0.0,  # alpha of the Beta distribution by which two images are blended
             prefetch=4,  # batches prepared ahead

@@ -19,7 +19,7 @@ from input_pipeline.files.pixels import squared
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError
 
-FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by their number
+FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by how many images they hold
 UINT8 = 8
 
 
@@ -60,7 +60,8 @@ def load(directory: Path, data: DataConfig) -> Splits:
                 f"{labels[unknown[0]]}, which no training image has"
             )
         examples[split] = IdxImages(images, np.searchsorted(classes, labels), data.image_size)
-    contents = [array.tobytes() for pair in read.values() for array in pair]
+    arrays = [array for pair in read.values() for array in pair]
+    contents = [part for array in arrays for part in (str(array.shape), array.tobytes())]
     return Splits(
         kind="images",
         train=examples[data.train_split],

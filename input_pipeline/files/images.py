@@ -7,7 +7,7 @@ grey, if the first training image has, and otherwise three.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
 
 
 def _split_folder(directory: Path, key: str, name: str) -> Path:
-    if not (directory / name).is_dir() or not name:
+    if not name or not (directory / name).is_dir():
         known = _folders(directory)
         raise ConfigError(
             f"data.{key}={name!r} is not a folder in {directory}."
@@ -120,6 +120,5 @@ def _file_digest(directory: Path, path: Path) -> bytes:
     return path.relative_to(directory).as_posix().encode() + content
 
 
-def _listed(names: Iterable[str], most: int = 8) -> str:
-    names = list(names)
+def _listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "") or "none"

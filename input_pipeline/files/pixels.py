@@ -54,7 +54,7 @@ def read(path: Path, form: Form) -> np.ndarray:
 
 
 def squared(image: Image.Image, size: int) -> np.ndarray:
-    """The shorter side resized to `size`, the middle cut out."""
+    """uint8 [H, W, C]: the shorter side resized to `size`, the middle cut out."""
     pixels = np.asarray(ImageOps.fit(image, (size, size)))
     return pixels.reshape(size, size, -1)
 

@@ -30,3 +30,11 @@ def test_examples_are_cut_to_their_capacity_and_counted():
     assert rows.row(1)["label"] == 0
     assert rows.example(1) == examples[1]
     assert rows.truncated() == 1
+
+
+def test_examples_without_text_are_not_read_to_be_counted():
+    class Unread(list):
+        def __iter__(self):
+            raise AssertionError("an image was read")
+
+    assert ExampleRows(Unread([{"image": 0}]), None, {}).truncated() == 0
