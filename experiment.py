@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from input_pipeline.config import DataConfig
+from input_pipeline.config import IMAGE_KEYS, DataConfig
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError, build, did_you_mean
 from training.config import (
@@ -92,6 +92,13 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             f"task.objective={task.objective} does not go with model.input={model.input}: "
             "classify_images takes patches, every other objective takes tokens"
         )
+    if task.objective != "classify_images":
+        for key in IMAGE_KEYS:
+            if value := getattr(data, key):
+                yield (
+                    f"data.{key}={value} is for images, but task.objective={task.objective} reads "
+                    f"text; set it to {type(value)()}"
+                )
     if task.objective == "classify_text" and model.family == "decoder" and model.pooling == "first":
         yield (
             "model.pooling=first in a decoder sees the first token alone; "

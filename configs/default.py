@@ -112,6 +112,17 @@ def get_config(arg=None):
             packing=False,  # several examples to a row, each seeing itself alone
             buckets=(),  # (16, 32): batches of like lengths, padded to these rather than to length
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
+            # Images: 0 to 1 in each channel, less image_mean, divided by image_std
+            image_size=0,  # shorter side resized, centre cut out; 0: all are of one square size
+            image_mean=(),  # one number, or one for each channel; (): 0
+            image_std=(),  # one number, or one for each channel; (): 1
+            # Augmentation of training images, in this order; see input_pipeline/augmentation.py
+            crop_padding=0,  # pixels of black around the image, a window of its size is cut out
+            crop_scale=0.0,  # smallest share of the image's area to be cut out and enlarged
+            flip=False,  # left and right exchanged, with probability 1/2
+            random_erasing=0.0,  # probability that noise replaces a rectangle of the image
+            mixup=0.0,  # alpha of the Beta distribution by which two images are blended
+            # Read ahead
             prefetch=4,  # batches prepared ahead
             workers=0,  # processes that prepare them; 0: a thread
         )

@@ -1,9 +1,22 @@
 """The `data` section of a config."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from schema import Bounds, Count, PositiveFloat, PositiveInt
+from schema import Bounds, Count, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+
+# What only images know; every one of them is switched off by 0, False or ().
+IMAGE_KEYS = (
+    "image_size",
+    "image_mean",
+    "image_std",
+    "crop_padding",
+    "crop_scale",
+    "flip",
+    "random_erasing",
+    "mixup",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +60,22 @@ class DataConfig:
     packing: bool
     buckets: tuple[PositiveInt, ...]
     over_long: Literal["truncate", "split", "drop"]
+    # Images
+    image_size: Count
+    image_mean: tuple[float, ...]
+    image_std: tuple[PositiveFloat, ...]
+    crop_padding: Count
+    crop_scale: Probability
+    flip: bool
+    random_erasing: Probability
+    mixup: NonNegativeFloat
     # Read ahead
     prefetch: Count
     workers: Count
+
+    def problems(self) -> Iterator[str]:
+        if self.crop_padding and 0 < self.crop_scale < 1:
+            yield (
+                f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "
+                "are two ways to crop an image; set one of them to 0"
+            )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from input_pipeline.augmentation import unit_range
 from input_pipeline.rows import Row, fit
 from input_pipeline.tokenizer import Tokenizer
 
@@ -109,12 +110,24 @@ def classify_text(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -
     }
 
 
-def classify_images(row: Row, rng: np.random.Generator) -> Fields:
+def classify_images(
+    row: Row,
+    rng: np.random.Generator,
+    *,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> Fields:
+    """Mixup gives a row two labels, with a weight for each; any other row has one."""
     del rng
+    image = unit_range(row["image"])
+    if mean:
+        image = image - np.asarray(mean, np.float32)
+    if std:
+        image = image / np.asarray(std, np.float32)
     return {
-        "images": row["image"],
-        "labels": np.int32(row["label"]),
-        "weights": np.float32(1),
+        "images": image,
+        "labels": np.asarray(row["label"], np.int32),
+        "weights": np.asarray(row.get("label_weights", 1), np.float32),
     }
 
 

@@ -14,6 +14,7 @@ import grain
 import numpy as np
 
 from input_pipeline import randomness, task
+from input_pipeline.augmentation import Augmentation, refuse_image_keys
 from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
@@ -53,6 +54,8 @@ def load(
     chosen = task.choose(
         objective, splits.kind, data, tokenizer, noise, text_pairs=splits.text_pairs
     )
+    if splits.kind == "images":
+        refuse_image_keys(data, splits.train[0]["image"].shape)
     make = Rowmaker(data, tokenizer, chosen, cache)
     return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
 
@@ -179,7 +182,7 @@ class Data:
     def _train_fields(self, stream: int, index: int, place: int) -> Fields:
         rng = randomness.generator(self._seed, randomness.TRAIN_ROW, place)
         stream = self._streams[stream]
-        return self._fields(stream.rows, index, rng, stream.layout)
+        return self._fields(stream.rows, index, rng, stream.layout, self._task.augment)
 
     def _eval_fields(self, name: str, index: int, count: int) -> Fields:
         real = index < count
@@ -188,11 +191,20 @@ class Data:
         fields = self._fields(self._evals[name][0], index, rng, self._eval_layout)
         return fields if real else {**fields, "weights": np.zeros_like(fields["weights"])}
 
-    def _fields(self, rows: Rows, index: int, rng: np.random.Generator, layout: Layout) -> Fields:
+    def _fields(
+        self,
+        rows: Rows,
+        index: int,
+        rng: np.random.Generator,
+        layout: Layout,
+        augment: Augmentation | None = None,
+    ) -> Fields:
         parts = rows.parts(index)
-        if self._task.needs_other_row:
+        if self._task.needs_other_row or (augment and augment.needs_other_row):
             other = (index + int(rng.integers(1, max(2, len(rows))))) % len(rows)
             parts = [{**parts[0], "other": rows.parts(other)[0]}]
+        if augment:
+            parts = [augment(part, rng) for part in parts]
         fields = [self._task.fields(part, rng) for part in parts]
         return fields[0] if self._kind == "images" else layout.row(fields)
 

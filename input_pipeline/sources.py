@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from input_pipeline.config import DataConfig
 from input_pipeline.embedded import dates, digits, names, pydoc
-from input_pipeline.files import labelled_text, text, text_to_text, translation
+from input_pipeline.files import images, labelled_text, text, text_to_text, translation
 from input_pipeline.source import Splits
 from schema import ConfigError, did_you_mean
 
@@ -21,6 +21,7 @@ FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = 
     "text_files": text.load,
     "translation_files": translation.load,
     "labelled_text_files": labelled_text.load,
+    "image_files": images.load,
     "text_to_text_files": text_to_text.load,
 }
 BY_NAME = ("tfds", "huggingface")  # sources that look up data.name, where others read data.path

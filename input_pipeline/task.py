@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from input_pipeline import objectives
+from input_pipeline import augmentation, objectives
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
@@ -42,7 +42,8 @@ class Task:
     form: Form  # what of an example is tokenized
     sides: tuple[Side, ...]
     needs_segments: bool = True
-    needs_other_row: bool = False  # the row must come with another row, as `other`
+    needs_other_row: bool = False  # the row must come with another one, as `other`
+    augment: augmentation.Augmentation | None = None  # what training rows go through first
 
     def layout(self, length: int, encoder_length: int, *, packed: bool) -> Layout:
         return Layout(length, encoder_length, self.needs_segments, packed)
@@ -100,7 +101,9 @@ def choose(
             fields = partial(objectives.classify_text, **with_ids)
             return Task(fields, Form(texts, ("label",)), (side,))
         case "classify_images", _:
-            return Task(objectives.classify_images, Form(()), ())
+            fields = objectives.classify_images
+            fields = partial(fields, mean=data.image_mean, std=data.image_std)
+            return Task(fields, Form(()), (), augment=augmentation.choose(data))
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import experiment
 import train
-from configs import dates, default, digits, langid, pydoc
+from configs import classify_images, dates, default, digits, langid, pydoc
 from schema import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -170,6 +170,16 @@ AT_THE_DOOR = [
         "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
     ),
     # Images
+    ({"data.flip": True}, "data.flip=True is for images, but task.objective=seq2seq reads text"),
+    ({"data.image_mean": (0.5,)}, "data.image_mean=(0.5,) is for images"),
+    ({"data.mixup": 0.2}, "reads text; set it to 0.0"),
+    ({"data.mixup": -1.0}, "data.mixup=-1.0 must be at least 0"),
+    ({"data.crop_scale": 1.5}, "data.crop_scale=1.5 must be at least 0 and at most 1"),
+    ({"data.image_std": (0.0,)}, "data.image_std[0]=0.0 must be above 0"),
+    (
+        {"data.crop_padding": 4, "data.crop_scale": 0.5},
+        "data.crop_padding=4 and data.crop_scale=0.5 are two ways to crop an image",
+    ),
     (
         {"model.input": "patches", "model.family": "encoder", "model.image_size": 30},
         "model.patch_size=16 does not divide model.image_size=30",
@@ -193,6 +203,11 @@ AT_THE_START = [
     (digits, {"model.patch_size": 3}, "model.patch_size=3 does not divide the images' 8 rows"),
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
     (digits, {"model.max_length": 5, "model.patch_size": 2}, "an image makes 17 tokens"),
+    (digits, {"data.image_size": 16}, "data.image_size=16 cannot change the images of data.source"),
+    (digits, {"data.image_mean": (0.5, 0.5)}, "must have one number, or one for each of the 1"),
+    (digits, {"data.crop_padding": 8}, "data.crop_padding=8 can leave nothing of an image of 8"),
+    (classify_images, {}, "data.path is empty, but data.source='image_files' reads a directory"),
+    (classify_images, {"data.path": "/no/such"}, "data.path=/no/such is not a directory"),
     (digits, {"mesh.data": 64}, "mesh.data=64, mesh.fsdp=1, mesh.sequence=1, mesh.tensor=1"),
     (digits, {"checkpoint.best_metric": "eval/nobody/exact_match"}, "is not measured here. Meas"),
     (digits, {"checkpoint.best_metric": "eval/held_out/acuracy"}, "'eval/held_out/accuracy'?"),

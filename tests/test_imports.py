@@ -14,6 +14,7 @@ ALLOWED = {
     "configs": {"ml_collections"},
     "input_pipeline": {
         "schema", "numpy", "grain", "tensorflow_datasets", "tokenizers", "babel", "sklearn",
+        "absl", "PIL", "tqdm",
     },
     "model": {"schema", "jax", "flax", "numpy"},
     "training": {

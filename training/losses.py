@@ -34,7 +34,13 @@ def cross_entropy(
 
     Label smoothing e gives the target 1 - e and spreads e evenly over all V entries, the target
     included, as torch.nn.CrossEntropyLoss does. z-loss adds z_loss * log(Z) ** 2.
+
+    Targets and weights may have one more axis than there are places to answer: several answers
+    are then right, each as much as its weight says (mixup).
     """
+    if targets_bt.ndim == logits_btv.ndim:
+        shape = (*targets_bt.shape, logits_btv.shape[-1])
+        logits_btv = jnp.broadcast_to(logits_btv[..., None, :], shape)
     values = _per_position(logits_btv, targets_bt, label_smoothing, z_loss)
     weights_bt = weights_bt.astype(jnp.float32)
     return CrossEntropy(*((value_bt * weights_bt).sum() for value_bt in values))

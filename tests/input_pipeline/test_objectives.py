@@ -164,6 +164,13 @@ def test_classify_images_by_hand():
     check(fields, images=image, labels=3, weights=1)
 
 
+def test_classify_images_normalises_bytes_and_takes_two_labels():
+    image = np.array([[[0, 255]]], np.uint8)
+    row = {"image": image, "label": [3, 1], "label_weights": [0.75, 0.25]}
+    fields = objectives.classify_images(row, rng(), mean=(0.5, 0.25), std=(0.5, 0.25))
+    check(fields, images=[[[-1, 3]]], labels=[3, 1], weights=[0.75, 0.25])
+
+
 def test_prefix_lm_splits_anywhere_but_at_the_ends():
     row = {"text": ids("abcde")}
     splits = {
@@ -209,7 +216,7 @@ def test_next_sentences_are_balanced_and_real():
     cuts = set()
     for row in rows:
         first, second, _ = _parts(row["targets"])
-        assert first == "aaabbbcccdddeeefff"[: len(first)]
+        assert first in "aaabbbcccdddeeefff"
         if row["next_sentence"]:
             cuts.add(len(first))
             assert first + second == "aaabbbcccdddeeefff"

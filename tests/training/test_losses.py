@@ -160,6 +160,35 @@ def test_classification_has_one_term(objective):
     assert metrics == {"nll": (pytest.approx(nll), 3), "accuracy": (correct, 3)}
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_mixup_blends_the_losses_of_both_labels(smoothing):
+    mixup = task("classify_images", label_smoothing=smoothing, z_loss=0.01)
+    logits_bc = random_logits(B, V)
+    first_b, second_b = np.array([2, 1, 6, 4], np.int32), np.array([0, 1, 3, 5], np.int32)
+    part_b = np.array([0.7, 0.4, 1.0, 0.25], np.float32)
+    batch = {
+        "labels": jnp.stack([first_b, second_b], axis=1),
+        "weights": jnp.stack([part_b, 1 - part_b], axis=1),
+    }
+
+    def loss(logits_bc):
+        return term_sums(mixup, {"logits": logits_bc}, batch)[0]["labels"]
+
+    def blend(logits_bc):
+        first = by_hand(logits_bc, first_b, part_b, smoothing, 0.01)
+        second = by_hand(logits_bc, second_b, 1 - part_b, smoothing, 0.01)
+        return first[0] + second[0]
+
+    assert term_counts(mixup, batch) == {"labels": B}
+    assert loss(logits_bc) == pytest.approx(blend(logits_bc), rel=1e-5)
+    gradient_bc, step = jax.grad(loss)(logits_bc), 1e-5
+    for place in np.ndindex(logits_bc.shape):
+        moved = np.asarray(logits_bc, np.float64)[None].repeat(2, axis=0)
+        moved[:, *place] += [-step, step]
+        slope = (blend(moved[1]) - blend(moved[0])) / (2 * step)
+        assert gradient_bc[place] == pytest.approx(slope, abs=1e-5)
+
+
 def test_next_sentence_is_a_term_of_its_own_and_skips_empty_rows():
     bert = task("masked_lm", next_sentence=True)
     batch = token_batch()

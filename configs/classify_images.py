@@ -1,0 +1,28 @@
+"""Your own images in classes, such as MNIST, with a small ViT.
+
+DIR is either MNIST's four files (gzipped or not), or folders of PNG and JPEG files:
+DIR/train/CLASS/*.png and DIR/test/CLASS/*.png. Images that are not all of one square size need
+--config.data.image_size; larger ones a larger --config.model.patch_size.
+
+Command:  python train.py --config=configs/classify_images.py --config.data.path=DIR
+Hardware: not yet run
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 1500
+    config.model.update(architectures.vit_style())
+    config.model.update(dict(encoder_layers=4, width=64, heads=4, feed_forward=256, patch_size=4))
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="image_files", eval_split="test", batch_size=128))
+    config.data.update(dict(image_mean=(0.5,), image_std=(0.5,), crop_padding=2))
+    config.task.update(dict(objective="classify_images", label_smoothing=0.1))
+    config.optimizer.update(dict(name="muon", learning_rate=2e-3, beta1=0.95))
+    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
+    config.eval.update(dict(every=500, batch_size=500))
+    return config

@@ -1,0 +1,166 @@
+"""Random changes to training images, so that no two epochs show the same ones.
+
+Each is a function of an image [H, W, C] with values in [0, 1] and a random generator. All keep the
+image's shape, and all draw from the row's own generator: the same row of the same run is changed in
+the same way again.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from input_pipeline.config import DataConfig
+from input_pipeline.rows import Row
+from schema import ConfigError
+
+CROP_ASPECT = 3 / 4  # Inception's crops: sides from 3:4 to 4:3
+ERASED_ASPECT = 0.3  # Zhong et al. 2017: sides from 0.3:1 to 1:0.3,
+ERASED_SHARES = (0.02, 0.33)  # and this much of the image's area
+ATTEMPTS = 10  # to draw a rectangle that lies inside the image
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """The changes that the keys of the same names in the `data` section ask for."""
+
+    crop_padding: int
+    crop_scale: float
+    flip: bool
+    random_erasing: float
+    mixup: float
+
+    @property
+    def needs_other_row(self) -> bool:
+        return self.mixup > 0
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> Row:
+        changed = {**row, "image": self._image(row["image"], rng)}
+        if not self.mixup:
+            return changed
+        other = {**row["other"], "image": self._image(row["other"]["image"], rng)}
+        return mixed(changed, other, self.mixup, rng)
+
+    def _image(self, image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        image = unit_range(image)
+        if self.crop_padding:
+            image = padded_crop(image, self.crop_padding, rng)
+        if 0 < self.crop_scale < 1:
+            image = resized_crop(image, self.crop_scale, rng)
+        if self.flip:
+            image = flipped(image, rng)
+        if self.random_erasing:
+            image = erased(image, self.random_erasing, rng)
+        return image
+
+
+def choose(data: DataConfig) -> Augmentation | None:
+    """None if nothing is to be changed."""
+    keys = [field.name for field in dataclasses.fields(Augmentation)]
+    values = {key: getattr(data, key) for key in keys}
+    return Augmentation(**values) if any(values.values()) else None
+
+
+def refuse_image_keys(data: DataConfig, shape: tuple[int, int, int]) -> None:
+    """Keys that do not suit the data's images."""
+    rows, columns, channels = shape
+    if data.image_size not in (0, rows):
+        raise ConfigError(
+            f"data.image_size={data.image_size} cannot change the images of "
+            f"data.source={data.source!r}, which are {rows}x{columns}; set it to 0"
+        )
+    for key in ("image_mean", "image_std"):
+        value = getattr(data, key)
+        if len(value) not in (0, 1, channels):
+            raise ConfigError(
+                f"data.{key}={value} must have one number, or one for each of the {channels} "
+                "channels of the data's images"
+            )
+    if data.crop_padding >= rows:
+        raise ConfigError(
+            f"data.crop_padding={data.crop_padding} can leave nothing of an image of "
+            f"{rows} rows; make it smaller"
+        )
+
+
+def unit_range(image: np.ndarray) -> np.ndarray:
+    """Bytes become float32 in [0, 1]; floats are already there."""
+    return image.astype(np.float32) / 255 if image.dtype == np.uint8 else image
+
+
+def padded_crop(image: np.ndarray, padding: int, rng: np.random.Generator) -> np.ndarray:
+    """A window of the image's size, anywhere in the image with a black frame around it."""
+    rows, columns, _ = image.shape
+    top, left = rng.integers(0, 2 * padding + 1, 2)
+    framed = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    return framed[top : top + rows, left : left + columns]
+
+
+def resized_crop(image: np.ndarray, smallest: float, rng: np.random.Generator) -> np.ndarray:
+    """A rectangle with at least this share of the image's area, enlarged to the whole."""
+    window = _rectangle(image.shape, (smallest, 1), CROP_ASPECT, rng)
+    if window is None:
+        return image
+    rows, columns, _ = image.shape
+    return _stretched(_stretched(image[window], rows, axis=0), columns, axis=1)
+
+
+def flipped(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Left and right exchanged, in half of all cases."""
+    return image[:, ::-1] if rng.random() < 0.5 else image
+
+
+def erased(image: np.ndarray, probability: float, rng: np.random.Generator) -> np.ndarray:
+    """A rectangle of the image becomes noise, uniform in [0, 1] and drawn for every value."""
+    if rng.random() >= probability:
+        return image
+    window = _rectangle(image.shape, ERASED_SHARES, ERASED_ASPECT, rng)
+    if window is None:
+        return image
+    image = image.copy()  # the source may hold on to what it handed over
+    image[window] = rng.random(image[window].shape, np.float32)
+    return image
+
+
+def mixed(row: Row, other: Row, alpha: float, rng: np.random.Generator) -> Row:
+    """Two images blended by lambda from Beta(alpha, alpha); both labels count by their part."""
+    part = np.float32(rng.beta(alpha, alpha))
+    return {
+        **row,
+        "image": part * row["image"] + (1 - part) * other["image"],
+        "label": np.array([row["label"], other["label"]]),
+        "label_weights": np.array([part, 1 - part]),
+    }
+
+
+def _rectangle(
+    shape: tuple[int, ...],
+    shares: tuple[float, float],
+    extreme_aspect: float,
+    rng: np.random.Generator,
+) -> tuple[slice, slice] | None:
+    """A random part of an image: its share of the area is uniform, its aspect log-uniform.
+
+    None if all attempts drew one that is longer than the image.
+    """
+    rows, columns, _ = shape
+    most = abs(np.log(extreme_aspect))
+    for _ in range(ATTEMPTS):
+        area = rows * columns * rng.uniform(*shares)
+        aspect = np.exp(rng.uniform(-most, most))
+        height = max(1, round(np.sqrt(area * aspect)))
+        width = max(1, round(np.sqrt(area / aspect)))
+        if height <= rows and width <= columns:
+            top, left = rng.integers(0, [rows - height + 1, columns - width + 1])
+            return slice(top, top + height), slice(left, left + width)
+    return None
+
+
+def _stretched(image: np.ndarray, length: int, axis: int) -> np.ndarray:
+    """Linear interpolation along one axis, between the centres of pixels."""
+    here = image.shape[axis]
+    centres = np.clip((np.arange(length) + 0.5) * here / length - 0.5, 0, here - 1)
+    below = np.floor(centres).astype(int)
+    above = np.minimum(below + 1, here - 1)
+    share = (centres - below).astype(np.float32)
+    share = np.expand_dims(share, [other for other in range(image.ndim) if other != axis])
+    return np.take(image, below, axis) * (1 - share) + np.take(image, above, axis) * share

@@ -1,0 +1,74 @@
+"""One image file becomes one array, of the form that all images of the data set have."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from input_pipeline.source import BadRecordError
+from schema import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
+    size: int  # of both sides
+    resize: bool  # whether an image of another size is made to fit, or refused
+
+
+def form_of(paths: Iterable[Path], image_size: int) -> Form:
+    """What the first image that can be read decides: grey or colour, and the size if it is 0."""
+    first_fault = None
+    for path in paths:
+        try:
+            image = _opened(path)
+        except BadRecordError as fault:
+            first_fault = first_fault or fault
+            continue
+        mode = "L" if image.mode in ("L", "1") else "RGB"
+        if image_size:
+            return Form(mode, image_size, resize=True)
+        if image.width != image.height:
+            raise ConfigError(
+                f"{path} has {image.width}x{image.height} pixels, which is no square; "
+                "set data.image_size to resize and crop all images to one"
+            )
+        return Form(mode, image.width, resize=False)
+    raise ConfigError(f"not one image can be read; the first: {first_fault}")
+
+
+def read(path: Path, form: Form) -> np.ndarray:
+    """uint8 [H, W, C]. Transparency is dropped."""
+    image = _opened(path)
+    if not form.resize and image.size != (form.size, form.size):
+        raise BadRecordError(
+            f"{path} has {image.width}x{image.height} pixels, unlike the first image's "
+            f"{form.size}x{form.size}; set data.image_size={form.size} to resize and crop all"
+        )
+    if image.mode == "P":
+        image = image.convert("RGBA")  # a palette may have transparent entries
+    return squared(image.convert(form.mode), form.size)
+
+
+def squared(image: Image.Image, size: int) -> np.ndarray:
+    """uint8 [H, W, C]: the shorter side resized to `size`, the middle cut out."""
+    pixels = np.asarray(ImageOps.fit(image, (size, size)))
+    return pixels.reshape(size, size, -1)
+
+
+def _opened(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except UnidentifiedImageError:
+        raise BadRecordError(f"{path} is not an image") from None
+    except Exception as error:  # whatever the decoder of a format may raise
+        raise BadRecordError(f"{path} cannot be decoded: {error}") from error
+    if image.mode.startswith(("I", "F")):
+        raise BadRecordError(
+            f"{path} has more than 8 bits in a pixel's channel (mode {image.mode}); save it with 8"
+        )
+    return image
