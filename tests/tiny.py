@@ -10,6 +10,7 @@ import numpy as np
 import schema
 from configs import default
 from input_pipeline.config import DataConfig
+from input_pipeline.task import Noise
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.
@@ -40,6 +41,12 @@ def tiny_config(**overrides) -> TransformerConfig:
 def data_config(**overrides) -> DataConfig:
     """configs/default.py's data section, changed as asked."""
     return dataclasses.replace(DataConfig(**default.get_config().data.to_dict()), **overrides)
+
+
+def noise(**overrides) -> Noise:
+    """How objectives hide things by default, changed as asked."""
+    usual = Noise(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
+    return dataclasses.replace(usual, **overrides)
 
 
 def random_params(model: nn.Module, *inputs, seed: int = 0, **options):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from input_pipeline import augmentation, pipeline
+from input_pipeline import augmentation, pipeline, sources
 from input_pipeline.source import Splits
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 
 class Scripted:
@@ -191,16 +191,14 @@ def load(monkeypatch):
     splits = Splits(
         "images", examples, {"held_out": examples[:5]}, tuple(map(str, range(20))), {}, ""
     )
-    monkeypatch.setitem(pipeline.SOURCES, "digits", lambda: splits)
+    monkeypatch.setitem(sources.EMBEDDED, "digits", lambda: splits)
 
     def load(seed=0, **keys):
         data = data_config(source="digits", batch_size=20, **keys)
         return examples, pipeline.load(
             data,
             objective="classify_images",
-            noise_rate=0.15,
-            mean_span=3.0,
-            next_sentence=False,
+            noise=noise(),
             seed=seed,
         )
 

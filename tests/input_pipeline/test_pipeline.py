@@ -6,9 +6,8 @@ import pytest
 
 from input_pipeline import pipeline, sources
 from input_pipeline.source import Splits
-from input_pipeline.task import Noise
 from schema import ConfigError
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 SMALL = {
@@ -75,7 +74,7 @@ def load(
     return pipeline.load(
         data_config(source=source, **{**sizes, **keys}),
         objective=objective,
-        noise=Noise(0.15, 3.0, whole_words=False, next_sentence=next_sentence),
+        noise=noise(next_sentence=next_sentence),
         seed=seed,
         process_index=process_index,
         process_count=process_count,

@@ -3,15 +3,13 @@
 import numpy as np
 
 from input_pipeline import pipeline
-from input_pipeline.task import Noise
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 
 def load(source, objective, length, encoder_length=72):
     sizes = dict(batch_size=16, length=length, encoder_length=encoder_length, prefetch=0)
     data = data_config(source=source, **sizes)
-    noise = Noise(0.15, 3.0, whole_words=False, next_sentence=False)
-    return pipeline.load(data, objective=objective, noise=noise, seed=0)
+    return pipeline.load(data, objective=objective, noise=noise(), seed=0)
 
 
 def test_dates():

@@ -6,7 +6,7 @@ from PIL import Image
 from input_pipeline import pipeline
 from input_pipeline.files import images
 from schema import ConfigError
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 
 def picture(seed, *shape):
@@ -220,9 +220,7 @@ def test_through_the_whole_pipeline(directory):
     data = pipeline.load(
         config,
         objective="classify_images",
-        noise_rate=0.15,
-        mean_span=3.0,
-        next_sentence=False,
+        noise=noise(),
         seed=0,
     )
     assert data.image_shape == (6, 6, 3) and data.labels == ("cat", "dog")
