@@ -1,9 +1,19 @@
 """The `data` section of a config."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from schema import Bounds, Count, PositiveInt
+
+# The keys that name the fields of a public data set, by the kind of examples made of them.
+FIELD_KEYS = {
+    "pairs": ("source_language", "target_language"),
+    "documents": ("text_field",),
+    "labelled": ("text_field", "text_pair_field", "label_field"),
+    "images": ("label_field",),
+}
+OPTIONAL = ("text_pair_field",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,3 +55,15 @@ class DataConfig:
     encoder_length: PositiveInt
     # Read ahead
     prefetch: Count
+
+    def problems(self) -> Iterator[str]:
+        if self.source not in ("tfds", "huggingface"):
+            return
+        if not self.kind:
+            yield (
+                f"data.kind is empty; set it for data.source={self.source} "
+                f"to one of: {', '.join(FIELD_KEYS)}"
+            )
+        for key in ("name", "train_split", "eval_split", *FIELD_KEYS.get(self.kind, ())):
+            if not getattr(self, key) and key not in OPTIONAL:
+                yield f"data.{key} is empty; set it for data.source={self.source}"

@@ -13,7 +13,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from input_pipeline import randomness, task
+from input_pipeline import huggingface_source, randomness, task, tfds_source
 from input_pipeline.config import DataConfig
 from input_pipeline.embedded import dates, digits, names, pydoc
 from input_pipeline.objectives import Fields
@@ -46,7 +46,13 @@ def load(
     process_count: int = 1,
 ) -> "Data":
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
-    splits = SOURCES[data.source]()
+    match data.source:
+        case "tfds":
+            splits = tfds_source.load(data)
+        case "huggingface":
+            splits = huggingface_source.load(data)
+        case _:
+            splits = SOURCES[data.source]()
     tokenizer = None if splits.kind == "images" else ByteTokenizer()
     chosen = task.choose(
         objective,

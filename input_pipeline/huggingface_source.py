@@ -1,0 +1,76 @@
+"""Data sets of the Hugging Face hub, or a directory on disk. Needs the extra `huggingface`.
+
+`data.name` is `wmt17`, or `glue:sst2` where the data set has configurations, or a directory: one
+written by `save_to_disk`, or of files that `load_dataset` can read. The hub's files are downloaded
+when first used, with a progress bar; HF_HOME says where to, HF_HUB_OFFLINE=1 forbids it.
+"""
+
+import os
+
+from input_pipeline import fields
+from input_pipeline.config import DataConfig
+from input_pipeline.source import Splits
+from schema import ConfigError
+
+
+def load(data: DataConfig) -> Splits:
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(
+            "data.source=huggingface needs a package: pip install 'backbone[huggingface]'"
+        ) from None
+
+    stored = _stored_splits(data)
+    features = next(iter(stored.values())).features
+    image = features.get("image") if data.kind == "images" else None
+    if image is not None:
+        # As it is in the file: what these bytes mean is the same for every source.
+        stored = stored.cast_column("image", datasets.Image(decode=False))
+
+    def cut(key: str, split: str) -> fields.Cut:
+        lengths = {name: len(records) for name, records in stored.items()}
+        try:
+            parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
+        except ValueError as error:
+            raise ConfigError(
+                f"{key}={split!r} of {data.name}: {error} It has: {', '.join(stored)}"
+            ) from None
+        pieces = [(part.splitname, part.from_, part.to) for part in parts]
+        records = [stored[name].select(range(first, end)) for name, first, end in pieces]
+        return fields.Cut(datasets.concatenate_datasets(records), pieces)
+
+    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
+    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
+    return fields.splits(
+        data,
+        cut("data.train_split", data.train_split),
+        cut("data.eval_split", data.eval_split),
+        features=features,
+        identity=identity,
+        description={"huggingface": data.name, "revision": data.version},
+        image_mode=getattr(image, "mode", None) or "RGB",
+    )
+
+
+def _stored_splits(data: DataConfig):
+    """All splits, as a DatasetDict."""
+    import datasets
+
+    on_disk = os.path.isdir(data.name)
+    name, config = (data.name, None) if on_disk else _name_and_config(data.name)
+    if on_disk and {"dataset_dict.json", "state.json"} & set(os.listdir(data.name)):
+        found = datasets.load_from_disk(data.name)
+        return (
+            datasets.DatasetDict({"train": found}) if isinstance(found, datasets.Dataset) else found
+        )
+    try:
+        return datasets.load_dataset(name, config, revision=data.version or None)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
+
+
+def _name_and_config(name: str) -> tuple[str, str | None]:
+    name, _, config = name.partition(":")
+    return name, config or None
