@@ -57,20 +57,18 @@ def _stored_splits(data: DataConfig):
     """All splits, as a DatasetDict."""
     import datasets
 
-    on_disk = os.path.isdir(data.name)
-    name, config = (data.name, None) if on_disk else _name_and_config(data.name)
-    if on_disk and {"dataset_dict.json", "state.json"} & set(os.listdir(data.name)):
-        found = datasets.load_from_disk(data.name)
-        return (
-            datasets.DatasetDict({"train": found}) if isinstance(found, datasets.Dataset) else found
-        )
+    name, config = data.name, None
+    is_directory = os.path.isdir(name)
+    if not is_directory and ":" in name:
+        name, config = name.split(":", 1)
     try:
-        return datasets.load_dataset(name, config, revision=data.version or None)
-    except (OSError, ValueError, RuntimeError) as error:
+        if is_directory and {"dataset_dict.json", "state.json"} & set(os.listdir(name)):
+            found = datasets.load_from_disk(name)
+        else:
+            found = datasets.load_dataset(name, config, revision=data.version or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
-
-
-def _name_and_config(name: str) -> tuple[str, str | None]:
-    name, _, config = name.partition(":")
-    return name, config or None
+    # What was saved without splits is one.
+    alone = isinstance(found, datasets.Dataset)
+    return datasets.DatasetDict({"train": found}) if alone else found
