@@ -140,11 +140,11 @@ def _text(record: Record, field: str) -> str:
 def _pixels(stored: bytes | Mapping[str, Any], mode: str) -> np.ndarray:
     """[H, W, C] of uint8, from an image file's bytes; Hugging Face keeps these or a path."""
     try:
-        if not isinstance(stored, bytes):
+        if isinstance(stored, Mapping):
             stored = stored["bytes"] or Path(stored["path"]).read_bytes()
         with Image.open(io.BytesIO(stored)) as image:
             pixels = np.asarray(image.convert(mode))
-    except (OSError, SyntaxError) as error:  # which Pillow raises for some broken PNG files
+    except (OSError, SyntaxError, TypeError) as error:  # as Pillow has it, and for no file at all
         raise BadRecordError(f"its image cannot be read: {error}") from None
     return pixels if pixels.ndim == 3 else pixels[..., None]
 

@@ -1,8 +1,8 @@
 """Data sets of the Hugging Face hub, or a directory on disk. Needs the extra `huggingface`.
 
-`data.name` is `wmt17`, or `glue:sst2` where the data set has configurations, or a directory: one
-written by `save_to_disk`, or of files that `load_dataset` can read. The hub's files are downloaded
-when first used, with a progress bar; HF_HOME says where to, HF_HUB_OFFLINE=1 forbids it.
+`data.name` is `stanfordnlp/imdb`, or `nyu-mll/glue:sst2` where the data set has configurations, or
+a directory: one written by `save_to_disk`, or of files that `load_dataset` can read. The hub's
+files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=1 forbids it.
 """
 
 import os
@@ -22,9 +22,11 @@ def load(data: DataConfig) -> Splits:
         ) from None
 
     stored = _stored_splits(data)
+    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
+    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
     features = next(iter(stored.values())).features
-    image = features.get("image") if data.kind == "images" else None
-    if image is not None:
+    image = features.get("image")
+    if isinstance(image, datasets.Image):
         # As it is in the file: what these bytes mean is the same for every source.
         stored = stored.cast_column("image", datasets.Image(decode=False))
 
@@ -40,8 +42,6 @@ def load(data: DataConfig) -> Splits:
         records = [stored[name].select(range(first, end)) for name, first, end in pieces]
         return fields.Cut(datasets.concatenate_datasets(records), pieces)
 
-    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
-    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
     return fields.splits(
         data,
         cut("data.train_split", data.train_split),

@@ -51,6 +51,7 @@ def load(data: DataConfig) -> Splits:
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
         return fields.Cut(records, pieces)
 
+    # A version stands for its content; the sizes tell data sets of one's own apart, too.
     sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]
     return fields.splits(
         data,
@@ -112,11 +113,10 @@ def _refuse_unprepared(data: DataConfig, data_dir: str) -> NoReturn:
         )
     configs = tfds.builder_cls(name).builder_configs
     if config and config not in configs:
-        some = ", ".join(list(configs)[:MOST_LISTED]) + (
-            "." if len(configs) <= MOST_LISTED else "..."
-        )
+        listed = ", ".join(list(configs)[:MOST_LISTED])
+        end = "..." if len(configs) > MOST_LISTED else "."
         raise ConfigError(
-            f"data.name={data.name!r}: {name} has no {config!r} but {some}"
+            f"data.name={data.name!r}: {name} has no {config!r} but {listed}{end}"
             f"{did_you_mean(config, configs)}"
         )
     target = f"{data.name}:{data.version}" if data.version else data.name

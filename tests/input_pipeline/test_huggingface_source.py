@@ -96,6 +96,18 @@ def test_images(datasets, tmp_path, mode, channels):
         np.testing.assert_array_equal(example["image"], expected, strict=True)
 
 
+@pytest.mark.parametrize("stored", [{"bytes": b"no image", "path": None}, None])
+def test_an_image_that_cannot_be_read_is_named(datasets, tmp_path, stored):
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=1)}
+    )
+    records = [{"image": stored, "label": 0}] * 2
+    datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "images")
+    splits = load(tmp_path / "images", "images", train_split="train[:1]", eval_split="train[1:]")
+    with pytest.raises(BadRecordError, match="record 0: its image cannot be read"):
+        _ = splits.train[0]
+
+
 def test_a_directory_of_files(datasets, tmp_path):
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')

@@ -1,6 +1,5 @@
-"""Data sets prepared here with TFDS's own builders, read back as a run would read them."""
+"""Data sets that TFDS prepares here, read back as a run would read them."""
 
-import io
 import json
 import subprocess
 import sys
@@ -8,76 +7,12 @@ import sys
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from PIL import Image
 
 from input_pipeline import pipeline, tfds_source
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
+from tests.input_pipeline.tfds_builders import TinyImages, TinyPairs, TinyReviews
 from tests.tiny import data_config
-
-SIZES = {"train": 20, "validation": 5}
-
-
-class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    VERSION = tfds.core.Version("1.2.0")
-
-    def _info(self):
-        return tfds.core.DatasetInfo(builder=self, features=self.FEATURES)
-
-    def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(size) for split, size in SIZES.items()}
-
-    def _generate_examples(self, size):
-        for number in range(size):
-            yield number, self.record(number)
-
-
-class TinyPairs(_Builder):
-    FEATURES = tfds.features.Translation(languages=("de", "en"))
-
-    def record(self, number):
-        return {"de": f"Größe {number}", "en": f"size {number}"}
-
-
-class TinyReviews(_Builder):
-    FEATURES = tfds.features.FeaturesDict(
-        {
-            "sentence": tfds.features.Text(),
-            "reply": tfds.features.Text(),
-            "label": tfds.features.ClassLabel(names=["bad", "good"]),
-            "stars": np.int64,
-        }
-    )
-
-    def record(self, number):
-        return {
-            "sentence": b"\xff" if number == 19 else f"film {number}",
-            "reply": f"no, film {number + 1}",
-            "label": -1 if number == 18 else number % 2,
-            "stars": number,
-        }
-
-
-class TinyImages(_Builder):
-    BUILDER_CONFIGS = [  # noqa: RUF012
-        tfds.core.BuilderConfig(name="grey", description="one channel"),
-        tfds.core.BuilderConfig(name="colour", description="three channels"),
-    ]
-
-    @property
-    def FEATURES(self):  # noqa: N802
-        channels = {"grey": 1, "colour": 3}[self.builder_config.name]
-        image = tfds.features.Image(shape=(None, None, channels))
-        return tfds.features.FeaturesDict(
-            {"image": image, "label": tfds.features.ClassLabel(num_classes=20)}
-        )
-
-    def record(self, number):
-        # A file, as most data sets have it: an array would be encoded with TensorFlow. It is
-        # always grey, as some images of a coloured data set are.
-        file = io.BytesIO()
-        Image.fromarray(np.full((4, 6), number, np.uint8)).save(file, "PNG")
-        return {"image": file.getvalue(), "label": number}
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +20,9 @@ def prepared(tmp_path_factory):
     """The directory in which all of the above has been prepared."""
     directory = tmp_path_factory.mktemp("tfds")
     tfds.disable_progress_bar()
-    builders = [TinyPairs, TinyReviews]
-    made = [cls(data_dir=directory, file_format="array_record") for cls in builders]
-    for config in ("grey", "colour"):
-        made.append(TinyImages(config=config, data_dir=directory, file_format="array_record"))
-    for builder in made:
+    where = dict(data_dir=directory, file_format="array_record")
+    images = [TinyImages(config=config, **where) for config in ("grey", "colour")]
+    for builder in (TinyPairs(**where), TinyReviews(**where), *images):
         builder.download_and_prepare()
     return directory
 
@@ -213,7 +146,7 @@ def test_a_broken_record_is_named_with_the_reason():
     ]
 
 
-def test_a_field_that_is_not_text_is_named():
+def test_a_field_of_another_type_is_named():
     with pytest.raises(BadRecordError, match="stars is of type int, not text"):
         _ = load("tiny_reviews", "documents", text_field="stars").train[0]
 
@@ -288,3 +221,7 @@ def test_files_that_cannot_be_read_in_any_order_are_refused_with_the_conversion(
         "where TensorFlow is installed (pip install tensorflow): tfds convert_format "
         f"--out_file_format=array_record --dataset_version_dir={directory}"
     )
+    # The conversion puts the new files beside the old ones, which stay the first choice.
+    info = {**info, "fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+    assert len(pairs().train) == 20
