@@ -86,7 +86,7 @@ def get_config(arg=None):
             # labelled_text_files | image_files | text_to_text_files. Or tfds | huggingface.
             source="dates",
             path="",  # your own files: a file, a directory or a glob
-            name="",  # tfds and huggingface: the data set, such as wmt17_translate/de-en
+            name="",  # tfds: such as wmt17_translate/de-en; huggingface: nyu-mll/glue:sst2
             version="",  # tfds: such as 1.0.0; huggingface: a revision; "": the newest at hand
             kind="",  # tfds and huggingface: pairs | documents | labelled | images
             train_split="train",

@@ -18,6 +18,15 @@ IMAGE_KEYS = (
     "mixup",
 )
 
+# The keys that name the fields of a public data set, by the kind of examples made of them.
+FIELD_KEYS = {
+    "pairs": ("source_language", "target_language"),
+    "documents": ("text_field",),
+    "labelled": ("text_field", "text_pair_field", "label_field"),
+    "images": ("label_field",),
+}
+OPTIONAL = ("text_pair_field",)
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -79,3 +88,22 @@ class DataConfig:
                 f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "
                 "are two ways to crop an image; set one of them to 0"
             )
+        if self.source in ("tfds", "huggingface"):
+            yield from self._missing_names()
+        if self.packing and self.buckets:
+            yield "data.packing=True and data.buckets are two ways to save padding; choose one"
+        if self.mixture and self.buckets:
+            yield (
+                "data.buckets sorts batches by length, so data.mixture could not keep its "
+                "proportions; set data.buckets=(), or mix with data.packing=True"
+            )
+
+    def _missing_names(self) -> Iterator[str]:
+        if not self.kind:
+            yield (
+                f"data.kind is empty; set it for data.source={self.source} "
+                f"to one of: {', '.join(FIELD_KEYS)}"
+            )
+        for key in ("name", "train_split", "eval_split", *FIELD_KEYS.get(self.kind, ())):
+            if not getattr(self, key) and key not in OPTIONAL:
+                yield f"data.{key} is empty; set it for data.source={self.source}"

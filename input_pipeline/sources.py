@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 
+from input_pipeline import huggingface_source, tfds_source
 from input_pipeline.config import DataConfig
 from input_pipeline.embedded import dates, digits, names, pydoc
 from input_pipeline.files import images, labelled_text, text, text_to_text, translation
@@ -23,6 +24,8 @@ FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = 
     "labelled_text_files": labelled_text.load,
     "image_files": images.load,
     "text_to_text_files": text_to_text.load,
+    "tfds": tfds_source.load,
+    "huggingface": huggingface_source.load,
 }
 BY_NAME = ("tfds", "huggingface")  # sources that look up data.name, where others read data.path
 

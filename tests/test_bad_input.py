@@ -169,6 +169,24 @@ AT_THE_DOOR = [
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 0},
         "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
     ),
+    # Public data sets
+    ({"data.source": "tfds", "data.kind": "documents"}, "data.name is empty; set it for data.so"),
+    (
+        {"data.source": "huggingface", "data.name": "lm1b"},
+        "data.kind is empty; set it for data.source=huggingface to one of: pairs, documents, label",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "wmt17_translate/de-en", "data.kind": "pairs"},
+        "data.source_language is empty",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "c", "data.kind": "images", "data.label_field": ""},
+        "data.label_field is empty",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "c", "data.kind": "documents", "data.eval_split": ""},
+        "data.eval_split is empty",
+    ),
     # Images
     ({"data.flip": True}, "data.flip=True is for images, but task.objective=seq2seq reads text"),
     ({"data.image_mean": (0.5,)}, "data.image_mean=(0.5,) is for images"),

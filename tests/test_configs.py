@@ -5,10 +5,13 @@ from pathlib import Path
 
 import ml_collections
 import pytest
+import tensorflow_datasets as tfds
 
 import experiment
 from configs import default
 from configs.architectures import ARCHITECTURES
+from input_pipeline import tfds_source
+from input_pipeline.config import FIELD_KEYS
 from schema import ConfigError
 
 NAMES = sorted(
@@ -24,7 +27,8 @@ def get_config(name, arg=None):
 
 def suits(name, architecture):
     """Whether the experiment's objective can train such a family on such an input."""
-    model, objective = ARCHITECTURES[architecture](), get_config(name).task.objective
+    objective = get_config(name, architecture).task.objective
+    model = ARCHITECTURES[architecture]()
     takes_images = objective == "classify_images"
     return (
         model["family"] in experiment.FAMILIES_FOR[objective]
@@ -45,6 +49,11 @@ def paths(config, prefix=""):
 
 def test_the_embedded_experiments_are_all_there():
     assert set(NAMES) >= {"default", "dates", "pydoc", "langid", "langid_mlm", "digits"}
+
+
+def test_the_objective_on_c4_follows_the_architecture():
+    objectives = {arch: get_config("c4", arch).task.objective for arch in ("", "t5_small", "gpt2")}
+    assert objectives == {"": "causal_lm", "t5_small": "span_corruption", "gpt2": "causal_lm"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,3 +91,25 @@ def test_every_objective_that_is_configured_has_an_architecture():
     """Otherwise the tests above would say nothing about it."""
     for name in NAMES:
         assert any(suits(name, architecture) for architecture in ARCHITECTURES), name
+
+
+FROM_TFDS = [name for name in NAMES if get_config(name).data.source == "tfds"]
+
+
+@pytest.mark.parametrize("name", FROM_TFDS)
+def test_a_data_set_of_tfds_has_the_fields_that_the_config_names(name, tmp_path):
+    """By the code of TFDS: the splits are known only once a data set is prepared."""
+    data = get_config(name).data
+    assert data.name.partition("/")[0] in tfds_source.known_builders()
+    features = tfds.builder(data.name, data_dir=tmp_path).info.features
+    fields = [data[key] for key in FIELD_KEYS[data.kind] if data[key]]
+    fields += ["image"] if data.kind == "images" else []
+    assert set(fields) <= set(features.keys())
+    if data.kind in ("labelled", "images"):
+        assert isinstance(features[data.label_field], tfds.features.ClassLabel)
+
+
+@pytest.mark.parametrize("name", FROM_TFDS)
+def test_the_header_says_how_to_prepare_the_data_set(name):
+    header = importlib.import_module(f"configs.{name}").__doc__
+    assert f"tfds build {get_config(name).data.name} --file_format=array_record" in header

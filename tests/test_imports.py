@@ -13,8 +13,8 @@ ALLOWED = {
     "schema.py": set(),
     "configs": {"ml_collections"},
     "input_pipeline": {
-        "schema", "numpy", "grain", "tensorflow_datasets", "tokenizers", "babel", "sklearn",
-        "absl", "PIL", "tqdm",
+        "schema", "numpy", "grain", "tensorflow_datasets", "datasets", "tokenizers", "babel",
+        "sklearn", "absl", "PIL", "tqdm",
     },
     "model": {"schema", "jax", "flax", "numpy"},
     "training": {

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from input_pipeline.config import DataConfig
-from input_pipeline.files.pixels import squared
+from input_pipeline.pixels import squared
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError
 

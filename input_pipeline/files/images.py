@@ -16,7 +16,7 @@ from PIL import Image
 from input_pipeline.config import DataConfig
 from input_pipeline.files import idx
 from input_pipeline.files.checking import check, in_threads
-from input_pipeline.files.pixels import Form, form_of, read
+from input_pipeline.pixels import Form, form_of, read
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError, did_you_mean
 

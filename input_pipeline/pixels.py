@@ -1,6 +1,7 @@
-"""One image file becomes one array, of the form that all images of the data set have."""
+"""An image file becomes an array, of the form that all images of the data set have."""
 
 import dataclasses
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
 
+File = Path | bytes  # where an image is, or what is there
+
 
 @dataclasses.dataclass(frozen=True)
 class Form:
@@ -19,12 +22,12 @@ class Form:
     resize: bool  # whether an image of another size is made to fit, or refused
 
 
-def form_of(paths: Iterable[Path], image_size: int) -> Form:
+def form_of(files: Iterable[File], image_size: int) -> Form:
     """What the first image that can be read decides: grey or colour, and the size if it is 0."""
     first_fault = None
-    for path in paths:
+    for file in files:
         try:
-            image = _opened(path)
+            image = _opened(file)
         except BadRecordError as fault:
             first_fault = first_fault or fault
             continue
@@ -33,19 +36,19 @@ def form_of(paths: Iterable[Path], image_size: int) -> Form:
             return Form(mode, image_size, resize=True)
         if image.width != image.height:
             raise ConfigError(
-                f"{path} has {image.width}x{image.height} pixels, which is no square; "
+                f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
                 "set data.image_size to resize and crop all images to one"
             )
         return Form(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
 
 
-def read(path: Path, form: Form) -> np.ndarray:
+def read(file: File, form: Form) -> np.ndarray:
     """uint8 [H, W, C]. Transparency is dropped."""
-    image = _opened(path)
+    image = _opened(file)
     if not form.resize and image.size != (form.size, form.size):
         raise BadRecordError(
-            f"{path} has {image.width}x{image.height} pixels, unlike the first image's "
+            f"{_name(file)} has {image.width}x{image.height} pixels, unlike the first image's "
             f"{form.size}x{form.size}; set data.image_size={form.size} to resize and crop all"
         )
     if image.mode == "P":
@@ -59,16 +62,21 @@ def squared(image: Image.Image, size: int) -> np.ndarray:
     return pixels.reshape(size, size, -1)
 
 
-def _opened(path: Path) -> Image.Image:
+def _name(file: File) -> str:
+    return "its image" if isinstance(file, bytes) else str(file)
+
+
+def _opened(file: File) -> Image.Image:
     try:
-        with Image.open(path) as image:
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             image.load()
     except UnidentifiedImageError:
-        raise BadRecordError(f"{path} is not an image") from None
+        raise BadRecordError(f"{_name(file)} is not an image") from None
     except Exception as error:  # whatever the decoder of a format may raise
-        raise BadRecordError(f"{path} cannot be decoded: {error}") from error
+        raise BadRecordError(f"{_name(file)} cannot be decoded: {error}") from error
     if image.mode.startswith(("I", "F")):
         raise BadRecordError(
-            f"{path} has more than 8 bits in a pixel's channel (mode {image.mode}); save it with 8"
+            f"{_name(file)} has more than 8 bits in a pixel's channel (mode {image.mode}); "
+            "save it with 8"
         )
     return image

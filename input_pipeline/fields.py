@@ -1,0 +1,180 @@
+"""Examples out of the records of a public data set: which of its fields become what.
+
+TFDS and Hugging Face find and store records in their own ways; what is in a record, and what may
+be wrong with it, is the same for both.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from input_pipeline.config import FIELD_KEYS, DataConfig
+from input_pipeline.pixels import Form, form_of, read
+from input_pipeline.source import BadRecordError, Example, Splits, content_digest
+from schema import ConfigError, did_you_mean
+
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The records that a config's split stands for, and where they lie."""
+
+    records: Sequence[Record]
+    pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
+
+
+def splits(
+    data: DataConfig,
+    train: Cut,
+    held_out: Cut,
+    *,
+    features: Mapping[str, Any],
+    identity: Sequence[str],
+    description: Mapping[str, Any],
+) -> Splits:
+    """`identity` tells this data set from any other, without its records being read."""
+    _refuse_overlap(data, train, held_out)
+    if train.records:
+        _refuse_unknown_fields(data, train.records[0])
+    labels = _labels(data, features) if data.kind in ("labelled", "images") else ()
+    form = None
+    if data.kind == "images":
+        form = form_of((_file(record) for record in train.records), data.image_size)
+    cuts = {data.train_split: train, data.eval_split: held_out}
+    examples = {
+        split: _Examples(cut.records, data, split, labels, form) for split, cut in cuts.items()
+    }
+    chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
+    return Splits(
+        data.kind,
+        train=examples[data.train_split],
+        evals={data.eval_split: examples[data.eval_split]},
+        labels=labels,
+        description=description,
+        digest=content_digest(
+            [*identity, data.kind, *chosen, repr(form), repr(train.pieces), repr(held_out.pieces)]
+        ),
+        text_pairs=data.kind == "labelled" and bool(data.text_pair_field),
+    )
+
+
+class _Examples(Sequence[Example]):
+    """The records of one split, made into examples when asked for."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        data: DataConfig,
+        split: str,
+        labels: tuple[str, ...],
+        form: Form | None,
+    ):
+        self._records, self._data, self._split = records, data, split
+        self._labels, self._form = labels, form
+
+    def __len__(self):
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        try:
+            return self._example(self._records[int(index)])
+        except BadRecordError as error:
+            where = f"{self._data.name}, split {self._split}, record {index}"
+            raise BadRecordError(f"{where}: {error}") from None
+
+    def _example(self, record: Record) -> Example:
+        data = self._data
+        match data.kind:
+            case "pairs":
+                texts = _texts_of_pair(record)
+                return {
+                    "source": _text(texts, data.source_language),
+                    "target": _text(texts, data.target_language),
+                }
+            case "documents":
+                return {"text": _text(record, data.text_field)}
+            case "labelled":
+                pair = data.text_pair_field
+                return {
+                    "text": _text(record, data.text_field),
+                    **({"text_pair": _text(record, pair)} if pair else {}),
+                    "label": self._label(record),
+                }
+            case "images":
+                return {
+                    "image": read(_file(record), self._form),
+                    "label": self._label(record),
+                }
+
+    def _label(self, record: Record) -> int:
+        label = int(record[self._data.label_field])
+        if label == -1:
+            raise BadRecordError("its label is -1: this split comes without; choose another")
+        if not 0 <= label < len(self._labels):
+            raise BadRecordError(f"its label is {label}, but there are {len(self._labels)} labels")
+        return label
+
+
+def _texts_of_pair(record: Record) -> Mapping[str, Any]:
+    """A translation is the whole record in TFDS, and a field of it at Hugging Face."""
+    return record.get("translation", record)
+
+
+def _text(record: Record, field: str) -> str:
+    value = record[field]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"{field} is not UTF-8 at byte {error.start}") from None
+    if not isinstance(value, str):
+        raise BadRecordError(f"{field} is of type {type(value).__name__}, not text")
+    return value
+
+
+def _file(record: Record) -> bytes:
+    """An image as it is in its file; Hugging Face keeps the bytes or a path."""
+    stored = record["image"]
+    if isinstance(stored, Mapping):
+        stored = stored["bytes"] or Path(stored["path"]).read_bytes()
+    return stored
+
+
+def _labels(data: DataConfig, features: Mapping[str, Any]) -> tuple[str, ...]:
+    names = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
+    if names is None:
+        raise ConfigError(
+            f"data.label_field={data.label_field!r} of {data.name} is not a class label, "
+            "a number with a list of names"
+        )
+    return tuple(names)
+
+
+def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:
+    fields = _texts_of_pair(record) if data.kind == "pairs" else record
+    asked = {f"data.{key}": getattr(data, key) for key in FIELD_KEYS[data.kind]}
+    if data.kind == "images":
+        asked["data.kind"] = "image"
+    problems = [
+        f"{key}: {data.name} has no field {field!r} but {', '.join(map(repr, fields))}."
+        f"{did_you_mean(field, fields)}"
+        for key, field in asked.items()
+        if field and field not in fields
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refuse_overlap(data: DataConfig, train: Cut, held_out: Cut) -> None:
+    for place, first, end in train.pieces:
+        for other_place, other_first, other_end in held_out.pieces:
+            if place == other_place and max(first, other_first) < min(end, other_end):
+                raise ConfigError(
+                    f"data.train_split={data.train_split!r} and data.eval_split="
+                    f"{data.eval_split!r} of {data.name} share records; cut them apart, "
+                    "as in 'train[:99%]' and 'train[99%:]'"
+                )

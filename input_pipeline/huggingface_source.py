@@ -1,0 +1,73 @@
+"""Data sets of the Hugging Face hub, or a directory on disk. Needs the extra `huggingface`.
+
+`data.name` is `stanfordnlp/imdb`, or `nyu-mll/glue:sst2` where the data set has configurations, or
+a directory: one written by `save_to_disk`, or of files that `load_dataset` can read. The hub's
+files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=1 forbids it.
+"""
+
+import os
+
+from input_pipeline import fields
+from input_pipeline.config import DataConfig
+from input_pipeline.source import Splits
+from schema import ConfigError
+
+
+def load(data: DataConfig) -> Splits:
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(
+            "data.source=huggingface needs a package: pip install 'backbone[huggingface]'"
+        ) from None
+
+    stored = _stored_splits(data)
+    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
+    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
+    features = next(iter(stored.values())).features
+    image = features.get("image")
+    if isinstance(image, datasets.Image):
+        # As it is in the file: what these bytes mean is the same for every source.
+        stored = stored.cast_column("image", datasets.Image(decode=False))
+
+    def cut(key: str, split: str) -> fields.Cut:
+        lengths = {name: len(records) for name, records in stored.items()}
+        try:
+            parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
+        except ValueError as error:
+            raise ConfigError(
+                f"{key}={split!r} of {data.name}: {error} It has: {', '.join(stored)}"
+            ) from None
+        pieces = [(part.splitname, part.from_, part.to) for part in parts]
+        records = [stored[name].select(range(first, end)) for name, first, end in pieces]
+        return fields.Cut(datasets.concatenate_datasets(records), pieces)
+
+    return fields.splits(
+        data,
+        cut("data.train_split", data.train_split),
+        cut("data.eval_split", data.eval_split),
+        features=features,
+        identity=identity,
+        description={"huggingface": data.name, "revision": data.version},
+    )
+
+
+def _stored_splits(data: DataConfig):
+    """All splits, as a DatasetDict."""
+    import datasets
+
+    name, config = data.name, None
+    is_directory = os.path.isdir(name)
+    if not is_directory and ":" in name:
+        name, config = name.split(":", 1)
+    try:
+        if is_directory and {"dataset_dict.json", "state.json"} & set(os.listdir(name)):
+            found = datasets.load_from_disk(name)
+        else:
+            found = datasets.load_dataset(name, config, revision=data.version or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
+    # What was saved without splits is one.
+    alone = isinstance(found, datasets.Dataset)
+    return datasets.DatasetDict({"train": found}) if alone else found

@@ -1,0 +1,227 @@
+"""Data sets that TFDS prepares here, read back as a run would read them."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from input_pipeline import pipeline, tfds_source
+from input_pipeline.source import BadRecordError
+from schema import ConfigError
+from tests.input_pipeline.tfds_builders import TinyImages, TinyPairs, TinyReviews
+from tests.tiny import data_config
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The directory in which all of the above has been prepared."""
+    directory = tmp_path_factory.mktemp("tfds")
+    tfds.disable_progress_bar()
+    where = dict(data_dir=directory, file_format="array_record")
+    images = [TinyImages(config=config, **where) for config in ("grey", "colour")]
+    for builder in (TinyPairs(**where), TinyReviews(**where), *images):
+        builder.download_and_prepare()
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def data_dir(prepared, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(prepared))
+
+
+def load(name, kind, **changes):
+    return tfds_source.load(data_config(source="tfds", name=name, kind=kind, **changes))
+
+
+def pairs(**changes):
+    return load("tiny_pairs", "pairs", **{**ENGLISH_TO_GERMAN, **changes})
+
+
+def reviews(**changes):
+    return load("tiny_reviews", "labelled", **{"text_field": "sentence", **changes})
+
+
+ENGLISH_TO_GERMAN = {"source_language": "en", "target_language": "de"}
+
+
+def test_pairs_go_from_the_one_language_to_the_other():
+    splits = pairs()
+    assert (splits.kind, len(splits.train), list(splits.evals)) == ("pairs", 20, ["validation"])
+    numbers = {int(example["source"].removeprefix("size ")) for example in splits.train}
+    assert numbers == set(range(20))
+    for example in splits.train:
+        assert example["target"] == example["source"].replace("size", "Größe")
+
+
+def test_documents_are_one_field():
+    splits = load("tiny_reviews", "documents", text_field="reply")
+    assert {e["text"] for e in splits.evals["validation"]} == {f"no, film {n}" for n in range(1, 6)}
+    assert splits.labels == ()
+
+
+def test_labelled_text_has_a_second_text_only_if_asked():
+    one, two = reviews(), reviews(text_pair_field="reply")
+    assert one.labels == ("bad", "good")
+    for single, double in zip(one.evals["validation"], two.evals["validation"], strict=True):
+        number = int(single["text"].removeprefix("film "))
+        assert single == {"text": f"film {number}", "label": number % 2}
+        assert double == {**single, "text_pair": f"no, film {number + 1}"}
+
+
+@pytest.mark.parametrize(("config", "channels"), [("grey", 1), ("colour", 3)])
+def test_images_have_the_channels_of_the_data_set(config, channels):
+    splits = load(f"tiny_images/{config}", "images")
+    assert splits.labels == tuple(str(n) for n in range(20))
+    for example in splits.train:
+        expected = np.full((4, 6, channels), example["label"], np.uint8)
+        np.testing.assert_array_equal(example["image"], expected, strict=True)
+
+
+def test_splits_are_cut_as_tfds_cuts_them():
+    cut = pairs(train_split="train[:75%]+validation", eval_split="train[-5:]")
+    whole = list(pairs().train)
+    assert list(cut.train)[:15] == whole[:15]
+    assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, whole[15:])
+
+
+def test_the_pipeline_batches_them():
+    data = data_config(
+        source="tfds", name="tiny_pairs", kind="pairs", **ENGLISH_TO_GERMAN, batch_size=4, length=32
+    )
+    task = dict(objective="seq2seq", noise_rate=0.15, mean_span=3.0, next_sentence=False)
+    loaded = pipeline.load(data, seed=0, **task)
+    assert loaded.train_batch(0)["targets"].shape == (4, 32)
+    assert loaded.description["tfds"] == "tiny_pairs/1.2.0"
+
+
+def test_reading_takes_no_tensorflow_and_no_jax():
+    code = f"""
+import sys
+from configs import default
+from input_pipeline import tfds_source
+from input_pipeline.config import DataConfig
+keys = dict(source="tfds", name="tiny_pairs", kind="pairs", **{ENGLISH_TO_GERMAN})
+data = DataConfig(**{{**default.get_config().data.to_dict(), **keys}})
+print(tfds_source.load(data).train[0]["source"])
+assert not {{"tensorflow", "jax"}} & set(sys.modules)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout[:5]) == (0, "size "), ended.stderr
+
+
+def test_the_digest_follows_the_examples():
+    whole = pairs().digest
+    assert whole == pairs(version="1.2.0").digest
+    others = [
+        pairs(train_split="train[:50%]").digest,
+        pairs(eval_split="validation[:3]").digest,
+        pairs(source_language="de", target_language="en").digest,
+        load("tiny_reviews", "documents", text_field="sentence").digest,
+        load("tiny_reviews", "documents", text_field="reply").digest,
+    ]
+    assert len({whole, *others}) == 6
+
+
+def failing(splits):
+    """What is said of each example that cannot be used."""
+    for index in range(len(splits.train)):
+        try:
+            splits.train[index]
+        except BadRecordError as error:
+            yield index, str(error)
+
+
+def test_a_broken_record_is_named_with_the_reason():
+    found = dict(failing(reviews()))
+    assert len(found) == 2
+    for index, message in found.items():
+        assert message.startswith(f"tiny_reviews, split train, record {index}: ")
+    reasons = sorted(message.split(": ", 1)[1] for message in found.values())
+    assert reasons == [
+        "its label is -1: this split comes without; choose another",
+        "sentence is not UTF-8 at byte 0",
+    ]
+
+
+def test_a_field_of_another_type_is_named():
+    with pytest.raises(BadRecordError, match="stars is of type int, not text"):
+        _ = load("tiny_reviews", "documents", text_field="stars").train[0]
+
+
+def refusal(load, *args, **changes):
+    with pytest.raises(ConfigError) as refused:
+        load(*args, **changes)
+    message = str(refused.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def test_a_wrong_field_is_refused_with_the_right_ones():
+    message = refusal(reviews, text_field="sentense")
+    assert message == (
+        "data.text_field: tiny_reviews has no field 'sentense' but 'label', 'reply', 'sentence', "
+        "'stars'. Did you mean 'sentence'?"
+    )
+    assert "data.target_language: tiny_pairs has no field 'fr'" in refusal(
+        pairs, target_language="fr"
+    )
+    assert "tiny_reviews has no field 'image'" in refusal(load, "tiny_reviews", "images")
+    assert "'stars' of tiny_reviews is not a class label" in refusal(reviews, label_field="stars")
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are():
+    assert "It has: train, validation" in refusal(pairs, eval_split="dev")
+    assert "data.train_split='train[:'" in refusal(pairs, train_split="train[:")
+
+
+@pytest.mark.parametrize(
+    "eval_split", ["train", "train[:1]", "train[19:]", "validation+train[5:6]"]
+)
+def test_a_record_cannot_be_in_both_splits(eval_split):
+    assert "share records" in refusal(pairs, eval_split=eval_split)
+
+
+def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepared):
+    for name in ("wmt17_translate/de-en", "cifar10"):
+        assert refusal(load, name, "documents") == (
+            f"{name} is not prepared in {prepared}; do so once, where TensorFlow is installed "
+            f"(pip install tensorflow): tfds build {name} --file_format=array_record "
+            f"--data_dir={prepared}"
+        )
+    assert "tfds build glue/sst2:2.0.0 " in refusal(load, "glue/sst2", "documents", version="2.0.0")
+
+
+def test_a_name_that_tfds_does_not_know_is_refused_with_the_nearest():
+    assert "Did you mean 'wmt17_translate'?" in refusal(load, "wmt17_translat", "documents")
+    assert refusal(load, "wmt17_translate/en-de", "documents").endswith(
+        "wmt17_translate has no 'en-de' but cs-en, de-en, fi-en, lv-en, ru-en, tr-en, zh-en."
+    )
+    assert refusal(load, "wikipedia/20230601de", "documents").endswith(
+        "... Did you mean '20230601.de'?"
+    )
+    assert "Parsing builder name string" in refusal(load, "wmt17/de/en", "documents")
+    assert "Invalid version" in refusal(pairs, version="newest")
+
+
+def test_files_that_cannot_be_read_in_any_order_are_refused_with_the_conversion(
+    prepared, tmp_path, monkeypatch
+):
+    directory = tmp_path / "tiny_pairs" / "1.2.0"
+    directory.mkdir(parents=True)
+    for file in (prepared / "tiny_pairs" / "1.2.0").iterdir():
+        (directory / file.name).write_bytes(file.read_bytes())
+    info = json.loads((directory / "dataset_info.json").read_text())
+    (directory / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    assert refusal(pairs) == (
+        f"{directory} holds tfrecord files, which cannot be read in any order; convert them once, "
+        "where TensorFlow is installed (pip install tensorflow): tfds convert_format "
+        f"--out_file_format=array_record --dataset_version_dir={directory}"
+    )
+    # The conversion puts the new files beside the old ones, which stay the first choice.
+    info = {**info, "fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+    assert len(pairs().train) == 20
