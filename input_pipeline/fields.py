@@ -33,6 +33,7 @@ def splits(
     features: Mapping[str, Any],
     identity: Sequence[str],
     description: Mapping[str, Any],
+    image_mode: str | None = None,
 ) -> Splits:
     """`identity` tells this data set from any other, without its records being read."""
     _refuse_overlap(data, train, held_out)
@@ -41,7 +42,7 @@ def splits(
     labels = _labels(data, features) if data.kind in ("labelled", "images") else ()
     form = None
     if data.kind == "images":
-        form = form_of((_file(record) for record in train.records), data.image_size)
+        form = form_of(map(_file, train.records), data.image_size, image_mode)
     cuts = {data.train_split: train, data.eval_split: held_out}
     examples = {
         split: _Examples(cut.records, data, split, labels, form) for split, cut in cuts.items()
@@ -141,6 +142,8 @@ def _file(record: Record) -> bytes:
     stored = record["image"]
     if isinstance(stored, Mapping):
         stored = stored["bytes"] or Path(stored["path"]).read_bytes()
+    if not isinstance(stored, bytes):
+        raise BadRecordError("its image is missing")
     return stored
 
 

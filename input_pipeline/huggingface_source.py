@@ -49,6 +49,7 @@ def load(data: DataConfig) -> Splits:
         features=features,
         identity=identity,
         description={"huggingface": data.name, "revision": data.version},
+        image_mode=getattr(image, "mode", None),
     )
 
 

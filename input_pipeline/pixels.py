@@ -22,8 +22,8 @@ class Form:
     resize: bool  # whether an image of another size is made to fit, or refused
 
 
-def form_of(files: Iterable[File], image_size: int) -> Form:
-    """What the first image that can be read decides: grey or colour, and the size if it is 0."""
+def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> Form:
+    """What is not given is as in the first image that can be read."""
     first_fault = None
     for file in files:
         try:
@@ -31,7 +31,7 @@ def form_of(files: Iterable[File], image_size: int) -> Form:
         except BadRecordError as fault:
             first_fault = first_fault or fault
             continue
-        mode = "L" if image.mode in ("L", "1") else "RGB"
+        mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
         if image_size:
             return Form(mode, image_size, resize=True)
         if image.width != image.height:

@@ -59,6 +59,9 @@ def load(data: DataConfig) -> Splits:
         features=info.features,
         identity=[info.full_name, *sizes],
         description={"tfds": info.full_name},
+        image_mode=("L" if info.features["image"].shape[-1] == 1 else "RGB")
+        if has_images
+        else None,
     )
 
 

@@ -12,7 +12,7 @@ from input_pipeline import pipeline, tfds_source
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
 from tests.input_pipeline.tfds_builders import TinyImages, TinyPairs, TinyReviews
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_images_have_the_channels_of_the_data_set(config, channels):
     splits = load(f"tiny_images/{config}", "images")
     assert splits.labels == tuple(str(n) for n in range(20))
     for example in splits.train:
-        expected = np.full((4, 6, channels), example["label"], np.uint8)
+        expected = np.full((5, 5, channels), example["label"], np.uint8)
         np.testing.assert_array_equal(example["image"], expected, strict=True)
 
 
@@ -87,14 +87,19 @@ def test_splits_are_cut_as_tfds_cuts_them():
     assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, whole[15:])
 
 
-def test_the_pipeline_batches_them():
+def test_the_pipeline_batches_them(tmp_path):
     data = data_config(
-        source="tfds", name="tiny_pairs", kind="pairs", **ENGLISH_TO_GERMAN, batch_size=4, length=32
+        source="tfds",
+        name="tiny_pairs",
+        kind="pairs",
+        **ENGLISH_TO_GERMAN,
+        batch_size=4,
+        length=32,
+        cache_dir=str(tmp_path),
     )
-    task = dict(objective="seq2seq", noise_rate=0.15, mean_span=3.0, next_sentence=False)
-    loaded = pipeline.load(data, seed=0, **task)
+    loaded = pipeline.load(data, objective="seq2seq", noise=noise(), seed=0)
     assert loaded.train_batch(0)["targets"].shape == (4, 32)
-    assert loaded.description["tfds"] == "tiny_pairs/1.2.0"
+    assert loaded.description["contents"][""]["tfds"] == "tiny_pairs/1.2.0"
 
 
 def test_reading_takes_no_tensorflow_and_no_jax():

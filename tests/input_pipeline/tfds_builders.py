@@ -67,5 +67,5 @@ class TinyImages(_Builder):
         # A file, as most data sets have it: an array would be encoded with TensorFlow. It is
         # always grey, as some images of a coloured data set are.
         file = io.BytesIO()
-        Image.fromarray(np.full((4, 6), number, np.uint8)).save(file, "PNG")
+        Image.fromarray(np.full((5, 5), number, np.uint8)).save(file, "PNG")
         return {"image": file.getvalue(), "label": number}
