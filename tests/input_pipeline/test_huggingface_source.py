@@ -76,7 +76,7 @@ def test_labelled_text_and_a_split_of_its_own(reviews):
         _ = held_out[2]
 
 
-@pytest.mark.parametrize(("mode", "channels"), [(None, 3), ("L", 1)])
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), (None, 1)])
 def test_images(datasets, tmp_path, mode, channels):
     (tmp_path / "2.png").write_bytes(png(2))
     stored = [{"bytes": png(n), "path": None} for n in range(2)]
@@ -106,7 +106,7 @@ def test_an_image_that_cannot_be_read_is_named(datasets, tmp_path, stored):
     records = [{"image": image, "label": 0} for image in (good, stored, good)]
     datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "images")
     splits = load(tmp_path / "images", "images", train_split="train[:2]", eval_split="train[2:]")
-    with pytest.raises(BadRecordError, match="record 1: its image is (not an image|missing)"):
+    with pytest.raises(BadRecordError, match=r"record 1: its image is (not an image|missing)"):
         _ = splits.train[1]
 
 
