@@ -198,7 +198,7 @@ def _masked(
     count = max(1, round(len(maskable) * noise_rate))
     chosen = rng.permutation(maskable)[:count]
     inputs, fate = tokens.copy(), rng.random(len(chosen))
-    anything = rng.integers(tokenizer.text_ids.start, tokenizer.text_ids.stop, len(chosen))
+    anything = tokenizer.text_ids[rng.integers(0, len(tokenizer.text_ids), len(chosen))]
     inputs[chosen] = np.where(
         fate < 0.8, tokenizer.mask_id, np.where(fate < 0.9, anything, tokens[chosen])
     )
