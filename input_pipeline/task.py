@@ -11,7 +11,7 @@ from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.rows import Row
 from input_pipeline.source import Splits
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.tokenizer import Tokenizer
 from schema import ConfigError
 
 OBJECTIVES_FOR = {
@@ -19,6 +19,16 @@ OBJECTIVES_FOR = {
     "documents": ("causal_lm", "prefix_lm", "masked_lm", "span_corruption"),
     "labelled": ("classify_text", "masked_lm"),
     "images": ("classify_images",),
+}
+# The special ids that an objective writes; running text also needs eos, between documents.
+SPECIALS_OF = {
+    "causal_lm": ("bos",),
+    "prefix_lm": ("bos",),
+    "seq2seq": ("bos", "eos"),
+    "masked_lm": ("mask", "cls", "sep"),
+    "span_corruption": ("bos", "eos"),
+    "classify_text": ("cls", "sep"),
+    "classify_images": (),
 }
 
 
@@ -33,13 +43,14 @@ def choose(
     objective: str,
     splits: Splits,
     data: DataConfig,
-    tokenizer: ByteTokenizer | None,
+    tokenizer: Tokenizer | None,
     *,
     noise_rate: float,
     mean_span: float,
     next_sentence: bool,
 ) -> Task:
     _refuse_what_cannot_work(objective, splits, data, noise_rate, next_sentence)
+    _refuse_missing_specials(objective, splits.kind, data, tokenizer)
     one_side = {"tokenizer": tokenizer, "length": data.length}
     two_sides = {**one_side, "encoder_length": data.encoder_length}
     match objective, splits.kind:
@@ -104,6 +115,24 @@ def _refuse_what_cannot_work(
         )
 
 
+def _refuse_missing_specials(
+    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None
+) -> None:
+    """Published vocabularies have what their own models needed."""
+    needed = SPECIALS_OF[objective]
+    needed += ("eos",) if kind == "documents" else ()
+    needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
+    missing = [role for role in needed if getattr(tokenizer, f"{role}_id") is None]
+    if objective == "span_corruption" and not tokenizer.sentinel_count:
+        missing.append("sentinels")
+    if missing:
+        raise ConfigError(
+            f"task.objective={objective!r} needs {', '.join(missing)}, which the vocabulary of "
+            f"data.tokenizer={data.tokenizer!r} lacks; choose another file, or train one with "
+            "data.tokenizer='bpe'"
+        )
+
+
 def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
     if value < needed:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
@@ -115,14 +144,14 @@ def _text_beside(specials: int, data: DataConfig) -> dict[str, int]:
     return {"text": data.length - specials}
 
 
-def _longest_target(splits: Splits, tokenizer: ByteTokenizer) -> int:
+def _longest_target(splits: Splits, tokenizer: Tokenizer) -> int:
     """Among the held-out examples: training examples may be too many to look at."""
     held_out = (example for examples in splits.evals.values() for example in examples)
     return max(len(tokenizer.encode(example["target"])) for example in held_out)
 
 
 def _span_corruption_room(
-    data: DataConfig, tokenizer: ByteTokenizer, noise_rate: float, mean_span: float
+    data: DataConfig, tokenizer: Tokenizer, noise_rate: float, mean_span: float
 ) -> int:
     """The longest text that, with its spans hidden, fills the encoder's length exactly.
 

@@ -21,12 +21,21 @@ def splits_of(kind, train=1, held_out=1):
     return Splits(kind, [example] * train, {"held_out": [example] * held_out}, (), {}, "")
 
 
-def choose(objective, splits, *, noise_rate=0.15, mean_span=3.0, next_sentence=False, **keys):
+def choose(
+    objective,
+    splits,
+    *,
+    tokenizer=None,
+    noise_rate=0.15,
+    mean_span=3.0,
+    next_sentence=False,
+    **keys,
+):
     return task.choose(
         objective,
         splits,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
-        ByteTokenizer(),
+        tokenizer or ByteTokenizer(),
         noise_rate=noise_rate,
         mean_span=mean_span,
         next_sentence=next_sentence,
@@ -88,6 +97,41 @@ def test_refusals_name_the_key_and_the_fix_in_one_line(objective, kind, changes,
 def test_an_empty_split_is_refused_by_name(sizes, name):
     with pytest.raises(ConfigError, match=f"data.source='dates' has no examples in {name}"):
         choose("causal_lm", splits_of("documents", *sizes))
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind", "role"),
+    [
+        ("causal_lm", "documents", "bos"),
+        ("causal_lm", "documents", "eos"),
+        ("prefix_lm", "documents", "bos"),
+        ("prefix_lm", "pairs", "sep"),
+        ("prefix_lm", "pairs", "eos"),
+        ("seq2seq", "pairs", "bos"),
+        ("seq2seq", "pairs", "eos"),
+        ("masked_lm", "labelled", "mask"),
+        ("masked_lm", "labelled", "cls"),
+        ("masked_lm", "labelled", "sep"),
+        ("classify_text", "labelled", "cls"),
+        ("classify_text", "labelled", "sep"),
+        ("span_corruption", "documents", "sentinels"),
+    ],
+)
+def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objective, kind, role):
+    tokenizer = ByteTokenizer()
+    missing = {"sentinel_count": 0} if role == "sentinels" else {f"{role}_id": None}
+    vars(tokenizer).update(missing)
+    expected = f"task.objective='{objective}' needs {role}, .*data.tokenizer='byte' lacks"
+    with pytest.raises(ConfigError, match=expected) as refusal:
+        choose(objective, splits_of(kind), tokenizer=tokenizer)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_specials_an_objective_does_not_write_are_not_missed():
+    tokenizer = ByteTokenizer()
+    vars(tokenizer).update(mask_id=None, cls_id=None, sep_id=None, sentinel_count=0)
+    for kind, objective in [("documents", "causal_lm"), ("pairs", "seq2seq")]:
+        assert choose(objective, splits_of(kind), tokenizer=tokenizer).fields
 
 
 @pytest.mark.parametrize("encoder_length", [4, 5, 17, 64, 114, 512])
