@@ -10,22 +10,18 @@ seen from before it.
 import numpy as np
 
 from input_pipeline.rows import Row
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.tokenizer import Tokenizer
 
 Fields = dict[str, np.ndarray]
 
 
-def causal_lm(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def causal_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, length: int) -> Fields:
     del rng
     text = row["text"]
     return _next_token(text, np.ones(len(text)), tokenizer, length)
 
 
-def prefix_lm(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def prefix_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, length: int) -> Fields:
     """Running text: a prefix of random length is read both ways, the rest is predicted."""
     text = row["text"]
     split = int(rng.integers(1, max(2, len(text))))
@@ -33,7 +29,7 @@ def prefix_lm(
 
 
 def prefix_lm_pair(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
+    row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, length: int
 ) -> Fields:
     """A pair: source and sep are the prefix, target and eos are predicted."""
     del rng
@@ -45,7 +41,7 @@ def seq2seq(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     encoder_length: int,
 ) -> Fields:
@@ -57,7 +53,7 @@ def masked_lm(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     noise_rate: float,
 ) -> Fields:
@@ -71,7 +67,7 @@ def masked_lm_with_next_sentence(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     noise_rate: float,
 ) -> Fields:
@@ -96,7 +92,7 @@ def span_corruption(
     row: Row,
     rng: np.random.Generator,
     *,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     encoder_length: int,
     noise_rate: float,
@@ -121,7 +117,7 @@ def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, 
 
 
 def classify_text(
-    row: Row, rng: np.random.Generator, *, tokenizer: ByteTokenizer, length: int
+    row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, length: int
 ) -> Fields:
     del rng
     tokens = np.concatenate([[tokenizer.cls_id], row["text"], [tokenizer.sep_id]])
@@ -149,9 +145,7 @@ def _padded(values: np.ndarray, length: int, dtype: type = np.int32) -> np.ndarr
     return padded
 
 
-def _next_token(
-    text: np.ndarray, weights: np.ndarray, tokenizer: ByteTokenizer, length: int
-) -> Fields:
+def _next_token(text: np.ndarray, weights: np.ndarray, tokenizer: Tokenizer, length: int) -> Fields:
     return {
         "inputs": _padded(np.concatenate([[tokenizer.bos_id], text[:-1]]), length),
         "targets": _padded(text, length),
@@ -160,7 +154,7 @@ def _next_token(
 
 
 def _prefix_and_rest(
-    prefix: np.ndarray, rest: np.ndarray, tokenizer: ByteTokenizer, length: int
+    prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer, length: int
 ) -> Fields:
     text = np.concatenate([prefix, rest])
     predicted = np.arange(len(text)) >= len(prefix)
@@ -174,7 +168,7 @@ def _prefix_and_rest(
 def _encoder_and_decoder(
     source: np.ndarray,
     target: np.ndarray,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     encoder_length: int,
 ) -> Fields:
@@ -191,7 +185,7 @@ def _masked(
     tokens: np.ndarray,
     maskable: np.ndarray,
     rng: np.random.Generator,
-    tokenizer: ByteTokenizer,
+    tokenizer: Tokenizer,
     length: int,
     noise_rate: float,
 ) -> Fields:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from input_pipeline.source import Example
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.tokenizer import Tokenizer
 
 Row = dict[str, Any]
 
@@ -21,7 +21,7 @@ class ExampleRows:
     def __init__(
         self,
         examples: Sequence[Example],
-        tokenizer: ByteTokenizer | None,
+        tokenizer: Tokenizer | None,
         capacity: Mapping[str, int],
     ):
         self._examples, self._tokenizer, self._capacity = examples, tokenizer, capacity
@@ -53,7 +53,7 @@ class WindowRows:
     Every id is in exactly one window; only the last window may be shorter.
     """
 
-    def __init__(self, documents: Sequence[Example], tokenizer: ByteTokenizer, width: int):
+    def __init__(self, documents: Sequence[Example], tokenizer: Tokenizer, width: int):
         self._tokenizer, self._width = tokenizer, width
         smallest = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
         pieces = [
