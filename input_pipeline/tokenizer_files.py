@@ -52,7 +52,9 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
             return _library(path)
     except Exception as error:  # the library's errors have no class of their own
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read as a tokenizer: {reason}") from error
+        raise ConfigError(
+            f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
+        ) from error
     raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
 
 

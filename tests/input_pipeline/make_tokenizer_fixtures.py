@@ -1,6 +1,6 @@
 """Makes fixtures/: tiny vocabularies in published formats, 1,000 strings, and their ids.
 
-    pip install '.[oracle]' sentencepiece
+    pip install -e '.[oracle]'
     python -m tests.input_pipeline.make_tokenizer_fixtures
 
 The ids are transformers' own. The strings are stored with them, because Babel's data changes from
