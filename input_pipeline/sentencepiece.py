@@ -42,10 +42,9 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
     tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model)
     if model.charsmap:
         tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
-    of_kind = {kind: [p.text for p in model.pieces if p.kind == kind] for kind in range(1, 5)}
-    special = [*of_kind[CONTROL], *of_kind[UNKNOWN]]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in of_kind[USER_DEFINED]])
+    _add_special(tokenizer, [p.text for p in model.pieces if p.kind in (CONTROL, UNKNOWN)])
+    own = [p.text for p in model.pieces if p.kind == USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in own])
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
 
@@ -60,7 +59,7 @@ def _like_t5(model: SentencePieceModel) -> Tokenizer:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in sentinels])
+    _add_special(tokenizer, sentinels)
     return tokenizer
 
 
@@ -83,6 +82,10 @@ def _like_llama(model: SentencePieceModel) -> Tokenizer:
         steps.append(decoders.Strip(" ", left=1))
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
+
+
+def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
+    tokenizer.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
 
 
 def _parse(data: bytes) -> SentencePieceModel:

@@ -1,10 +1,9 @@
 """Published vocabularies, with the ids that transformers' own tokenizers give.
 
-    tokenizer.json                                          the `tokenizers` library's format
-    *.model                                                 SentencePiece: Unigram as T5 reads it,
-                                                            BPE as Llama does
-    vocab.txt                                               BERT
-    encoder.json + vocab.bpe, or vocab.json + merges.txt    GPT-2
+    tokenizer.json    the `tokenizers` library's own format
+    *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
+    vocab.txt         BERT
+    encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
 
 As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
 """
@@ -111,8 +110,8 @@ def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
 def _with_roles(
     tokenizer: Tokenizer, roles: Mapping[str, int | None] | None = None
 ) -> SubwordTokenizer:
-    """Roles not given go by name; then BERT's cls and sep begin and end a text, GPT-2's end pads,
-    and T5's padding begins.
+    """Roles not given go by name. Those still missing are filled as the models do it: BERT's cls
+    and sep are bos and eos, T5's padding begins a decoder's text, GPT-2's eos is all three.
     """
     vocab = tokenizer.get_vocab()
     ids = {
@@ -133,7 +132,10 @@ def _first(*ids: int | None) -> int | None:
 
 def _config_beside(path: Path) -> dict:
     config = path.with_name(CONFIG_FILE_NAME)
-    return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    try:
+        return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{config.name} beside it is no JSON: {error}") from error
 
 
 def _content(token: str | dict | None) -> str | None:

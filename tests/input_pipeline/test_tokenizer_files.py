@@ -200,6 +200,13 @@ def test_no_model_cut_anywhere_raises_anything_but_value_error():
             raise AssertionError(f"cut at {end}") from error
 
 
+def test_a_broken_config_beside_is_named(tmp_path):
+    path = copied("bert_cased", tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"vocab\.txt .*tokenizer_config\.json beside it is no"):
+        open_tokenizer(path)
+
+
 def test_a_model_of_words_is_refused(tmp_path):
     # Field 2 (the trainer's), of 2 bytes: its field 3 (the model type) is 3, words.
     path = tmp_path / "words.model"
