@@ -11,7 +11,7 @@ import pytest
 from input_pipeline.tokenizer import load_tokenizer
 from input_pipeline.tokenizer_training import train_tokenizer
 from schema import ConfigError
-from tests.input_pipeline.make_tokenizer_fixtures import AWKWARD, names
+from tests.input_pipeline.varied_strings import AWKWARD, names
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KINDS = ["bpe", "unigram", "wordpiece"]
