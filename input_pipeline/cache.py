@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,14 +12,17 @@ import numpy as np
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import prepare, table_key, tokenized
-from input_pipeline.source import BadRecordError, Example, Splits, content_digest
+from input_pipeline.source import Example, Splits, content_digest, good_records
 from input_pipeline.table import Form, LazyTable, Table
 from input_pipeline.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizer_files import open_tokenizer
-from input_pipeline.tokenizer_training import TRAINABLE, train_tokenizer
+from input_pipeline.tokenizer_training import Kind, train_tokenizer
+from schema import ConfigError, did_you_mean
 
+TEXT_FIELDS = ("source", "target", "text", "text_pair")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
-TRAINING_TEXTS = 1_000_000  # a tokenizer learns little more from those that come after
+TRAINABLE = typing.get_args(Kind)
+TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
 
 
 class Cache:
@@ -33,6 +37,11 @@ class Cache:
         if name == "byte":
             return ByteTokenizer()
         if name not in TRAINABLE:
+            if not Path(name).exists():
+                raise ConfigError(
+                    f"data.tokenizer={name!r} is no file and not one of: byte, "
+                    f"{', '.join(TRAINABLE)}.{did_you_mean(name, ('byte', *TRAINABLE))}"
+                )
             return open_tokenizer(name)
         key = content_digest([name, str(size), *(each.digest for each in splits)])[:32]
         directory = self.directory / f"tokenizer-{key}"
@@ -80,17 +89,14 @@ class Cache:
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
     """What a tokenizer is trained on; records that cannot be read are none of its business."""
-    fields = {"pairs": ("source", "target"), "documents": ("text",), "labelled": ("text",)}
     for each in splits:
-        for index in range(min(len(each.train), TRAINING_TEXTS)):
-            try:
-                example = each.train[index]
-            except BadRecordError:
-                continue
-            for field in fields[each.kind]:
-                yield example[field]
-            if "text_pair" in example:
-                yield example["text_pair"]
+        left = TRAINING_CHARACTERS // len(splits)
+        for example in good_records(each.train):
+            texts = [example[field] for field in TEXT_FIELDS if field in example]
+            yield from texts
+            left -= sum(map(len, texts))
+            if left < 0:
+                break
 
 
 def _make_whole(directory: Path, make: Callable[[str], None]) -> None:

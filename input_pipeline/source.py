@@ -6,7 +6,7 @@ raises BadRecordError.
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 Example = Mapping[str, Any]
@@ -49,3 +49,12 @@ def content_digest(parts: Iterable[str | bytes]) -> str:
         digest.update(len(data).to_bytes(8))  # so that parts cannot run into each other
         digest.update(data)
     return digest.hexdigest()
+
+
+def good_records(records: Sequence[Example]) -> Iterator[Example]:
+    """Those that can be read: the others are counted where they are tokenized."""
+    for index in range(len(records)):
+        try:
+            yield records[index]
+        except BadRecordError:
+            continue

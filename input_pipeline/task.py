@@ -22,6 +22,16 @@ OBJECTIVES_FOR = {
     "labelled": ("classify_text", "masked_lm"),
     "images": ("classify_images",),
 }
+# The special ids that an objective writes; running text also needs eos, between documents.
+SPECIALS_OF = {
+    "causal_lm": ("bos",),
+    "prefix_lm": ("bos",),
+    "seq2seq": ("bos", "eos"),
+    "masked_lm": ("mask", "cls", "sep"),
+    "span_corruption": ("bos", "eos"),
+    "classify_text": ("cls", "sep"),
+    "classify_images": (),
+}
 # Several examples may share a row where every token has its own answer.
 PACKABLE = ("causal_lm", "prefix_lm", "masked_lm", "seq2seq")
 
@@ -59,6 +69,7 @@ def choose(
     text_pairs: bool = False,
 ) -> Task:
     _refuse_what_cannot_work(objective, kind, data, noise)
+    _refuse_missing_specials(objective, kind, data, tokenizer)
     length, encoder_length = data.length, data.encoder_length
     text = Form(("text",), closed=kind == "documents")
     with_ids = {"tokenizer": tokenizer}
@@ -143,6 +154,24 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise
         raise ConfigError(
             f"data.over_long='split' is for text alone: a part of a {kind} example has no answer "
             "of its own; choose truncate or drop"
+        )
+
+
+def _refuse_missing_specials(
+    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None
+) -> None:
+    """Published vocabularies have what their own models needed."""
+    needed = SPECIALS_OF[objective]
+    needed += ("eos",) if kind == "documents" else ()
+    needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
+    missing = [role for role in needed if getattr(tokenizer, f"{role}_id") is None]
+    if objective == "span_corruption" and not tokenizer.sentinel_count:
+        missing.append("sentinels")
+    if missing:
+        raise ConfigError(
+            f"task.objective={objective!r} needs {', '.join(missing)}, which the vocabulary of "
+            f"data.tokenizer={data.tokenizer!r} lacks; choose another file, or train one with "
+            "data.tokenizer='bpe'"
         )
 
 

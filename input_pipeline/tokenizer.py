@@ -9,35 +9,46 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 from schema import ConfigError
-
-FILE_NAME = "tokenizer.json"
 
 
 class ByteTokenizer:
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
-    # The ids that text is made of: what masked_lm puts in place of a token, at random.
-    text_ids = np.arange(first_byte_id, first_byte_id + 256, dtype=np.int32)
     sentinel_count = 100
-    vocab_size = 262 + sentinel_count
+    vocab_size = first_byte_id + 256 + sentinel_count
 
     def __init__(self):
+        # The ids that text is made of: what masked_lm puts in place of a token, at random.
+        self.text_ids = np.arange(256, dtype=np.int32) + self.first_byte_id
         # Numbered from the end of the vocabulary, as in T5.
-        self.sentinel_ids = np.arange(self.vocab_size - 1, 262 - 1, -1, dtype=np.int32)
+        self.sentinel_ids = np.arange(self.vocab_size - 1, self.text_ids[-1], -1, dtype=np.int32)
         # How many bytes of text an id stands for: turns loss per token into bits per byte.
         self.token_bytes = np.zeros(self.vocab_size, np.int32)
         self.token_bytes[self.text_ids] = 1
+        # What is no text stands between words, as whitespace does.
+        self._ends_word = self.token_bytes == 0
+        self._ends_word[self.encode(" \t\n\v\f\r")] = True
 
     def encode(self, text: str) -> np.ndarray:
         """No special ids are added: that is for the objective to decide."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first_byte_id
 
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
     def decode(self, ids: np.ndarray) -> str:
         """Special ids are dropped; bytes that are no valid UTF-8 show as the character �."""
         ids = np.asarray(ids)
-        text = ids[(ids >= 6) & (ids < 262)]
+        text = ids[np.isin(ids, self.text_ids)]
         return (text - self.first_byte_id).astype(np.uint8).tobytes().decode(errors="replace")
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """True at the first id and after whitespace; special ids are words of their own."""
+        ids = np.asarray(ids)
+        after_end = np.concatenate([[True], self._ends_word[ids[:-1]]])[: len(ids)]
+        return after_end | (self.token_bytes[ids] == 0)
 
     @property
     def digest(self) -> str:
@@ -48,40 +59,30 @@ class ByteTokenizer:
         Path(directory, FILE_NAME).write_text(json.dumps(content, indent=2) + "\n")
 
     def _layout(self) -> dict:
-        special = ("pad_id", "bos_id", "eos_id", "mask_id", "cls_id", "sep_id")
         return {
             "kind": "byte",
-            **{name: getattr(self, name) for name in special},
+            **{f"{role}_id": getattr(self, f"{role}_id") for role in ROLES},
             "first_byte_id": self.first_byte_id,
             "sentinel_count": self.sentinel_count,
             "vocab_size": self.vocab_size,
         }
 
 
-def load_tokenizer(directory: str | Path) -> ByteTokenizer:
+Tokenizer = ByteTokenizer | SubwordTokenizer
+
+
+def load_tokenizer(directory: str | Path) -> Tokenizer:
     """The tokenizer that `save` left there, or a refusal if it would give other ids today."""
+    if Path(directory, ROLES_FILE_NAME).exists():
+        return SubwordTokenizer.load(directory)
     path = Path(directory, FILE_NAME)
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
     tokenizer = ByteTokenizer()
+    if isinstance(saved, dict) and "model" in saved:
+        raise ConfigError(f"{path} needs {ROLES_FILE_NAME} beside it; restore that file")
     if not isinstance(saved, dict) or saved.get("digest") != tokenizer.digest:
         raise ConfigError(f"{path} is another tokenizer than this version's byte tokenizer")
     return tokenizer
-
-
-Tokenizer = ByteTokenizer
-
-
-def _eb(self, texts):
-    return [self.encode(t) for t in texts]
-
-
-def _ws(self, ids):
-    space = np.isin(ids, [38, 15, 16, 19])
-    return np.concatenate([[True], space[:-1]])
-
-
-ByteTokenizer.encode_batch = _eb
-ByteTokenizer.word_starts = _ws

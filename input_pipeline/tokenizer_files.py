@@ -1,2 +1,143 @@
-def open_tokenizer(p):
-    raise NotImplementedError
+"""Published vocabularies, with the ids that transformers' own tokenizers give.
+
+    tokenizer.json    the `tokenizers` library's own format
+    *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
+    vocab.txt         BERT
+    encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
+
+As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from input_pipeline import sentencepiece
+from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
+from schema import ConfigError
+
+KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json or vocab.json"
+MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+CONFIG_FILE_NAME = "tokenizer_config.json"
+
+# What the specials of published vocabularies are called, where no tokenizer_config.json says.
+NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "bos": ("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+}
+
+
+def open_tokenizer(path: str | Path) -> SubwordTokenizer:
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    if path.name == FILE_NAME and (path.parent / ROLES_FILE_NAME).exists():
+        return SubwordTokenizer.load(path.parent)
+    if not path.is_file():
+        raise ConfigError(f"data.tokenizer={str(path)!r} is no file; name one of: {KNOWN}")
+    try:
+        if path.suffix == ".model":
+            return _with_roles(*sentencepiece.read(path.read_bytes()))
+        if path.name == "vocab.txt":
+            return _bert(path)
+        if path.name in MERGES_BESIDE:
+            return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
+        if path.suffix == ".json":
+            return _library(path)
+    except Exception as error:  # the library's errors have no class of their own
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
+        ) from error
+    raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+def _library(path: Path) -> SubwordTokenizer:
+    content = path.read_text(encoding="utf-8")
+    if "model" not in json.loads(content):
+        raise ValueError("it has no model section; give a file that the tokenizers library wrote")
+    tokenizer = Tokenizer.from_str(content)
+    config = _config_beside(path)
+    named = {role: _content(config.get(f"{role}_token")) for role in ROLES}
+    _add_special(tokenizer, [name for name in named.values() if name])
+    return _with_roles(
+        tokenizer, {role: tokenizer.token_to_id(n or "") for role, n in named.items()}
+    )
+
+
+def _bert(path: Path) -> SubwordTokenizer:
+    vocab = models.WordPiece.read_file(str(path))
+    if "[UNK]" not in vocab:
+        raise ValueError("it has no [UNK], so it is no vocabulary of BERT's")
+    config = _config_beside(path)
+    has_upper_case = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=config.get("do_lower_case", not has_upper_case),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    _add_special(tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return _with_roles(tokenizer)
+
+
+def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
+    if not merges_path.is_file():
+        raise ValueError(f"it needs {merges_path.name} beside it")
+    vocab, merges = models.BPE.read_file(str(path), str(merges_path))
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special(tokenizer, ["<|endoftext|>"])
+    return _with_roles(tokenizer)
+
+
+def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
+    """Those in the vocabulary become special: found in text before anything else is."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    vocab = tokenizer.get_vocab()
+    new = [name for name in names if name in vocab and name not in added]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
+
+
+def _with_roles(
+    tokenizer: Tokenizer, roles: Mapping[str, int | None] | None = None
+) -> SubwordTokenizer:
+    """Roles not given go by name. Those still missing are filled as the models do it: BERT's cls
+    and sep are bos and eos, T5's padding begins a decoder's text, GPT-2's eos is all three.
+    """
+    vocab = tokenizer.get_vocab()
+    ids = {
+        role: next((vocab[n] for n in names if n in vocab), None) for role, names in NAMES.items()
+    }
+    ids |= {role: id for role, id in (roles or {}).items() if id is not None}
+    ids["eos"] = _first(ids["eos"], ids["sep"])
+    ids["bos"] = _first(ids["bos"], ids["cls"], ids["pad"], ids["eos"])
+    ids["pad"] = _first(ids["pad"], ids["eos"])
+    sentinels = [vocab.get(f"<extra_id_{number}>") for number in range(100)]
+    sentinels = [id for id in sentinels if id is not None]
+    return SubwordTokenizer(tokenizer.to_str(pretty=True), ids, sentinels)
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((id for id in ids if id is not None), None)
+
+
+def _config_beside(path: Path) -> dict:
+    config = path.with_name(CONFIG_FILE_NAME)
+    try:
+        return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{config.name} beside it is no JSON: {error}") from error
+
+
+def _content(token: str | dict | None) -> str | None:
+    """tokenizer_config.json gives a token as a string, or as an object that has it as content."""
+    return token["content"] if isinstance(token, dict) else token

@@ -1,5 +1,147 @@
-TRAINABLE = ("bpe", "wordpiece", "unigram")
+"""Vocabularies learnt from text. The same texts give the same file, on any number of threads.
+
+    0 pad  1 bos  2 eos  3 mask  4 cls  5 sep | pieces, the alphabet first | 100 sentinels, as in T5
+
+bpe and unigram take text byte by byte, so they know every text and lose nothing. wordpiece is
+BERT's, with upper case and accents kept: control characters are gone, whitespace becomes single
+spaces, and a word with a character outside the alphabet, or of more than 100, is one unknown �.
+
+A special id has no spelling: ⟨ is no character of byte-level text, and wordpiece splits it off.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from input_pipeline.subword import ROLES, SubwordTokenizer
+from schema import ConfigError
+
+Kind = Literal["bpe", "wordpiece", "unigram"]
+
+SENTINELS = 100
+SPECIALS = [f"⟨{role}⟩" for role in ROLES]
+UNKNOWN = "�"  # wordpiece only; its normalizer takes this character out of text
+LARGEST_ALPHABET = 1000  # characters of wordpiece, the most frequent ones
+RAREST = 2  # times a pair must occur to become a piece
 
 
-def train_tokenizer(*a):
-    raise NotImplementedError
+def train_tokenizer(kind: Kind, texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
+    """At most `vocab_size` ids: fewer if the texts do not yield as many pieces."""
+    texts = [text for text in texts if text]
+    if not texts:
+        raise ConfigError("there is no text to train a tokenizer on; set data.tokenizer='byte'")
+    train = {"bpe": _train_bpe, "wordpiece": _train_wordpiece, "unigram": _train_unigram}[kind]
+    tokenizer = train(texts, vocab_size)
+    roles = {role: id for id, role in enumerate(ROLES)}
+    last = tokenizer.get_vocab_size() - 1
+    return SubwordTokenizer(tokenizer.to_str(pretty=True), roles, range(last, last - SENTINELS, -1))
+
+
+def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+    alphabet = _bytes()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_pieces_allowed("bpe", vocab_size, len(alphabet)),
+        min_frequency=RAREST,
+        initial_alphabet=alphabet,
+        show_progress=_on_a_terminal(),
+    )
+    model = _trained(_byte_level(models.BPE()), texts, trainer)
+    merges = [tuple(merge) for merge in model["merges"]]
+    return _byte_level(models.BPE(_numbered(_in_order(model["vocab"])), merges))
+
+
+def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
+    alphabet = _bytes()
+    allowed = _pieces_allowed("unigram", vocab_size, len(alphabet))
+    trainer = trainers.UnigramTrainer(
+        vocab_size=allowed,
+        max_piece_length=32,  # bytes
+        initial_alphabet=alphabet,
+        show_progress=_on_a_terminal(),
+    )
+    scores = dict(_trained(_byte_level(models.Unigram()), texts, trainer)["vocab"])
+    # The library adds up in the order of a hash table, which leaves noise in the last digits, and
+    # spreads bytes it has no use for over the 0.0256 above the lowest score, in that same order.
+    lowest = min(scores.values())
+    unused = {byte for byte in alphabet if scores[byte] < lowest + 0.0256}
+    scores = {p: round(lowest if p in unused else score, 3) for p, score in scores.items()}
+    longer = sorted(scores.keys() - set(alphabet), key=lambda piece: (-scores[piece], piece))
+    # Cut once more: the library forgets its limit when the bytes alone reach it.
+    pieces = _numbered([*alphabet, *longer[: allowed - len(alphabet)]])
+    return _byte_level(models.Unigram([(piece, scores.get(piece, 0.0)) for piece in pieces]))
+
+
+def _train_wordpiece(texts: list[str], vocab_size: int) -> Tokenizer:
+    def bert(model: models.WordPiece) -> Tokenizer:
+        tokenizer = Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        return tokenizer
+
+    tokenizer = bert(models.WordPiece(unk_token=UNKNOWN))
+    counts = Counter()
+    for text in texts:
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    del counts[" "]
+    by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
+    alphabet = sorted(by_frequency[:LARGEST_ALPHABET])
+    # Named first, these get ids of their own; otherwise in the order of a hash table.
+    first = [UNKNOWN, *alphabet, *(f"##{character}" for character in alphabet)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=_pieces_allowed("wordpiece", vocab_size, len(first)),
+        min_frequency=RAREST,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=_on_a_terminal(),
+    )
+    model = _trained(tokenizer, texts, trainer)
+    return bert(models.WordPiece(_numbered(_in_order(model["vocab"])), unk_token=UNKNOWN))
+
+
+def _byte_level(model: models.Model) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _trained(tokenizer: Tokenizer, texts: list[str], trainer: trainers.Trainer) -> dict:
+    """The model that training has found, as the library writes it."""
+    tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+    return json.loads(tokenizer.to_str())["model"]
+
+
+def _bytes() -> list[str]:
+    """The characters that stand for the 256 bytes in byte-level text."""
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def _pieces_allowed(kind: Kind, vocab_size: int, alphabet: int) -> int:
+    others = len(SPECIALS) + SENTINELS
+    if vocab_size < alphabet + others:
+        raise ConfigError(
+            f"data.tokenizer_size={vocab_size} has no room for the {alphabet} pieces that "
+            f"data.tokenizer={kind!r} begins with, beside {others} special ids; "
+            f"set it to at least {alphabet + others}"
+        )
+    return vocab_size - others
+
+
+def _numbered(pieces: list[str]) -> dict[str, int]:
+    """Every piece at its place in the vocabulary, among the special ids."""
+    sentinels = [f"⟨sentinel {number}⟩" for number in reversed(range(SENTINELS))]
+    return {piece: id for id, piece in enumerate([*SPECIALS, *pieces, *sentinels])}
+
+
+def _in_order(vocab: dict[str, int]) -> list[str]:
+    return sorted(vocab, key=vocab.get)
+
+
+def _on_a_terminal() -> bool:
+    return sys.stderr.isatty()

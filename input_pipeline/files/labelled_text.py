@@ -7,8 +7,8 @@ The labels are those of the training split, sorted.
 from collections.abc import Mapping, Sequence
 
 from input_pipeline.config import DataConfig
-from input_pipeline.files.reading import Lines, find_split, good_records
-from input_pipeline.source import BadRecordError, Example, Splits, content_digest
+from input_pipeline.files.reading import Lines, find_split
+from input_pipeline.source import BadRecordError, Example, Splits, content_digest, good_records
 from schema import ConfigError
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,3 @@ class Lines(Sequence):
 
     def __reduce__(self):
         return Lines, (self.path,)
-
-
-def good_records(records: Sequence) -> Iterator:
-    """Those that can be read: the others are counted where they are tokenized."""
-    for index in range(len(records)):
-        try:
-            yield records[index]
-        except BadRecordError:
-            continue

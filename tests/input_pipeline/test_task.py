@@ -18,13 +18,14 @@ def choose(
     whole_words=False,
     next_sentence=False,
     text_pairs=False,
+    tokenizer=None,
     **keys,
 ):
     return task.choose(
         objective,
         kind,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
-        ByteTokenizer(),
+        tokenizer or ByteTokenizer(),
         task.Noise(noise_rate, mean_span, whole_words, next_sentence),
         text_pairs=text_pairs,
     )
@@ -90,6 +91,41 @@ def test_refusals_name_the_key_and_the_fix_in_one_line(objective, kind, changes,
     with pytest.raises(ConfigError, match=message) as refusal:
         choose(objective, kind, **changes)
     assert len(str(refusal.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("objective", "kind", "role"),
+    [
+        ("causal_lm", "documents", "bos"),
+        ("causal_lm", "documents", "eos"),
+        ("prefix_lm", "documents", "bos"),
+        ("prefix_lm", "pairs", "sep"),
+        ("prefix_lm", "pairs", "eos"),
+        ("seq2seq", "pairs", "bos"),
+        ("seq2seq", "pairs", "eos"),
+        ("masked_lm", "labelled", "mask"),
+        ("masked_lm", "labelled", "cls"),
+        ("masked_lm", "labelled", "sep"),
+        ("classify_text", "labelled", "cls"),
+        ("classify_text", "labelled", "sep"),
+        ("span_corruption", "documents", "sentinels"),
+    ],
+)
+def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objective, kind, role):
+    tokenizer = ByteTokenizer()
+    missing = {"sentinel_count": 0} if role == "sentinels" else {f"{role}_id": None}
+    vars(tokenizer).update(missing)
+    expected = f"task.objective='{objective}' needs {role}, .*data.tokenizer='byte' lacks"
+    with pytest.raises(ConfigError, match=expected) as refusal:
+        choose(objective, kind, tokenizer=tokenizer)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_specials_an_objective_does_not_write_are_not_missed():
+    tokenizer = ByteTokenizer()
+    vars(tokenizer).update(mask_id=None, cls_id=None, sep_id=None, sentinel_count=0)
+    for kind, objective in [("documents", "causal_lm"), ("pairs", "seq2seq")]:
+        assert choose(objective, kind, tokenizer=tokenizer).fields
 
 
 @pytest.mark.parametrize("encoder_length", [4, 5, 17, 64, 114, 512])

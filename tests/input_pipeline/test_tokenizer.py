@@ -68,6 +68,19 @@ def test_token_bytes_count_the_text(tokenizer):
     assert tokenizer.token_bytes[ids].tolist() == [0, 1, 1, 1, 0]
 
 
+def test_words_start_after_whitespace(tokenizer):
+    ids = np.array([tokenizer.cls_id, *tokenizer.encode("no  é\nx"), tokenizer.sep_id])
+    starts = [1, 1, 0, 0, 1, 1, 0, 0, 1, 1]
+    assert tokenizer.word_starts(ids).astype(int).tolist() == starts
+    assert tokenizer.word_starts(ids[:0]).tolist() == []
+
+
+def test_many_texts_at_once_give_the_same_ids(tokenizer):
+    texts = ["one", "", "žluťoučký"]
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        np.testing.assert_array_equal(ids, tokenizer.encode(text))
+
+
 def test_saved_and_loaded(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     assert json.loads((tmp_path / "tokenizer.json").read_text())["vocab_size"] == 362

@@ -1,0 +1,151 @@
+"""SentencePiece's .model, made a tokenizer of the `tokenizers` library.
+
+Unigram models are read as T5's tokenizer reads its own, BPE models as Llama's does. The file is a
+protocol buffer; field numbers and defaults are those of sentencepiece_model.proto.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Iterator
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    text: str
+    score: float
+    kind: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePieceModel:
+    pieces: list[Piece]
+    kind: int
+    byte_fallback: bool
+    unk_id: int
+    bos_id: int  # -1: none; so for the next two
+    eos_id: int
+    pad_id: int
+    charsmap: bytes  # the normalizer's rules, compiled
+    adds_prefix_space: bool
+
+
+def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
+    """The tokenizer, and the ids with a role that the model names. ValueError: no such model."""
+    model = _parse(data)
+    if model.kind not in (UNIGRAM, BPE):
+        raise ValueError("its model type is neither unigram nor bpe; give another vocabulary")
+    tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model)
+    if model.charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
+    _add_special(tokenizer, [p.text for p in model.pieces if p.kind in (CONTROL, UNKNOWN)])
+    own = [p.text for p in model.pieces if p.kind == USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in own])
+    roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
+    return tokenizer, {role: id for role, id in roles.items() if id >= 0}
+
+
+def _like_t5(model: SentencePieceModel) -> Tokenizer:
+    scores = [(piece.text, piece.score) for piece in model.pieces]
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(100))]
+    if sentinels[-1] not in dict(scores):
+        scores += [(name, 0.0) for name in sentinels]
+    tokenizer = Tokenizer(models.Unigram(scores, model.unk_id, model.byte_fallback))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    _add_special(tokenizer, sentinels)
+    return tokenizer
+
+
+def _like_llama(model: SentencePieceModel) -> Tokenizer:
+    vocab = {piece.text: id for id, piece in enumerate(model.pieces)}
+    # SentencePiece lists no merges: every way to put a piece together is one, in order of ids.
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in vocab
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocab and piece[cut:] in vocab
+    ]
+    unknown = model.pieces[model.unk_id].text
+    options = dict(unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback)
+    tokenizer = Tokenizer(models.BPE(vocab, merges, **options))
+    prepend = "first" if model.adds_prefix_space else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if model.adds_prefix_space:
+        steps.append(decoders.Strip(" ", left=1))
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
+    tokenizer.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names])
+
+
+def _parse(data: bytes) -> SentencePieceModel:
+    pieces, trainer, normalizer = [], {}, {}
+    for number, value in _fields(data):
+        match number:
+            case 1:
+                piece = dict(_fields(value))
+                (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
+                pieces.append(Piece(piece[1].decode(), score, piece.get(3, NORMAL)))
+            case 2:
+                trainer = dict(_fields(value))
+            case 3:
+                normalizer = dict(_fields(value))
+    if not pieces or not trainer:
+        raise ValueError("it lists no pieces or does not say how they were found")
+    return SentencePieceModel(
+        pieces=pieces,
+        kind=trainer.get(3, UNIGRAM),
+        byte_fallback=bool(trainer.get(35, False)),
+        unk_id=_signed(trainer.get(40, 0)),
+        bos_id=_signed(trainer.get(41, 1)),
+        eos_id=_signed(trainer.get(42, 2)),
+        pad_id=_signed(trainer.get(43, -1)),
+        charsmap=normalizer.get(2, b""),
+        adds_prefix_space=bool(normalizer.get(3, True)),
+    )
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of each field: an int for a varint, the bytes as they are for the rest."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, wire_type = key >> 3, key & 7
+        if wire_type == 0:
+            value, at = _varint(data, at)
+        else:
+            fixed = {1: 8, 5: 4}.get(wire_type)
+            if fixed is None and wire_type != 2:
+                raise ValueError(f"it has a field of unknown type {wire_type}")
+            size, at = (fixed, at) if fixed else _varint(data, at)
+            value, at = data[at : at + size], at + size
+            if at > len(data):
+                raise ValueError("it ends too early")
+        yield number, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Seven bits to a byte, the lowest first; the eighth says that more follow."""
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise ValueError("it ends too early")
+        value |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 128:
+            return value, at
+
+
+def _signed(value: int) -> int:
+    """Negative numbers are written as 64 bits in two's complement."""
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,142 @@
+"""Text <-> ids by a vocabulary of pieces: the `tokenizers` library encodes, this class describes.
+
+It is the library's own JSON plus the ids with a role, which that JSON does not name. Both are
+saved, and the digest is taken over both.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tokenizers import Tokenizer, models
+
+from schema import ConfigError
+
+FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
+ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+
+
+class SubwordTokenizer:
+    """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None."""
+
+    def __init__(
+        self, content: str, roles: Mapping[str, int | None], sentinel_ids: Iterable[int] = ()
+    ):
+        self._content = content
+        self._tokenizer = Tokenizer.from_str(content)
+        # Rows are cut and padded by the pipeline, whatever a published file has switched on.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._roles = {role: roles[role] for role in ROLES}
+        self.pad_id, self.bos_id, self.eos_id = roles["pad"], roles["bos"], roles["eos"]
+        self.mask_id, self.cls_id, self.sep_id = roles["mask"], roles["cls"], roles["sep"]
+        self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
+        self.sentinel_count = len(self.sentinel_ids)
+
+        pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
+        self.vocab_size = max(pieces) + 1
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {id for id, token in added.items() if token.special}
+        special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
+        self._is_special = np.isin(np.arange(self.vocab_size), list(special))
+        text_ids = sorted(pieces.keys() - special - {_unknown_id(json.loads(content), pieces)})
+        # The ids that text is made of: what masked_lm puts in place of a token, at random.
+        self.text_ids = np.array(text_ids, np.int32)
+
+        # How many bytes of text an id stands for: turns loss per token into bits per byte.
+        self.token_bytes = np.zeros(self.vocab_size, np.int32)
+        # What is no text stands between words.
+        self._begins, self._ends = np.ones((2, self.vocab_size), bool)
+        style = _style(self._tokenizer)
+        for id in text_ids:
+            self.token_bytes[id], self._begins[id], self._ends[id] = _measure(pieces[id], style)
+
+    def encode(self, text: str) -> np.ndarray:
+        """No special ids are added: that is for the objective to decide."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        """The same ids, on all cores."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Special ids are dropped, and so are ids that a model has beyond the vocabulary."""
+        ids = np.asarray(ids, np.int64)
+        ids = ids[ids < self.vocab_size]
+        return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """True at the first id, at ids that begin with a space, and after ids that end in one.
+
+        In WordPiece, where no piece has a space: at ids that do not begin with ##.
+        """
+        ids = np.asarray(ids)
+        return self._begins[ids] | np.concatenate([[True], self._ends[ids[:-1]]])[: len(ids)]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        everything = [self._content, self._roles, self.sentinel_ids.tolist()]
+        return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
+
+    def save(self, directory: str | Path) -> None:
+        beside = {**self._roles, "sentinels": self.sentinel_ids.tolist(), "digest": self.digest}
+        Path(directory, FILE_NAME).write_text(self._content, encoding="utf-8")
+        Path(directory, ROLES_FILE_NAME).write_text(json.dumps(beside) + "\n")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "SubwordTokenizer":
+        """What `save` left there; refused if either file has changed since."""
+        path, roles_path = Path(directory, FILE_NAME), Path(directory, ROLES_FILE_NAME)
+        try:
+            roles = json.loads(roles_path.read_text())
+            sentinels, digest = roles.pop("sentinels"), roles.pop("digest")
+            tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels)
+        except Exception as error:  # the library's errors have no class of their own
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"{path} and {ROLES_FILE_NAME} beside it cannot be read as a tokenizer ({reason}); "
+                "restore both, or start again in an empty directory"
+            ) from error
+        if tokenizer.digest != digest:
+            raise ConfigError(
+                f"{path} or {ROLES_FILE_NAME} beside it has changed since it was saved; "
+                "restore both, or start again in an empty directory"
+            )
+        return tokenizer
+
+
+Style = Literal["wordpiece", "byte_level", "metaspace"]
+
+
+def _style(tokenizer: Tokenizer) -> Style:
+    """How pieces spell text."""
+    if isinstance(tokenizer.model, models.WordPiece):
+        return "wordpiece"
+    stages = f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"
+    return "byte_level" if "ByteLevel" in stages else "metaspace"
+
+
+def _measure(piece: str, style: Style) -> tuple[int, bool, bool]:
+    """Bytes of text a piece stands for; whether it begins with a space; whether it ends in one."""
+    match style:
+        case "wordpiece":
+            return len(piece.removeprefix("##").encode()), not piece.startswith("##"), False
+        case "byte_level":  # a character for each byte; these are tab to carriage return, and space
+            size, spaces = len(piece), "ĉĊċČčĠ"
+        case "metaspace":
+            size = 1 if BYTE_PIECE.fullmatch(piece) else len(piece.replace("▁", " ").encode())
+            spaces = "▁ \t\n\v\f\r"
+    return size, piece[0] in spaces, piece[-1] in spaces
+
+
+def _unknown_id(layout: dict, pieces: Mapping[int, str]) -> int | None:
+    model = layout["model"]
+    unknown = model.get("unk_token")
+    return next((id for id, piece in pieces.items() if piece == unknown), model.get("unk_id"))
