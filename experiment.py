@@ -104,6 +104,11 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             "model.pooling=first in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
         )
+    if task.auxiliary_masked_lm and model.family != "encoder":
+        yield (
+            f"task.auxiliary_masked_lm={task.auxiliary_masked_lm:g} needs model.family=encoder, "
+            f"not {model.family}, whose tokens do not see what follows; set it to 0"
+        )
     if task.next_sentence and model.token_types == 1:
         yield (
             "model.token_types=1 cannot tell the two sentences of task.next_sentence apart; "

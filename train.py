@@ -56,7 +56,13 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     data = pipeline.load(
         experiment.data,
         objective=task.objective,
-        noise=Noise(task.noise_rate, task.mean_span, task.whole_words, task.next_sentence),
+        noise=Noise(
+            task.noise_rate,
+            task.mean_span,
+            task.whole_words,
+            task.next_sentence,
+            beside_classes=task.auxiliary_masked_lm > 0,
+        ),
         seed=run.seed,
         process_index=jax.process_index(),
         process_count=jax.process_count(),
@@ -124,15 +130,24 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 model, task, optimizer, experiment.optimizer, schedule, run.seed, abstract
             )
             batches = data.train_iterator(start, run.steps)
-            throughput = Throughput(step_flops(model_config, experiment))
+            throughput, compiled = Throughput(), set()
             pending, scores = None, {}
             for step in range(start + 1, run.steps + 1):
                 if step == run.profile_steps[0]:
                     jax.profiler.start_trace(str(workdir / "profile"))
                 with throughput.waiting_for_data():
                     batch = next(batches)
-                state, metrics = train_step(state, put_batch(batch, mesh))
-                throughput.count(tokens_in(batch) * jax.process_count())
+                shape = tuple(array.shape for array in batch.values())
+                if shape in compiled:
+                    state, metrics = train_step(state, put_batch(batch, mesh))
+                    tokens = tokens_in(batch) * jax.process_count()
+                    throughput.count(tokens, step_flops(model_config, experiment, batch))
+                else:
+                    # Compiling takes time that says nothing about the steps to come.
+                    with throughput.paused():
+                        state, metrics = train_step(state, put_batch(batch, mesh))
+                        jax.block_until_ready(metrics)
+                    compiled.add(shape)
                 # Metrics are read one step late, so that the device always has work queued.
                 if pending:
                     report_training(reporter, throughput, *pending)
@@ -143,10 +158,6 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     jax.block_until_ready(metrics)
                     jax.profiler.stop_trace()
 
-                if step == start + 1:
-                    # The first step compiles: its time says nothing about the others.
-                    jax.block_until_ready(metrics)
-                    throughput.report()
                 evaluates = is_last or is_due(step, experiment.eval.every)
                 saves = is_last or is_due(step, experiment.checkpoint.every)
                 if evaluates or saves:
@@ -268,11 +279,14 @@ def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
     )
 
 
-def step_flops(model, experiment) -> int:
-    length = experiment.data.length
+def step_flops(model, experiment, batch: Mapping[str, np.ndarray]) -> int:
+    """Of the whole batch, of which this process may have a part."""
     if model.input == "patches":
         length = (model.image_size // model.patch_size) ** 2 + model.class_token
-    row = train_flops(model, experiment.task.objective, length, experiment.data.encoder_length)
+    else:
+        length = batch["inputs"].shape[1]
+    source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
+    row = train_flops(model, experiment.task.objective, length, source)
     return row * experiment.data.batch_size
 
 

@@ -138,6 +138,7 @@ def get_config(arg=None):
             noise_rate=0.15,  # share of tokens hidden by masked_lm and span_corruption
             mean_span=3.0,  # mean length of span_corruption's spans
             whole_words=False,  # masked_lm: hide all tokens of a word or none
+            auxiliary_masked_lm=0.0,  # classify_text: weight of a masked_lm loss beside it
             next_sentence=False,  # masked_lm: also tell whether the second part follows the first
         )
     )

@@ -22,8 +22,11 @@ def get_config(arg=None):
     config.model.rope_theta = 100.0  # names are short: turn faster, to tell neighbours apart
     config.model.update(dict(dropout_residual=0.2, dropout_embedding=0.1))
     architectures.choose(config.model, arg)
-    config.data.update(dict(source="names", batch_size=128, length=32))
+    config.data.update(dict(source="names", batch_size=128, length=40, buckets=(14, 20)))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
+    if config.model.family == "encoder":
+        # So few names teach more when their letters, too, have to be learnt.
+        config.task.auxiliary_masked_lm = 0.3
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
     config.eval.update(dict(every=800, batch_size=256))

@@ -11,5 +11,5 @@ from configs import langid
 
 def get_config(arg=None):
     config = langid.get_config(arg)
-    config.task.update(dict(objective="masked_lm", label_smoothing=0.0))
+    config.task.update(dict(objective="masked_lm", label_smoothing=0.0, auxiliary_masked_lm=0.0))
     return config

@@ -28,7 +28,7 @@ class Layout:
             if parts[0][name].ndim == 0:
                 (row[name],) = (part[name] for part in parts)  # a row has one label
                 continue
-            dtype = np.float32 if name == "weights" else np.int32
+            dtype = np.float32 if name.endswith("weights") else np.int32
             row[name] = self._laid(name, [part[name] for part in parts], dtype)
         for side in ("", "encoder_"):
             if f"{side}inputs" not in row:

@@ -5,6 +5,7 @@ nowhere else: `inputs` is what the model sees at a position, `targets` what it s
 `weights` how much that counts. Fields are as long as the text makes them: `layout` pads them.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,15 +100,32 @@ def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, 
     return noise, max(1, min(round(noise / mean_span), noise, tokens - noise))
 
 
-def classify_text(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
-    """[cls] text [sep], and for a pair of texts a second one and [sep]."""
-    del rng
+@dataclasses.dataclass(frozen=True)
+class HideInHalf:
+    """Marks half of the rows, for classify_text to hide tokens in them."""
+
+    needs_other_row: bool = False
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> Row:
+        return {**row, "hide": rng.random() < 0.5}
+
+
+def classify_text(
+    row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, noise_rate: float
+) -> Fields:
+    """[cls] text [sep], and for a pair of texts a second one and [sep].
+
+    Rows that are marked get the fields of masked_lm besides; some of their tokens are hidden, or
+    none are, so that the classifier also sees texts as they will be.
+    """
     texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
-    return {
-        **_between_separators(texts, tokenizer),
-        "labels": np.int32(row["label"]),
-        "weights": np.float32(1),
-    }
+    answer = {"labels": np.int32(row["label"]), "weights": np.float32(1)}
+    if "hide" not in row:
+        return {**_between_separators(texts, tokenizer), **answer}
+    fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
+    if not row["hide"]:
+        fields |= {"inputs": fields["targets"], "weights": np.zeros(len(fields["targets"]))}
+    return {**fields, "token_weights": fields["weights"], **answer}
 
 
 def classify_images(

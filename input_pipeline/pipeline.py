@@ -14,7 +14,7 @@ import grain
 import numpy as np
 
 from input_pipeline import randomness, task
-from input_pipeline.augmentation import Augmentation, refuse_image_keys
+from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
@@ -197,7 +197,7 @@ class Data:
         index: int,
         rng: np.random.Generator,
         layout: Layout,
-        augment: Augmentation | None = None,
+        augment: task.Augment | None = None,
     ) -> Fields:
         parts = rows.parts(index)
         if self._task.needs_other_row or (augment and augment.needs_other_row):

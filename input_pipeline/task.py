@@ -44,6 +44,10 @@ class Noise:
     mean_span: float
     whole_words: bool
     next_sentence: bool
+    beside_classes: bool = False  # classify_text: hide something for an auxiliary masked LM
+
+
+Augment = augmentation.Augmentation | objectives.HideInHalf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Task:
     sides: tuple[Side, ...]
     needs_segments: bool = True
     needs_other_row: bool = False  # the row must come with another one, as `other`
-    augment: augmentation.Augmentation | None = None  # what training rows go through first
+    augment: Augment | None = None  # what training rows go through first
 
     def layout(self, length: int, encoder_length: int, *, packed: bool) -> Layout:
         return Layout(length, encoder_length, self.needs_segments, packed)
@@ -109,8 +113,9 @@ def choose(
             texts = ("text", "text_pair") if text_pairs else ("text",)
             _refuse_short("length", length, 1 + 2 * len(texts), "cls, sep and text")
             side = Side(texts, length, 1 + len(texts))
-            fields = partial(objectives.classify_text, **with_ids)
-            return Task(fields, Form(texts, ("label",)), (side,))
+            fields = partial(objectives.classify_text, **hiding)
+            augment = objectives.HideInHalf() if noise.beside_classes else None
+            return Task(fields, Form(texts, ("label",)), (side,), augment=augment)
         case "classify_images", _:
             fields = objectives.classify_images
             fields = partial(fields, mean=data.image_mean, std=data.image_std)

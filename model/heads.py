@@ -147,16 +147,22 @@ class MaskedLanguageModel(nn.Module):
             pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
             classify = Dense(config, (2,), ("pooled", "classes"), bias=True, name="next_sentence")
             follows_b2 = classify(pooled_bd)
-        transform = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="transform")
-        x_btd = activate(config.activation, transform(x_btd))
-        x_btd = Norm(config, name="transform_norm")(x_btd)
-        return Vocabulary(config, name="vocabulary")(x_btd, backbone), follows_b2
+        return _hidden_tokens(config, x_btd, backbone), follows_b2
+
+
+def _hidden_tokens(config: TransformerConfig, x_btd: Array, backbone: Transformer) -> Array:
+    """BERT's answer at every token, as layers of the module that calls this."""
+    transform = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="transform")
+    x_btd = activate(config.activation, transform(x_btd))
+    x_btd = Norm(config, name="transform_norm")(x_btd)
+    return Vocabulary(config, name="vocabulary")(x_btd, backbone)
 
 
 class Classifier(nn.Module):
-    """Class logits (B, C) for a text or an image."""
+    """Class logits (B, C) for a text or an image; if asked, token logits (B, T, V) as well."""
 
     config: TransformerConfig
+    hidden_tokens: bool = False
 
     @nn.compact
     def __call__(
@@ -167,7 +173,7 @@ class Classifier(nn.Module):
         segments_bt: Array | None = None,
         token_types_bt: Array | None = None,
         deterministic: bool = True,
-    ) -> Array:
+    ) -> Array | tuple[Array, Array]:
         config = self.config
         backbone = Transformer(config, name="backbone")
         given = dict(positions_bt=positions_bt, segments_bt=segments_bt)
@@ -182,4 +188,7 @@ class Classifier(nn.Module):
         dense = Dense(
             config, (config.num_classes,), ("pooled", "classes"), bias=True, name="classes"
         )
-        return dense(pooled_bd)
+        logits_bc = dense(pooled_bd)
+        if self.hidden_tokens:
+            return logits_bc, _hidden_tokens(config, x_btd, backbone)
+        return logits_bc

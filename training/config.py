@@ -46,12 +46,18 @@ class TaskConfig:
     mean_span: Annotated[float, Bounds(at_least=1)]
     whole_words: bool
     next_sentence: bool
+    auxiliary_masked_lm: NonNegativeFloat
 
     def problems(self) -> Iterator[str]:
         if self.whole_words and self.objective != "masked_lm":
             yield (
                 f"task.whole_words=True needs task.objective=masked_lm, not {self.objective}; "
                 "set it to False"
+            )
+        if self.auxiliary_masked_lm and self.objective != "classify_text":
+            yield (
+                f"task.auxiliary_masked_lm={self.auxiliary_masked_lm:g} goes with task.objective="
+                f"classify_text, not {self.objective}; set it to 0"
             )
         if self.next_sentence and self.objective != "masked_lm":
             yield (

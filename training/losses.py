@@ -109,12 +109,17 @@ class Term(NamedTuple):
     output: str  # the key of its logits among the model's outputs
     targets: Array
     weights: Array
+    factor: float = 1.0  # how much its mean counts beside the others'
 
 
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
     match task.objective:
         case "classify_text" | "classify_images":
-            return {"labels": Term("logits", batch["labels"], batch["weights"])}
+            terms = {"labels": Term("logits", batch["labels"], batch["weights"])}
+            if "token_weights" in batch:  # in training alone
+                tokens = batch["targets"], batch["token_weights"]
+                terms["hidden_tokens"] = Term("hidden_tokens", *tokens, task.auxiliary_masked_lm)
+            return terms
         case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
             terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
             if task.next_sentence:
@@ -141,7 +146,7 @@ def term_sums(
         result = cross_entropy(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
         )
-        sums[name] = result.loss
+        sums[name] = term.factor * result.loss
         prefix = "" if term.output == "logits" else f"{name}_"
         metrics[f"{prefix}nll"] = (result.nll, counts[name])
         metrics[f"{prefix}accuracy"] = (result.correct, counts[name])

@@ -17,7 +17,7 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
         case "masked_lm":
             return MaskedLanguageModel(model, task.next_sentence)
         case "classify_text" | "classify_images":
-            return Classifier(model)
+            return Classifier(model, hidden_tokens=task.auxiliary_masked_lm > 0)
     raise ValueError(f"unknown objective {task.objective!r}")
 
 
@@ -56,7 +56,8 @@ def forward(
         deterministic=dropout_key is None,
         rngs={} if dropout_key is None else {"dropout": dropout_key},
     )
-    if task.objective != "masked_lm":
+    if not isinstance(outputs, tuple):
         return {"logits": outputs}
-    logits_btv, follows_b2 = outputs
-    return {"logits": logits_btv} | ({} if follows_b2 is None else {"next_sentence": follows_b2})
+    logits, second = outputs
+    name = "next_sentence" if task.objective == "masked_lm" else "hidden_tokens"
+    return {"logits": logits} | ({} if second is None else {name: second})

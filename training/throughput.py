@@ -12,14 +12,13 @@ from training.chips import peak_flops
 class Throughput:
     """Counts steps since the last report; time inside `paused` does not count."""
 
-    def __init__(self, flops_per_step: float, clock: Callable[[], float] = time.perf_counter):
-        self._flops_per_step = flops_per_step
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._restart()
 
     def _restart(self) -> None:
         self._begin = self._clock()
-        self._steps = self._tokens = 0
+        self._steps = self._tokens = self._flops = 0
         self._waited = 0.0
 
     @contextlib.contextmanager
@@ -34,14 +33,16 @@ class Throughput:
         yield
         self._begin += self._clock() - begin
 
-    def count(self, tokens: int) -> None:
+    def count(self, tokens: int, flops: int) -> None:
+        """One step more, of so much text and so much arithmetic on all devices."""
         self._steps += 1
         self._tokens += tokens
+        self._flops += flops
 
     def report(self) -> dict[str, float]:
         """Rates since the last report, per device where they say so; then starts anew."""
         seconds = max(self._clock() - self._begin, 1e-9)
-        flops = self._flops_per_step * self._steps / seconds / jax.device_count()
+        flops = self._flops / seconds / jax.device_count()
         rates = {
             "perf/tokens_per_second": self._tokens / seconds,
             "perf/steps_per_second": self._steps / seconds,

@@ -25,10 +25,10 @@ def clock():
 
 
 def test_rates_since_the_last_report(clock):
-    meter = Throughput(flops_per_step=6e12, clock=clock)
+    meter = Throughput(clock)
     for tokens in (300, 500):
         clock.tick(2)
-        meter.count(tokens)
+        meter.count(tokens, 6e12)
     assert meter.report() == {
         "perf/tokens_per_second": 200,
         "perf/steps_per_second": 0.5,
@@ -36,18 +36,18 @@ def test_rates_since_the_last_report(clock):
         "perf/data_wait_fraction": 0,
     }
     clock.tick(1)
-    meter.count(40)
+    meter.count(40, 1)
     rates = meter.report()
     assert (rates["perf/tokens_per_second"], rates["perf/steps_per_second"]) == (40, 1)
 
 
 def test_waiting_for_data_counts_and_is_told(clock):
-    meter = Throughput(flops_per_step=1, clock=clock)
+    meter = Throughput(clock)
     for _ in range(2):
         with meter.waiting_for_data():
             clock.tick(1)
         clock.tick(3)
-        meter.count(10)
+        meter.count(10, 1)
     rates = meter.report()
     assert rates["perf/data_wait_fraction"] == 0.25
     assert rates["perf/tokens_per_second"] == 2.5
@@ -56,31 +56,31 @@ def test_waiting_for_data_counts_and_is_told(clock):
 
 
 def test_a_pause_does_not_count(clock):
-    meter = Throughput(flops_per_step=1, clock=clock)
+    meter = Throughput(clock)
     clock.tick(2)
     with meter.paused():
         clock.tick(1000)
     clock.tick(2)
-    meter.count(8)
+    meter.count(8, 1)
     assert meter.report()["perf/tokens_per_second"] == 2
 
 
 def test_no_time_at_all_is_no_error(clock):
-    meter = Throughput(flops_per_step=1, clock=clock)
+    meter = Throughput(clock)
     assert meter.report()["perf/tokens_per_second"] == 0
 
 
 def test_utilisation_is_told_where_the_peak_is_known(clock, monkeypatch):
-    meter = Throughput(flops_per_step=100e12, clock=clock)
+    meter = Throughput(clock)
     clock.tick(1)
-    meter.count(1)
+    meter.count(1, 100e12)
     assert "perf/mfu" not in meter.report(), "no maker promises anything for this machine"
 
     devices = [types.SimpleNamespace(device_kind="TPU v4")] * 2
     jax_with_tpus = types.SimpleNamespace(devices=lambda: devices, device_count=lambda: 2)
     monkeypatch.setattr(throughput, "jax", jax_with_tpus)
     clock.tick(1)
-    meter.count(1)
+    meter.count(1, 100e12)
     rates = meter.report()
     assert rates["perf/tflops_per_device"] == 50
     assert rates["perf/mfu"] == pytest.approx(50 / 275)
