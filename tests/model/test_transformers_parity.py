@@ -1,7 +1,8 @@
 """The same weights give the same logits and gradients as in Hugging Face transformers.
 
 Their models are small and random in every weight, biases and norms included, so that nothing is
-right by being zero or one. They compute in float64, so that the differences are our own rounding.
+right by being zero or one. They compute in float64, so that the differences are our own rounding;
+once more in float32, as they are used.
 Rows have different lengths; padding is compared nowhere.
 """
 
@@ -88,7 +89,7 @@ def pair(theirs, inputs, read, model, our_inputs, our_options, table, targets, a
     torch, _ = oracle()
     randomize(theirs)
     inputs = {
-        name: torch.tensor(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+        name: torch.tensor(array if array.dtype.kind == "f" else array.astype(np.int64))
         for name, array in inputs.items()
     }
     shapes = random_params(model, *our_inputs, **our_options)
@@ -99,11 +100,18 @@ def pair(theirs, inputs, read, model, our_inputs, our_options, table, targets, a
 
     return Pair(
         theirs=theirs,
-        their_logits=lambda: read(theirs(**inputs)),
+        their_logits=lambda: read(theirs(**in_precision_of(theirs, inputs))),
         our_logits=our_logits,
         to_ours=lambda weights: names.to_ours(shapes, table, adapt(weights)),
         targets=targets,
     )
+
+
+def in_precision_of(model, inputs):
+    return {
+        name: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in inputs.items()
+    }
 
 
 def config_of(style, **changes):
@@ -300,11 +308,14 @@ def test_every_weight_has_a_place(models):
     assert unused == set()
 
 
-def test_logits(models, record_property):
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_logits(models, precision, record_property):
     torch, _ = oracle()
     params, _ = models.to_ours(their_weights(models))
+    models.theirs.to(getattr(torch, precision))
     with torch.no_grad():
         theirs = [logits.numpy() for logits in models.their_logits()]
+    models.theirs.double()  # loses nothing: the weights were drawn in float32
     for expected, actual, targets in zip(
         theirs, quick_jit(models.our_logits)(params), models.targets, strict=True
     ):
