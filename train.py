@@ -238,7 +238,9 @@ def hold_out(name: str, data: pipeline.Data, experiment, mesh) -> HeldOut:
     size, most = experiment.eval.batch_size, experiment.eval.batches
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
     return HeldOut(
-        batches=[put_batch(batch, mesh) for batch in data.eval_batches(name, size, most)],
+        batches=pipeline.LazyList(
+            lambda batch: put_batch(batch, mesh), data.eval_batches(name, size, most)
+        ),
         text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
         has_one_answer="target" in data.eval_examples(name, 1)[0],
     )

@@ -7,7 +7,7 @@ through the objective with the r-th random stream. A process builds only its own
 rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grain
@@ -58,6 +58,19 @@ def load(
         refuse_image_keys(data, splits.train[0]["image"].shape)
     make = Rowmaker(data, tokenizer, chosen, cache)
     return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
+
+
+class LazyList(Sequence):
+    """[function(argument) for argument in arguments], each made whenever it is asked for."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence):
+        self._function, self._arguments = function, arguments
+
+    def __len__(self):
+        return len(self._arguments)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._function(self._arguments[index])
 
 
 class Data:
@@ -141,17 +154,19 @@ class Data:
         options = grain.ReadOptions(num_threads=min(1, ahead), prefetch_buffer_size=ahead)
         return iter(numbers.to_iter_dataset(options))
 
-    def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> list[Batch]:
+    def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> Sequence[Batch]:
         """This process's rows of each batch of a held-out set, in the set's own order.
 
-        The last batch is filled up with copies of a real row whose weights are all 0.
+        They are made when asked for: a set may be large. The last batch is filled up with copies
+        of a real row whose weights are all 0.
         """
         share = _share_of(batch_size, self._process_index, self._process_count, "eval.batch_size")
         count = self._eval_count(name, batch_size, max_batches)
-        return [
-            _stacked([self._eval_fields(name, first + i, count) for i in share])
-            for first in range(0, count, batch_size)
-        ]
+
+        def batch(first: int) -> Batch:
+            return _stacked([self._eval_fields(name, first + i, count) for i in share])
+
+        return LazyList(batch, range(0, count, batch_size))
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
         """The first examples of a held-out set as text, in the order of its batches' rows."""
