@@ -151,9 +151,38 @@ def test_span_corruption_by_hand():
 
 def test_classify_text_by_hand():
     check(
-        objectives.classify_text({"text": ids("ab"), "label": 7}, rng(), tokenizer=T),
+        objectives.classify_text(
+            {"text": ids("ab"), "label": 7}, rng(), tokenizer=T, noise_rate=0.15
+        ),
         inputs=[CLS, A, B, SEP],
         labels=7,
+        weights=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hide", "first", "hidden"), [(True, MASK, [0, 1, 0, 0]), (False, A, [0, 0, 0, 0])]
+)
+def test_classify_text_hides_something_where_it_is_told_by_hand(hide, first, hidden):
+    row = {"text": ids("ab"), "label": 7, "hide": hide}
+    script = Scripted([1, 2], [0.0], [at(E)])
+    check(
+        objectives.classify_text(row, script, tokenizer=T, noise_rate=0.15),
+        inputs=[CLS, first, B, SEP],
+        targets=[CLS, A, B, SEP],
+        token_weights=hidden,
+        labels=7,
+        weights=1,
+    )
+
+
+def test_classify_a_pair_of_texts_by_hand():
+    row = {"text": ids("ab"), "text_pair": ids("c"), "label": 0}
+    check(
+        objectives.classify_text(row, rng(), tokenizer=T, noise_rate=0.15),
+        inputs=[CLS, A, B, SEP, C, SEP],
+        token_types=[0, 0, 0, 0, 1, 1],
+        labels=0,
         weights=1,
     )
 

@@ -231,6 +231,23 @@ def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
     assert 16 < batch["next_sentence"].sum() < 48
 
 
+def test_half_of_the_training_rows_have_something_hidden_beside_their_class():
+    data = pipeline.load(
+        data_config(source="names", batch_size=300, length=24),
+        objective="classify_text",
+        noise=noise(beside_classes=True),
+        seed=0,
+    )
+    batch = data.train_batch(0)
+    hidden = batch["token_weights"].any(axis=1)
+    assert 0.4 < hidden.mean() < 0.6
+    whole = (batch["inputs"] == batch["targets"]).all(axis=1)
+    assert whole[~hidden].all() and whole[hidden].mean() < 0.2
+    assert set(data.eval_batches("held_out", 4)[0]) == {
+        "inputs", "segment_ids", "labels", "weights"
+    }  # fmt: skip
+
+
 def test_the_data_describes_itself():
     data = load("digits", "classify_images")
     assert data.tokenizer is None and data.image_shape == (2, 2, 1) and len(data.labels) == 30

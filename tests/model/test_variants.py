@@ -113,6 +113,19 @@ def test_text_classifier(family, pooling, pooler):
     assert output_shape(Classifier(config), TARGET.inputs).shape == (2, 3)
 
 
+def test_a_classifier_asked_for_hidden_tokens_answers_as_both_heads_would():
+    config = tiny_config(family="encoder", num_classes=3)
+    both = Classifier(config, hidden_tokens=True)
+    params = random_params(both, TARGET.inputs)
+    classes, tokens = both.apply({"params": params}, TARGET.inputs)
+    token_params = {name: value for name, value in params.items() if name != "classes"}
+    class_params = {name: params[name] for name in ("backbone", "classes")}
+    expected, _ = MaskedLanguageModel(config).apply({"params": token_params}, TARGET.inputs)
+    np.testing.assert_allclose(tokens, expected, atol=1e-6)
+    expected = Classifier(config).apply({"params": class_params}, TARGET.inputs)
+    np.testing.assert_allclose(classes, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("class_token", [True, False])
 def test_image_positions_count_the_class_token(class_token):
     needed = PATCHES + class_token
