@@ -15,6 +15,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from input_pipeline.config import IMAGE_KEYS, DataConfig
+from input_pipeline.task import Noise
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError, build, did_you_mean
 from training.config import (
@@ -50,6 +51,18 @@ class Experiment:
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     eval: EvalConfig
+
+    @property
+    def noise(self) -> Noise:
+        """What the data has to know of the task, beside its objective."""
+        task = self.task
+        return Noise(
+            task.noise_rate,
+            task.mean_span,
+            task.whole_words,
+            task.next_sentence,
+            beside_classes=task.auxiliary_masked_lm > 0,
+        )
 
 
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != "run"}
@@ -149,15 +162,18 @@ def config_flag(default: str) -> flags.FlagHolder:
         _refuse(_explain(sys.argv, error))
 
 
-def launch(main: Callable[[], None]) -> None:
-    """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback."""
+def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
+    """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback.
+
+    With `more_options`, what stands behind `--` on the command line is main's argument.
+    """
 
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
-        if len(argv) > 1:
+        if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
             raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --")
-        main()
+        main(*([argv[1:]] if more_options else []))
 
     try:
         app.run(guarded, flags_parser=_parse_flags)

@@ -19,7 +19,6 @@ from ml_collections import config_flags
 
 import experiment as door
 from input_pipeline import pipeline
-from input_pipeline.task import Noise
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
 from training import workdir as records
@@ -56,13 +55,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     data = pipeline.load(
         experiment.data,
         objective=task.objective,
-        noise=Noise(
-            task.noise_rate,
-            task.mean_span,
-            task.whole_words,
-            task.next_sentence,
-            beside_classes=task.auxiliary_masked_lm > 0,
-        ),
+        noise=experiment.noise,
         seed=run.seed,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

@@ -11,7 +11,7 @@ import numpy as np
 
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
-from input_pipeline.preparation import prepare, table_key, tokenized
+from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
 from input_pipeline.source import Example, Splits, content_digest, good_records
 from input_pipeline.table import Form, LazyTable, Table
 from input_pipeline.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
@@ -26,9 +26,10 @@ TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what co
 
 
 class Cache:
-    def __init__(self, data: DataConfig):
-        self._data = data
+    def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
+        self._data, self._make_chunks = data, make_chunks
         self.directory = Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
+        self.tables: list[tuple[str, Table]] = []  # by split: what has been asked for so far
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
         name, size = self._data.tokenizer, self._data.tokenizer_size
@@ -65,15 +66,14 @@ class Cache:
                 return LazyTable(examples, tokenizer, form)
             case "memory":
                 return tokenized(examples, range(len(examples)), tokenizer, form)
-        return prepare(
-            examples,
-            tokenizer,
-            form,
+        table = prepare(
+            Job(splits.digest, split, examples, tokenizer, form),
             self.directory,
-            table_key(splits.digest, split, tokenizer, form),
-            label=f"tokenizing {split}",
+            make_chunks=self._make_chunks,
             max_bad_records=self._data.max_bad_records,
         )
+        self.tables.append((split, table))
+        return table
 
     def plan(self, sizes: np.ndarray, capacities: Sequence[int], make: Callable) -> Plan:
         """A packing plan for examples of these sizes."""

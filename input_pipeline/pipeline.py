@@ -45,10 +45,12 @@ def load(
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
+    cache: Cache | None = None,
 ) -> "Data":
+    """`cache` is for who wants to say how it is filled, or to see what is in it."""
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
-    cache = Cache(data)
+    cache = cache or Cache(data)
     tokenizer = cache.tokenizer([component.splits for component in found])
     splits = found[0].splits
     chosen = task.choose(

@@ -9,13 +9,16 @@ prepare the same table at once only do some work twice.
 """
 
 import concurrent.futures
+import contextlib
+import dataclasses
+import functools
 import itertools
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,23 +37,45 @@ CHUNK = 4096  # examples
 _SENTENCE_END = re.compile(r"[.!?…][\"'»”’)\]]*(?=\s)|[。！？।][」』”]*|\n")
 
 
-def table_key(source_digest: str, split: str, tokenizer: Tokenizer, form: Form) -> str:
-    parts = [str(VERSION), source_digest, split, tokenizer.digest, repr(form), str(CHUNK)]
-    return content_digest(parts)[:32]
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A split to be tokenized."""
+
+    source_digest: str
+    split: str
+    examples: Sequence[Example]
+    tokenizer: Tokenizer
+    form: Form
+
+    @property
+    def key(self) -> str:
+        parts = [str(VERSION), self.source_digest, self.split, self.tokenizer.digest]
+        return content_digest([*parts, repr(self.form), str(CHUNK)])[:32]
+
+    @property
+    def chunk_count(self) -> int:
+        return -(-len(self.examples) // CHUNK)
+
+
+# Makes the chunks of a job in its partial directory; gives, chunk by chunk and in their order,
+# what is wrong with the records that had to be left out.
+ChunkMaker = Callable[[Job, Path], Iterator[list[str]]]
+
+
+def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
+    """Threads will do on one machine: the tokenizers work outside the GIL."""
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    try:
+        yield from pool.map(functools.partial(make_chunk, job, partial), range(job.chunk_count))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def prepare(
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    form: Form,
-    cache_dir: Path,
-    key: str,
-    *,
-    label: str,
-    max_bad_records: int = 0,
+    job: Job, cache_dir: Path, *, make_chunks: ChunkMaker = in_threads, max_bad_records: int = 0
 ) -> Table:
     """The table of a split: found in the cache, or made there first."""
-    directory = cache_dir / key
+    directory = cache_dir / job.key
     try:
         table = open_table(directory)
     except FileNotFoundError:
@@ -60,8 +85,14 @@ def prepare(
         shutil.rmtree(directory)
         table = None
     if table is None:
-        make_chunks(examples, tokenizer, form, cache_dir, key, label, max_bad_records)
-        join_chunks(cache_dir, key, chunk_count(examples))
+        bad: list[str] = []
+        # Closed, so that after a refusal no thread goes on.
+        with contextlib.closing(make_chunks(job, partial_directory(cache_dir, job.key))) as chunks:
+            label = f"tokenizing {job.split}"
+            for more in tqdm(chunks, label, job.chunk_count, unit="chunk", disable=None):
+                bad += more
+                refuse_bad_records(bad, max_bad_records)
+        join_chunks(cache_dir, job.key, job.chunk_count)
         table = open_table(directory)
     refuse_bad_records(table.bad, max_bad_records)
     for message in table.bad:
@@ -78,41 +109,12 @@ def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
         )
 
 
-def chunk_count(examples: Sequence[Example]) -> int:
-    return -(-len(examples) // CHUNK)
-
-
-def make_chunks(
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    form: Form,
-    cache_dir: Path,
-    key: str,
-    label: str,
-    max_bad_records: int,
-) -> None:
-    """All chunks that are not there yet. Threads will do: the tokenizers work outside the GIL."""
-    partial = partial_directory(cache_dir, key)
-
-    def bad_in(number: int) -> list[str]:
-        if not chunk_path(partial, number).exists():
-            made = tokenized(examples, chunk(examples, number), tokenizer, form)
-            write_chunk(partial, number, made)
-        return read_chunk(partial, number).bad
-
-    bad: list[str] = []
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-    try:
-        found = pool.map(bad_in, range(chunk_count(examples)))
-        for more in tqdm(found, label, chunk_count(examples), unit="chunk", disable=None):
-            bad += more
-            refuse_bad_records(bad, max_bad_records)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def chunk(examples: Sequence[Example], number: int) -> range:
-    return range(number * CHUNK, min((number + 1) * CHUNK, len(examples)))
+def make_chunk(job: Job, partial: Path, number: int) -> list[str]:
+    """Makes a chunk, unless it is there; returns what is wrong with its bad records."""
+    if not chunk_path(partial, number).exists():
+        numbers = range(number * CHUNK, min((number + 1) * CHUNK, len(job.examples)))
+        write_chunk(partial, number, tokenized(job.examples, numbers, job.tokenizer, job.form))
+    return read_chunk(partial, number).bad
 
 
 def tokenized(

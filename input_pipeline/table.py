@@ -40,12 +40,16 @@ class Table:
     ):
         self.arrays = arrays
         self.bad = list(bad)  # what was wrong with the records that were left out
-        self._directory = directory
+        self.directory = directory  # where its files are, if it has any
         self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
         self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
 
     def __len__(self):
         return len(self.arrays[f"number.{ORIGIN}"])
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(self.stream(field)) for field in self._texts)
 
     def stream(self, field: str) -> np.ndarray:
         """All entries of a field, one behind the other."""
@@ -66,8 +70,8 @@ class Table:
         return texts | {name: int(self.numbers(name)[index]) for name in self._numbers}
 
     def __reduce__(self):
-        if self._directory is not None:
-            return open_table, (self._directory,)
+        if self.directory is not None:
+            return open_table, (self.directory,)
         return Table, (self.arrays, self.bad)
 
 

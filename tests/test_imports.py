@@ -14,7 +14,7 @@ ALLOWED = {
     "configs": {"ml_collections"},
     "input_pipeline": {
         "schema", "numpy", "grain", "tensorflow_datasets", "datasets", "tokenizers", "babel",
-        "sklearn", "absl", "PIL", "tqdm",
+        "sklearn", "absl", "PIL", "tqdm", "apache_beam",
     },
     "model": {"schema", "jax", "flax", "numpy"},
     "training": {

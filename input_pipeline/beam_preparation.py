@@ -1,0 +1,101 @@
+"""Tokenizes a split as an Apache Beam pipeline: for a corpus that has outgrown one machine.
+
+The chunks are those of preparation.py, only made elsewhere. No text travels: a worker is told the
+config and the number of a chunk, and opens the source itself. So all workers must have this code,
+and see data.path and data.cache_dir as the machine does that starts them.
+"""
+
+import contextlib
+import functools
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from input_pipeline.config import DataConfig
+from input_pipeline.preparation import ChunkMaker, Job, chunk_path, make_chunk, read_chunk
+from input_pipeline.sources import Component, components
+from input_pipeline.table import Form
+from input_pipeline.tokenizer import Tokenizer
+from schema import ConfigError
+
+
+def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
+    """`options` are Beam's own, such as --runner=FlinkRunner."""
+    try:
+        import apache_beam as beam
+    except ImportError:
+        raise ConfigError("--beam needs a package: pip install 'backbone[beam]'") from None
+
+    def make_chunks(job: Job, partial: Path) -> Iterator[list[str]]:
+        make = functools.partial(
+            _make_chunk_anywhere,
+            data=data,
+            key=job.key,
+            split=job.split,
+            tokenizer=job.tokenizer,
+            form=job.form,
+            partial=partial.absolute(),
+        )
+        with _pipeline(options) as pipeline:
+            numbers = pipeline | "number chunks" >> beam.Create(range(job.chunk_count))
+            # Or they would all stay with the worker that numbers them.
+            spread = numbers | "spread over workers" >> beam.Reshuffle()
+            spread | "make chunks" >> beam.Map(make)
+        for number in range(job.chunk_count):
+            if not chunk_path(partial, number).exists():
+                raise ConfigError(
+                    f"a Beam worker wrote to another data.cache_dir than {partial.parent}; it "
+                    "must be a directory that all machines share"
+                )
+            yield read_chunk(partial, number).bad
+
+    _pipeline(options)  # refuses bad options before anything is read
+    return make_chunks
+
+
+def _pipeline(options: Sequence[str]):
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed = PipelineOptions(list(options))
+            parsed.get_all_options()  # or they would be read when the pipeline runs
+            return beam.Pipeline(options=parsed)
+    except SystemExit:
+        # Beam gives up as a script does: a list of all options, and last the reason.
+        raise ConfigError(f"Beam: {said.getvalue().splitlines()[-1]}") from None
+    except ValueError as error:
+        raise ConfigError(f"Beam: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(data: DataConfig, key: str) -> Sequence[Component]:
+    """Opening a source reads all of it, for the digest; so once for all chunks of the same key."""
+    del key
+    return components(data)
+
+
+def _make_chunk_anywhere(
+    number: int,
+    *,
+    data: DataConfig,
+    key: str,
+    split: str,
+    tokenizer: Tokenizer,
+    form: Form,
+    partial: Path,
+) -> None:
+    for component in _opened(data, key):
+        splits = component.splits
+        examples = splits.train if split == data.train_split else splits.evals.get(split, ())
+        job = Job(splits.digest, split, examples, tokenizer, form)
+        # The key covers text, tokenizer and code: where it is equal, so is the chunk.
+        if job.key == key:
+            make_chunk(job, partial, number)
+            return
+    raise ConfigError(
+        f"a Beam worker finds another {split!r} split, or other code, than the machine that "
+        f"started it; data.path={data.path!r} must hold the same files on both"
+    )

@@ -1,0 +1,60 @@
+"""Prepares the data of a run: python prepare.py --config=configs/x.py --config.data.path=...
+
+Trains the tokenizer, tokenizes every split and plans the packing, as train.py would at its start;
+train.py with the same config then finds it all in data.cache_dir. With --beam the text is
+tokenized by an Apache Beam pipeline, whose own options follow behind two dashes:
+
+    python prepare.py --config=configs/x.py --beam -- --runner=FlinkRunner --flink_master=...
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+import experiment as door
+from input_pipeline import pipeline
+from input_pipeline.cache import Cache
+from schema import ConfigError
+
+
+def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None) -> str:
+    """Fills the cache; returns what is in it now. Without `beam_options` this machine does it."""
+    begin = time.perf_counter()
+    experiment = door.from_mapping(config)
+    if beam_options is None:
+        cache = Cache(experiment.data)
+    else:
+        from input_pipeline.beam_preparation import on_beam
+
+        cache = Cache(experiment.data, on_beam(experiment.data, beam_options))
+    data = pipeline.load(
+        experiment.data,
+        objective=experiment.task.objective,
+        noise=experiment.noise,
+        seed=experiment.run.seed,
+        cache=cache,
+    )
+    seconds = time.perf_counter() - begin
+    lines = [f"{cache.directory} is ready, after {seconds:.1f} s"]
+    if data.tokenizer is not None:
+        lines.append(f"tokenizer: {data.tokenizer.vocab_size:,} ids")
+    for split, table in cache.tables:
+        size = f"{len(table):,} entries, {table.tokens:,} tokens"
+        lines.append(f"{split}: {size}, in {table.directory.name}/")
+    if not cache.tables:
+        lines.append(f"data.source={experiment.data.source} keeps no text there")
+    return "\n".join(lines)
+
+
+def main(beam_options: list[str]) -> None:
+    if beam_options and not BEAM.value:
+        raise ConfigError(f"unexpected argument {beam_options[0]!r}; Beam's options need --beam")
+    print(prepare(CONFIG.value.to_dict(), beam_options if BEAM.value else None))
+
+
+if __name__ == "__main__":
+    CONFIG = door.config_flag("configs/dates.py")
+    BEAM = flags.DEFINE_bool("beam", False, "Tokenize by an Apache Beam pipeline.")
+    door.launch(main, more_options=True)
