@@ -1,6 +1,7 @@
 """Data sets that TFDS prepares here, read back as a run would read them."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -230,3 +231,16 @@ def test_files_that_cannot_be_read_in_any_order_are_refused_with_the_conversion(
     info = {**info, "fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}
     (directory / "dataset_info.json").write_text(json.dumps(info))
     assert len(pairs().train) == 20
+
+
+def test_mocked_data_stands_in_where_only_a_data_set_s_description_is(prepared, tmp_path):
+    """As tfds.testing.mock_data lets others test: random records of the right types."""
+    described = tmp_path / "tiny_pairs" / "1.2.0"
+    described.mkdir(parents=True)
+    for file in (prepared / "tiny_pairs" / "1.2.0").glob("*.json"):
+        shutil.copy(file, described)
+    policy = tfds.testing.MockPolicy.USE_FILES
+    with tfds.testing.mock_data(num_examples=20, policy=policy, data_dir=str(tmp_path)):
+        mocked = list(pairs().train)
+    assert len(mocked) == 20 and mocked != list(pairs().train)
+    assert all(set(example["source"]) <= set(" abcdefghij") for example in mocked)
