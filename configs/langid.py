@@ -13,7 +13,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 1600
+    config.steps = 2000
     config.model.update(architectures.bert_style())
     # Relative positions, norms before the sublayers and a plain mean suit so little text better.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
@@ -29,6 +29,6 @@ def get_config(arg=None):
         config.task.auxiliary_masked_lm = 0.3
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=800, batch_size=256))
-    config.checkpoint.every = 800
+    config.eval.update(dict(every=1000, batch_size=256))
+    config.checkpoint.every = 1000
     return config
