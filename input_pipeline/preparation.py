@@ -5,16 +5,19 @@
 
 The key is a digest of everything the ids depend on, so whatever changes makes a new table. A
 chunk is written under another name first, and always has the same content, so two processes that
-prepare the same table at once only do some work twice.
+prepare the same table at once only do some work twice. Damage is noticed by the sizes of a table's
+files and the checksums of a chunk's, and mended by making them again.
 """
 
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import os
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,11 +28,14 @@ from tqdm import tqdm
 from input_pipeline.source import BadRecordError, Example, content_digest
 from input_pipeline.table import Form, Table, open_table, table_of, write_table
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.whole import make_directory, make_whole
 from schema import ConfigError
 
 # To be raised when the same source and tokenizer come to give another table.
-VERSION = 1
-CHUNK = 4096  # examples
+VERSION = 2
+CHUNK = 1024  # examples
+# While one chunk is tokenized, on all cores, another can be read.
+THREADS = 2
 # A full stop with what may close a quotation behind it, or the end of a line.
 _SENTENCE_END = re.compile(r"[.!?…][\"'»”’)\]]*(?=\s)|[。！？।][」』”]*|\n")
 
@@ -50,31 +56,42 @@ def prepare(
     max_bad_records: int = 0,
 ) -> Table:
     """The table of a split: found in the cache, or made there first."""
-    directory = cache_dir / key
-    try:
-        table = open_table(directory)
-    except FileNotFoundError:
-        table = None
-    except (OSError, ValueError) as error:
-        logging.warning("prepared data is damaged and will be made again: %s", error)
-        shutil.rmtree(directory)
-        table = None
-    if table is None:
-        make_chunks(examples, tokenizer, form, cache_dir, key, label, max_bad_records)
-        join_chunks(cache_dir, key, chunk_count(examples))
-        table = open_table(directory)
+    directory, partial = cache_dir / key, cache_dir / f"{key}.partial"
+    while (table := opened(directory)) is None:
+        try:
+            make_chunks(examples, tokenizer, form, partial, label, max_bad_records)
+            chunks = (read_chunk(partial, n) for n in range(chunk_count(examples)))
+            make_whole(directory, lambda path, chunks=chunks: write_table(path, chunks))
+        except FileNotFoundError:
+            # Another process has finished the table and cleared the chunks away.
+            if not directory.exists():
+                raise
+        shutil.rmtree(partial, ignore_errors=True)
     refuse_bad_records(table.bad, max_bad_records)
     for message in table.bad:
         logging.warning("skipped: %s", message)
     return table
 
 
+def opened(directory: Path) -> Table | None:
+    """The table that is there, if there is one; a damaged one is removed."""
+    if not directory.exists():
+        return None
+    try:
+        return open_table(directory)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        logging.warning("prepared data is damaged and will be made again: %s", error)
+        with contextlib.suppress(FileNotFoundError):  # another process may see to it, too
+            shutil.rmtree(directory)
+        return None
+
+
 def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
     if len(bad) > allowed:
-        more = f" (bad record {len(bad)}; the first: {bad[0]})" if allowed else ""
+        nth = f", bad record {allowed + 1} after {bad[0]}" if allowed else ""
         raise ConfigError(
-            f"{bad[-1] if allowed else bad[0]}{more}; mend it, or raise "
-            f"data.max_bad_records={allowed} to skip such records"
+            f"{bad[allowed]}{nth}; mend it, or raise data.max_bad_records={allowed} "
+            "to skip such records"
         )
 
 
@@ -86,22 +103,23 @@ def make_chunks(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     form: Form,
-    cache_dir: Path,
-    key: str,
+    partial: Path,
     label: str,
     max_bad_records: int,
 ) -> None:
-    """All chunks that are not there yet. Threads will do: the tokenizers work outside the GIL."""
-    partial = partial_directory(cache_dir, key)
+    """All chunks that are not there yet."""
+    make_directory(partial)
 
     def bad_in(number: int) -> list[str]:
-        if not chunk_path(partial, number).exists():
+        try:
+            return read_chunk(partial, number).bad
+        except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile):
             made = tokenized(examples, chunk(examples, number), tokenizer, form)
             write_chunk(partial, number, made)
-        return read_chunk(partial, number).bad
+            return made.bad
 
     bad: list[str] = []
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
     try:
         found = pool.map(bad_in, range(chunk_count(examples)))
         for more in tqdm(found, label, chunk_count(examples), unit="chunk", disable=None):
@@ -140,17 +158,6 @@ def sentences(document: Example) -> Iterator[Example]:
         yield {"text": sentence, "first": int(position == 0)}
 
 
-def partial_directory(cache_dir: Path, key: str) -> Path:
-    partial = cache_dir / f"{key}.partial"
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"data.cache_dir={cache_dir} cannot be written ({error.strerror}); choose another"
-        ) from error
-    return partial
-
-
 def chunk_path(partial: Path, number: int) -> Path:
     return partial / f"{number:07d}.npz"
 
@@ -166,19 +173,3 @@ def read_chunk(partial: Path, number: int) -> Table:
     with np.load(chunk_path(partial, number)) as saved:
         arrays = {name: saved[name] for name in saved.files}
     return Table(arrays, json.loads(arrays.pop("bad").tobytes()))
-
-
-def join_chunks(cache_dir: Path, key: str, count: int) -> None:
-    """Makes the table of its chunks and clears them away, unless another process has done so."""
-    partial, directory = partial_directory(cache_dir, key), cache_dir / key
-    joined = Path(tempfile.mkdtemp(dir=cache_dir, prefix=f"{key}.joining-"))
-    try:
-        write_table(joined, (read_chunk(partial, number) for number in range(count)))
-        joined.rename(directory)
-    except OSError:
-        # Who loses the race finds the chunks gone, or the directory there and not empty.
-        if not directory.exists():
-            raise
-    finally:
-        shutil.rmtree(joined, ignore_errors=True)
-    shutil.rmtree(partial, ignore_errors=True)
