@@ -21,9 +21,9 @@ from input_pipeline.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
 from schema import ConfigError
 
-PIECE = 2**15  # bytes, more or less
-# In front of a line, a word or a character, whichever of these there is.
-_PLACES_TO_CUT = [re.compile(p) for p in (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])")]
+PIECE = 2**15  # bytes, and as many more as it takes to find a good place to cut,
+SEARCH = 2**15  # but no more than these
+_LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
 
 
 def load(data: DataConfig) -> Splits:
@@ -93,11 +93,12 @@ def _pieces(files: Sequence[Path]) -> list[Piece]:
 
 
 def _cut(content: bytes | mmap.mmap, after: int) -> int:
-    """The first good place to cut from `after` on."""
-    for place in _PLACES_TO_CUT:
-        if found := place.search(content, after, after + PIECE):
-            return found.start()
-    return len(content)
+    """Where to cut from `after` on: in front of a line, or else of a word; or where it ends."""
+    end = after + SEARCH
+    found = _LINE.search(content, after, end) or _WORD.search(content, after, end)
+    if not found and end < len(content):
+        found = _CHARACTER.search(content, after)
+    return found.start() if found else len(content)
 
 
 def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[Piece]]:
