@@ -82,7 +82,7 @@ class Cache:
         key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
         directory = self.directory / f"plan-{key}"
         try:
-            with np.load(directory / "plan.npz") as saved:
+            with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
                 return Plan(**saved)
         except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
             shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all

@@ -170,6 +170,7 @@ def write_chunk(partial: Path, number: int, table: Table) -> None:
 
 
 def read_chunk(partial: Path, number: int) -> Table:
-    with np.load(chunk_path(partial, number)) as saved:
+    # Opened here: NumPy would leave a damaged file open.
+    with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}
     return Table(arrays, json.loads(arrays.pop("bad").tobytes()))

@@ -21,7 +21,10 @@ def jsonl(records):
     return "".join(json.dumps(dict(zip(keys, r, strict=False))) + "\n" for r in records)
 
 
-def load(directory, train=tsv(TRAIN), validation=tsv(TRAIN[:1]), ending=".tsv"):
+FILMS, FILM = tsv(TRAIN), tsv(TRAIN[:1])
+
+
+def load(directory, train=FILMS, validation=FILM, ending=".tsv"):
     written(directory / f"train{ending}", train, zipped=ending.endswith(".gz"))
     written(directory / f"validation{ending}", validation, zipped=ending.endswith(".gz"))
     return labelled_text.load(data_config(source="labelled_text_files", path=str(directory)))
