@@ -34,6 +34,8 @@ from schema import ConfigError
 VERSION = 2
 # Held-out data is hidden and cut in the same way in every run.
 EVAL_SEED = 0
+# Arrays of at least this size come from worker processes in shared memory, smaller ones by copy.
+MIN_SHARED_BYTES = 2**20
 
 Batch = dict[str, np.ndarray]
 
@@ -139,7 +141,11 @@ class Data:
                 flags.FLAGS.mark_as_parsed()  # grain asks for flags of its own
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(1, ahead))
             processes = grain.MultiprocessingOptions(workers, per_worker_buffer_size=max(1, ahead))
-            return iter(numbers.to_iter_dataset(options).mp_prefetch(processes))
+            batches = grain.experimental.WithOptionsIterDataset(
+                numbers.to_iter_dataset(options),
+                grain.experimental.DatasetOptions(min_shm_size=MIN_SHARED_BYTES),
+            )
+            return iter(batches.mp_prefetch(processes))
         options = grain.ReadOptions(num_threads=min(1, ahead), prefetch_buffer_size=ahead)
         return iter(numbers.to_iter_dataset(options))
 
