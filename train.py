@@ -219,7 +219,8 @@ def check_best_metric(metric: str, task, held_out: Mapping[str, HeldOut]) -> Non
 def record_run(workdir: Path, experiment, data: pipeline.Data, *, resuming: bool) -> list[str]:
     """Config, environment and tokenizer into the workdir; what changed since the run began."""
     as_dict = dataclasses.asdict(experiment)
-    record = {**as_dict.pop("run"), **as_dict, "data_digest": data.digest}
+    digests = {"data_digest": data.digest, "tokenizer_digest": data.tokenizer_digest}
+    record = {**as_dict.pop("run"), **as_dict, **digests}
     changes = records.record_config(workdir, record, resuming=resuming)
     records.record_environment(workdir, data.description)
     if data.tokenizer is not None:

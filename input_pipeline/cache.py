@@ -1,14 +1,14 @@
 """What is made once and kept under data.cache_dir: tokenized text, packing plans, tokenizers."""
 
-import os
 import shutil
-import tempfile
 import typing
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from input_pipeline import packing
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
@@ -17,6 +17,7 @@ from input_pipeline.table import Form, LazyTable, Table
 from input_pipeline.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizer_files import open_tokenizer
 from input_pipeline.tokenizer_training import Kind, train_tokenizer
+from input_pipeline.whole import make_whole
 from schema import ConfigError, did_you_mean
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
@@ -48,7 +49,7 @@ class Cache:
         directory = self.directory / f"tokenizer-{key}"
         if not directory.exists():
             tokenizer = train_tokenizer(name, _texts(splits), size)
-            _make_whole(directory, tokenizer.save)
+            make_whole(directory, tokenizer.save)
         return load_tokenizer(directory)
 
     def table(
@@ -75,16 +76,19 @@ class Cache:
         self.tables.append((split, table))
         return table
 
-    def plan(self, sizes: np.ndarray, capacities: Sequence[int], make: Callable) -> Plan:
+    def plan(self, sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
         """A packing plan for examples of these sizes."""
         sizes = np.ascontiguousarray(sizes, np.int64)
-        key = content_digest([sizes.data, str(list(capacities))])[:32]
+        key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
         directory = self.directory / f"plan-{key}"
-        if not directory.exists():
-            plan = make(sizes, capacities)
-            _make_whole(directory, lambda path: np.savez(Path(path, "plan"), **plan._asdict()))
-        with np.load(directory / "plan.npz") as saved:
-            return Plan(**saved)
+        try:
+            with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
+                return Plan(**saved)
+        except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
+            shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all
+        plan = packing.plan(sizes, capacities)
+        make_whole(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
+        return plan
 
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
@@ -97,17 +101,3 @@ def _texts(splits: Sequence[Splits]) -> Iterator[str]:
             left -= sum(map(len, texts))
             if left < 0:
                 break
-
-
-def _make_whole(directory: Path, make: Callable[[str], None]) -> None:
-    """A directory that is there complete or not at all, whoever else is making it."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    making = tempfile.mkdtemp(dir=directory.parent, prefix=f"{directory.name}.making-")
-    try:
-        make(making)
-        os.rename(making, directory)
-    except OSError:
-        if not directory.exists():
-            raise
-    finally:
-        shutil.rmtree(making, ignore_errors=True)

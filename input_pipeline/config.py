@@ -90,6 +90,11 @@ class DataConfig:
             )
         if self.source in ("tfds", "huggingface"):
             yield from self._missing_names()
+        if self.source.endswith("_files") and self.train_split == self.eval_split:
+            yield (
+                f"data.eval_split={self.eval_split!r} is what the model is trained on; "
+                "choose another split"
+            )
         if self.packing and self.buckets:
             yield "data.packing=True and data.buckets are two ways to save padding; choose one"
         if self.mixture and self.buckets:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+# To be raised when the same sizes come to give another plan.
+VERSION = 1
 OPEN_ROWS = 256
 
 

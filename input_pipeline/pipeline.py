@@ -12,6 +12,7 @@ from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
 from input_pipeline import randomness, task
 from input_pipeline.augmentation import refuse_image_keys
@@ -33,6 +34,8 @@ from schema import ConfigError
 VERSION = 2
 # Held-out data is hidden and cut in the same way in every run.
 EVAL_SEED = 0
+# Arrays of at least this size come from worker processes in shared memory, smaller ones by copy.
+MIN_SHARED_BYTES = 2**20
 
 Batch = dict[str, np.ndarray]
 
@@ -109,17 +112,16 @@ class Data:
         self.image_shape = (
             found[0].splits.train[0]["image"].shape if self._kind == "images" else None
         )
-        tokenizer_digest = tokenizer.digest if tokenizer else ""
-        self.digest = content_digest(
-            [str(VERSION), *(each.splits.digest for each in found), tokenizer_digest]
-        )
+        self.tokenizer_digest = tokenizer.digest if tokenizer else ""
+        self.digest = content_digest([str(VERSION), *(each.splits.digest for each in found)])
         self.description: dict[str, Any] = {
             "source": config.source,
             "contents": {each.name: dict(each.splits.description) for each in found},
             "train_rows": sum(len(stream.rows) for stream in self._streams),
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
-            "too_long": make.too_long,
-            "tokenizer_digest": tokenizer_digest,
+            "too_long": dict(make.too_long),
+            "bad_records": dict(make.bad_records),
+            "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
         }
 
@@ -150,11 +152,21 @@ class Data:
         ahead, workers = self._config.prefetch, self._config.workers
         numbers = grain.MapDataset.range(start, stop).map(self.train_batch)
         if workers:
+            if not flags.FLAGS.is_parsed():
+                flags.FLAGS.mark_as_parsed()  # grain asks for flags of its own
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(1, ahead))
             processes = grain.MultiprocessingOptions(workers, per_worker_buffer_size=max(1, ahead))
-            return iter(numbers.to_iter_dataset(options).mp_prefetch(processes))
+            batches = grain.experimental.WithOptionsIterDataset(
+                numbers.to_iter_dataset(options),
+                grain.experimental.DatasetOptions(min_shm_size=MIN_SHARED_BYTES),
+            )
+            return iter(batches.mp_prefetch(processes))
         options = grain.ReadOptions(num_threads=min(1, ahead), prefetch_buffer_size=ahead)
         return iter(numbers.to_iter_dataset(options))
+
+    def __getstate__(self):
+        """Worker processes prepare training batches alone."""
+        return {**self.__dict__, "_evals": {}}
 
     def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> Sequence[Batch]:
         """This process's rows of each batch of a held-out set, in the set's own order.

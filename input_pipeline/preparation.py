@@ -5,7 +5,8 @@
 
 The key is a digest of everything the ids depend on, so whatever changes makes a new table. A
 chunk is written under another name first, and always has the same content, so two processes that
-prepare the same table at once only do some work twice.
+prepare the same table at once only do some work twice. Damage is noticed by the sizes of a table's
+files and the checksums of a chunk's, and mended by making them again.
 """
 
 import concurrent.futures
@@ -18,6 +19,7 @@ import os
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,11 +30,14 @@ from tqdm import tqdm
 from input_pipeline.source import BadRecordError, Example, content_digest
 from input_pipeline.table import Form, Table, open_table, table_of, write_table
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.whole import make_directory, make_whole
 from schema import ConfigError
 
 # To be raised when the same source and tokenizer come to give another table.
-VERSION = 1
-CHUNK = 4096  # examples
+VERSION = 2
+CHUNK = 1024  # examples
+# While one chunk is tokenized, on all cores, another can be read.
+THREADS = 2
 # A full stop with what may close a quotation behind it, or the end of a line.
 _SENTENCE_END = re.compile(r"[.!?…][\"'»”’)\]]*(?=\s)|[。！？।][」』”]*|\n")
 
@@ -64,7 +69,7 @@ ChunkMaker = Callable[[Job, Path], Iterator[list[str]]]
 
 def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
     """Threads will do on one machine: the tokenizers work outside the GIL."""
-    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
     try:
         yield from pool.map(functools.partial(make_chunk, job, partial), range(job.chunk_count))
     finally:
@@ -75,46 +80,66 @@ def prepare(
     job: Job, cache_dir: Path, *, make_chunks: ChunkMaker = in_threads, max_bad_records: int = 0
 ) -> Table:
     """The table of a split: found in the cache, or made there first."""
-    directory = cache_dir / job.key
-    try:
-        table = open_table(directory)
-    except FileNotFoundError:
-        table = None
-    except (OSError, ValueError) as error:
-        logging.warning("prepared data is damaged and will be made again: %s", error)
-        shutil.rmtree(directory)
-        table = None
-    if table is None:
-        bad: list[str] = []
-        # Closed, so that after a refusal no thread goes on.
-        with contextlib.closing(make_chunks(job, partial_directory(cache_dir, job.key))) as chunks:
-            label = f"tokenizing {job.split}"
-            for more in tqdm(chunks, label, job.chunk_count, unit="chunk", disable=None):
-                bad += more
-                refuse_bad_records(bad, max_bad_records)
-        join_chunks(cache_dir, job.key, job.chunk_count)
-        table = open_table(directory)
+    directory, partial = cache_dir / job.key, cache_dir / f"{job.key}.partial"
+    while (table := opened(directory)) is None:
+        try:
+            make_directory(partial)
+            # Closed, so that after a refusal no thread goes on.
+            with contextlib.closing(make_chunks(job, partial)) as made:
+                _refuse_bad_chunks(job, made, max_bad_records)
+            chunks = (read_chunk(partial, number) for number in range(job.chunk_count))
+            make_whole(directory, lambda path, chunks=chunks: write_table(path, chunks))
+        except FileNotFoundError:
+            # Another process has finished the table and cleared the chunks away.
+            if not directory.exists():
+                raise
+        shutil.rmtree(partial, ignore_errors=True)
     refuse_bad_records(table.bad, max_bad_records)
     for message in table.bad:
         logging.warning("skipped: %s", message)
     return table
 
 
+def _refuse_bad_chunks(job: Job, made: Iterator[list[str]], max_bad_records: int) -> None:
+    """Goes through the chunks as they are made, and stops as soon as too much is wrong."""
+    bad: list[str] = []
+    label = f"tokenizing {job.split}"
+    for more in tqdm(made, label, job.chunk_count, unit="chunk", disable=None):
+        bad += more
+        refuse_bad_records(bad, max_bad_records)
+
+
+def opened(directory: Path) -> Table | None:
+    """The table that is there, if there is one; a damaged one is removed."""
+    if not directory.exists():
+        return None
+    try:
+        return open_table(directory)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        logging.warning("prepared data is damaged and will be made again: %s", error)
+        with contextlib.suppress(FileNotFoundError):  # another process may see to it, too
+            shutil.rmtree(directory)
+        return None
+
+
 def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
     if len(bad) > allowed:
-        more = f" (bad record {len(bad)}; the first: {bad[0]})" if allowed else ""
+        nth = f", bad record {allowed + 1} after {bad[0]}" if allowed else ""
         raise ConfigError(
-            f"{bad[-1] if allowed else bad[0]}{more}; mend it, or raise "
-            f"data.max_bad_records={allowed} to skip such records"
+            f"{bad[allowed]}{nth}; mend it, or raise data.max_bad_records={allowed} "
+            "to skip such records"
         )
 
 
 def make_chunk(job: Job, partial: Path, number: int) -> list[str]:
     """Makes a chunk, unless it is there; returns what is wrong with its bad records."""
-    if not chunk_path(partial, number).exists():
+    try:
+        return read_chunk(partial, number).bad
+    except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile):
         numbers = range(number * CHUNK, min((number + 1) * CHUNK, len(job.examples)))
-        write_chunk(partial, number, tokenized(job.examples, numbers, job.tokenizer, job.form))
-    return read_chunk(partial, number).bad
+        made = tokenized(job.examples, numbers, job.tokenizer, job.form)
+        write_chunk(partial, number, made)
+        return made.bad
 
 
 def tokenized(
@@ -142,17 +167,6 @@ def sentences(document: Example) -> Iterator[Example]:
         yield {"text": sentence, "first": int(position == 0)}
 
 
-def partial_directory(cache_dir: Path, key: str) -> Path:
-    partial = cache_dir / f"{key}.partial"
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"data.cache_dir={cache_dir} cannot be written ({error.strerror}); choose another"
-        ) from error
-    return partial
-
-
 def chunk_path(partial: Path, number: int) -> Path:
     return partial / f"{number:07d}.npz"
 
@@ -165,22 +179,7 @@ def write_chunk(partial: Path, number: int, table: Table) -> None:
 
 
 def read_chunk(partial: Path, number: int) -> Table:
-    with np.load(chunk_path(partial, number)) as saved:
+    # Opened here: NumPy would leave a damaged file open.
+    with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}
     return Table(arrays, json.loads(arrays.pop("bad").tobytes()))
-
-
-def join_chunks(cache_dir: Path, key: str, count: int) -> None:
-    """Makes the table of its chunks and clears them away, unless another process has done so."""
-    partial, directory = partial_directory(cache_dir, key), cache_dir / key
-    joined = Path(tempfile.mkdtemp(dir=cache_dir, prefix=f"{key}.joining-"))
-    try:
-        write_table(joined, (read_chunk(partial, number) for number in range(count)))
-        joined.rename(directory)
-    except OSError:
-        # Who loses the race finds the chunks gone, or the directory there and not empty.
-        if not directory.exists():
-            raise
-    finally:
-        shutil.rmtree(joined, ignore_errors=True)
-    shutil.rmtree(partial, ignore_errors=True)

@@ -66,7 +66,7 @@ class ExampleRows:
             self._entries = np.flatnonzero(~too_long)
         elif over_long == "split":
             (side,) = sides
-            pieces = np.maximum(1, -(-self._lengths(side) // side.room))
+            pieces = -(-self._lengths(side) // side.room)  # none, if there is no id
             self._entries = np.repeat(np.arange(len(table)), pieces)
             number = np.arange(len(self._entries)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             self._starts = number * side.room

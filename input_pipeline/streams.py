@@ -1,11 +1,11 @@
 """From a split to rows: one after another for evaluation; packed or sorted for training."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from input_pipeline import packing
 from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
@@ -26,10 +26,10 @@ from schema import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """Rows to train on that are all laid out alike, and their share of what is seen."""
+    """Rows to train on that are all laid out alike."""
 
     rows: Rows
-    weight: float
+    weight: float  # by which it is mixed with others
     layout: Layout
 
 
@@ -38,15 +38,18 @@ class Rowmaker:
 
     def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
-        self.too_long: dict[str, int] = {}  # by split: examples that had to be cut or left out
+        # By split: examples that had to be cut or left out, and records that could not be read.
+        self.too_long: Counter[str] = Counter()
+        self.bad_records: Counter[str] = Counter()
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
         """The training split's rows: in one stream, or one for each bucket of lengths."""
         data, task = self._data, self._task
-        if splits.storage == "none" and (data.packing or data.buckets):
+        needs_lengths = data.packing or data.buckets or data.over_long == "drop"
+        if splits.storage == "none" and needs_lengths:
             raise ConfigError(
                 f"data.source={data.source!r} makes its examples on demand, too many to know all "
-                "their lengths; set data.packing=False and data.buckets=()"
+                "their lengths; set data.packing=False, data.buckets=() and data.over_long=truncate"
             )
         rows = self._rows(
             splits,
@@ -58,9 +61,9 @@ class Rowmaker:
         )
         if data.packing:
             capacities = [side.length for side in task.sides]
-            plan = self._cache.plan(rows.sizes(), capacities, packing.plan)
+            packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
             layout = task.layout(data.length, data.encoder_length, packed=True)
-            yield Stream(GroupedRows(rows, plan), weight, layout)
+            yield Stream(packed, weight or len(packed), layout)
         elif data.buckets:
             bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
             bucket_of = _smallest_fitting(rows.sizes(), [s.length for s in task.sides], bounds)
@@ -72,7 +75,8 @@ class Rowmaker:
                     layout = task.layout(*columns, packed=False)
                     yield Stream(GroupedRows(rows, plan), len(chosen), layout)
         else:
-            yield Stream(rows, weight, task.layout(data.length, data.encoder_length, packed=False))
+            layout = task.layout(data.length, data.encoder_length, packed=False)
+            yield Stream(rows, weight or len(rows), layout)
 
     def held_out(self, splits: Splits, name: str) -> Rows:
         """An evaluation split's rows: each example by itself, cut off if it is too long."""
@@ -108,7 +112,8 @@ class Rowmaker:
                 f"({len(table)} entries, {too_long} too long, {len(table.bad)} bad records); "
                 "raise data.length, or choose another data.over_long or data.path"
             )
-        self.too_long[split] = self.too_long.get(split, 0) + too_long
+        self.too_long[split] += too_long
+        self.bad_records[split] += len(table.bad)
         return rows
 
 

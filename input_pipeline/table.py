@@ -4,6 +4,7 @@ A table lives in memory, or in a directory whose files are mapped into memory wh
 then it may be larger than memory, and handing it to another process costs nothing.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -109,7 +110,7 @@ def table_of(
                 np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
                 for part, example in zip(ids, examples, strict=True)
             ]
-        arrays[f"ids.{field}"] = np.concatenate([*ids, []]).astype(dtype)
+        arrays[f"ids.{field}"] = np.concatenate([*ids, np.empty(0, dtype)]).astype(dtype)
         arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
     for name in form.numbers:
         arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
@@ -120,21 +121,21 @@ def table_of(
 def write_table(directory: Path, chunks: Iterable[Table]) -> None:
     """The chunks as one table, in the files of a directory; one chunk in memory at a time."""
     files, layout, ids_so_far, bad = {}, {}, {}, []
-    for chunk in chunks:
-        for name, values in chunk.arrays.items():
-            if name not in files:
-                files[name] = (directory / name).open("wb")
-                layout[name] = {"dtype": values.dtype.str, "size": 0}
-            if name.startswith("ends."):
-                values = values + ids_so_far.get(name, 0)
-                ids_so_far[name] = values[-1] if len(values) else ids_so_far.get(name, 0)
-            files[name].write(np.ascontiguousarray(values))
-            layout[name]["size"] += len(values)
-        bad += chunk.bad
-    for file in files.values():
-        file.flush()
-        os.fsync(file.fileno())
-        file.close()
+    with contextlib.ExitStack() as opened:
+        for chunk in chunks:
+            for name, values in chunk.arrays.items():
+                if name not in files:
+                    files[name] = opened.enter_context((directory / name).open("wb"))
+                    layout[name] = {"dtype": values.dtype.str, "size": 0}
+                if name.startswith("ends."):
+                    values = values + ids_so_far.get(name, 0)
+                    ids_so_far[name] = values[-1] if len(values) else ids_so_far.get(name, 0)
+                files[name].write(np.ascontiguousarray(values))
+                layout[name]["size"] += len(values)
+            bad += chunk.bad
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
     meta = {"arrays": layout, "bad": bad}
     (directory / META).write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
 

@@ -14,13 +14,18 @@ from schema import ConfigError
 
 # A run that resumes with other values here would not be the same run.
 FIXED = (
-    "model", "data", "task", "tokenizer", "data_digest", "optimizer.name", "seed", "init_from"
+    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "seed",
+    "init_from",
 )  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
-# How it is computed may change under way: the numbers mean the same.
-FREE = ("model.remat", "model.unroll", "data.prefetch")
+# How it is computed may change under way: the numbers mean the same. So may where the data lies:
+# the digest tells whether it is still the same.
+FREE = (
+    "model.remat", "model.unroll", "data.path", "data.cache_dir", "data.max_bad_records",
+    "data.prefetch", "data.workers",
+)  # fmt: skip
 
 
 def prepare(workdir: str | Path) -> Path:

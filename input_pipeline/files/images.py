@@ -46,11 +46,6 @@ def load(data: DataConfig) -> Splits:
     directory = Path(data.path).expanduser()
     if not directory.is_dir():
         raise ConfigError(f"data.path={data.path} is not a directory")
-    if data.train_split == data.eval_split:
-        raise ConfigError(
-            f"data.eval_split={data.eval_split!r} is what the model is trained on; "
-            "choose another split"
-        )
     return idx.load(directory, data) if idx.is_idx(directory) else _load_folders(directory, data)
 
 

@@ -15,12 +15,11 @@ from schema import ConfigError
 def load(data: DataConfig) -> Splits:
     splits = (data.train_split, data.eval_split)
     train, held_out = (Records(Lines(find_split(data.path, s, (".tsv", ".jsonl")))) for s in splits)
-    labels = tuple(sorted({record["label"] for record in good_records(train)}))
     first = next(good_records(train), None)
     if first is None:
-        # Nothing can be read: asking for a record says why.
-        _explain(train)
+        raise ConfigError(_why_none(train))
     has_pairs = "text_pair" in first
+    labels = tuple(sorted({record["label"] for record in good_records(train)}))
     numbers = {label: number for number, label in enumerate(labels)}
     return Splits(
         "labelled",
@@ -33,13 +32,14 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-def _explain(records: "Records") -> None:
+def _why_none(records: "Records") -> str:
+    """Of which none can be read."""
     if not len(records):
-        raise ConfigError(f"{records.lines.path} is empty; it needs lines of label, tab, text")
+        return f"{records.lines.path} is empty; it should have a line for each text"
     try:
-        records[0]
+        return str(records[0])
     except BadRecordError as error:
-        raise ConfigError(f"{error}; no line of the file can be used") from error
+        return f"{error}; no line of the file can be used"
 
 
 class Records(Sequence):
@@ -87,6 +87,6 @@ class Labelled(Sequence):
         if record["label"] not in self._numbers:
             raise lines.bad(index, f"label {record['label']!r} does not occur in training")
         if ("text_pair" in record) != self._has_pairs:
-            has = "has" if self._has_pairs else "has no"
+            has = "has a" if self._has_pairs else "has no"
             raise lines.bad(index, f"the first record {has} second text, and this one differs")
         return {**record, "label": self._numbers[record["label"]]}

@@ -17,31 +17,39 @@ from input_pipeline.source import BadRecordError
 from schema import ConfigError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
+BLOCK = 2**26  # bytes searched for line ends at a time
 
 
 def find_files(path: str) -> list[Path]:
     """The files that a path, a directory or a glob stands for, in the order of their names."""
     if not path:
         raise ConfigError("data.path is empty; set it to a file, a directory or a glob")
-    if Path(path).is_dir():
-        found = sorted(p for p in Path(path).rglob("*") if p.is_file() and p.name[0] != ".")
+    place = Path(path).expanduser()
+    if place.is_dir():
+        found = [p for p in place.rglob("*") if not _is_hidden(p.relative_to(place))]
     else:
-        found = sorted(Path(p) for p in glob.glob(path, recursive=True) if Path(p).is_file())
+        found = [Path(p) for p in glob.glob(str(place), recursive=True)]
+    found = sorted(p for p in found if p.is_file())
     if not found:
         raise ConfigError(f"data.path={path} matches no file; check it for a typing error")
     return found
 
 
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
 def find_split(path: str, split: str, endings: Sequence[str]) -> Path:
     """The one file `<split><ending>` of a directory, gzip or plain."""
-    if not path or not Path(path).is_dir():
+    directory = Path(path).expanduser()
+    if not path or not directory.is_dir():
         raise ConfigError(
             f"data.path={path!r} is not a directory with files like {split}{endings[0]}"
         )
     wanted = [f"{split}{ending}{gz}" for ending in endings for gz in ("", ".gz")]
-    found = [Path(path, name) for name in wanted if Path(path, name).is_file()]
+    found = [directory / name for name in wanted if (directory / name).is_file()]
     if not found:
-        there = ", ".join(sorted(p.name for p in Path(path).iterdir())[:10]) or "nothing"
+        there = ", ".join(sorted(p.name for p in directory.iterdir())[:10]) or "nothing"
         raise ConfigError(
             f"{path} has no {' or '.join(wanted)}; it has: {there}. Set data.train_split and "
             "data.eval_split to the names before the dot"
@@ -81,7 +89,9 @@ class Lines(Sequence):
     @functools.cached_property
     def _ends(self) -> np.ndarray:
         content = np.frombuffer(self._content, np.uint8)
-        ends = np.flatnonzero(content == ord("\n"))
+        blocks = range(0, len(content), BLOCK)
+        found = [start + np.flatnonzero(content[start : start + BLOCK] == 10) for start in blocks]
+        ends = np.concatenate([*found, np.empty(0, np.int64)])
         unfinished = len(content) and content[-1] != ord("\n")
         return np.append(ends, len(content)) if unfinished else ends
 

@@ -1,11 +1,11 @@
 """Running text: a file, a directory or a glob of text files, each one a document.
 
 Long documents come in pieces, so that none has to be tokenized in one go. They are cut in front
-of a line that starts with a letter or the like: there most tokenizers cut anyway.
+of a line if they can be, where byte-level tokenizers cut anyway.
 
 If the path is a directory that holds the splits by name (train.txt and validation.txt, or
-directories of these names), they are used; otherwise the last data.eval_share of all bytes is
-held out.
+directories of these names), they are used and other files are not; otherwise the last
+data.eval_share of all bytes is held out.
 """
 
 import dataclasses
@@ -19,9 +19,11 @@ from pathlib import Path
 from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
+from schema import ConfigError
 
-PIECE = 2**16  # bytes, more or less
-_LINE_START = re.compile(rb"\n(?=[^\s])")
+PIECE = 2**15  # bytes, and as many more as it takes to find a good place to cut,
+SEARCH = 2**15  # but no more than these
+_LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
 
 
 def load(data: DataConfig) -> Splits:
@@ -29,7 +31,16 @@ def load(data: DataConfig) -> Splits:
     train_files = _of_split(files, data.path, data.train_split)
     eval_files = _of_split(files, data.path, data.eval_split)
     if train_files and eval_files:
+        files = train_files + eval_files
         train, held_out = _pieces(train_files), _pieces(eval_files)
+    elif train_files or eval_files:
+        # Taking all files for the text could train on what is meant for a test.
+        there = ", ".join(sorted({path.name for path in files})[:10])
+        raise ConfigError(
+            f"{data.path} has only one of data.train_split={data.train_split!r} and "
+            f"data.eval_split={data.eval_split!r}; it has: {there}. Name both, or set data.path to "
+            "the file whose end is to be held out"
+        )
     else:
         train, held_out = _divided(_pieces(files), data.eval_share)
     digests = [hashlib.sha256(read_bytes(path)).hexdigest() for path in files]
@@ -49,11 +60,12 @@ def load(data: DataConfig) -> Splits:
 
 
 def _of_split(files: Sequence[Path], path: str, split: str) -> list[Path]:
-    """The files in a directory of the split's name, or named after it up to the first dot."""
-    if not Path(path).is_dir():
+    """The files in a directory of the split's name, or named after it up to a dot."""
+    directory = Path(path).expanduser()
+    if not directory.is_dir():
         return []
-    names = [(file, file.relative_to(path).parts) for file in files]
-    return [file for file, parts in names if parts[0].split(".")[0] == split]
+    tops = [(file, file.relative_to(directory).parts[0]) for file in files]
+    return [file for file, top in tops if f"{top}.".startswith(f"{split}.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,20 +86,23 @@ def _pieces(files: Sequence[Path]) -> list[Piece]:
         content = read_bytes(path)
         start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
         while start < len(content):
-            stop = _line_start(content, start + PIECE)
+            stop = _cut(content, start + PIECE)
             pieces.append(Piece(path, start, stop, ends=stop == len(content)))
             start = stop
     return pieces
 
 
-def _line_start(content: bytes | mmap.mmap, after: int) -> int:
-    """Where the next line begins that begins with no white space; or where the text ends."""
-    found = _LINE_START.search(content, after)
-    return found.end() if found else len(content)
+def _cut(content: bytes | mmap.mmap, after: int) -> int:
+    """Where to cut from `after` on: in front of a line, or else of a word; or where it ends."""
+    end = after + SEARCH
+    found = _LINE.search(content, after, end) or _WORD.search(content, after, end)
+    if not found and end < len(content):
+        found = _CHARACTER.search(content, after)
+    return found.start() if found else len(content)
 
 
 def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[Piece]]:
-    """The first and the last of all the bytes, cut where a line begins."""
+    """The first and the last of all the bytes."""
     wanted = round(sum(piece.size for piece in pieces) * (1 - share))
     train, rest = [], list(pieces)
     while rest and wanted >= rest[0].size:
@@ -95,22 +110,26 @@ def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[P
         train.append(rest.pop(0))
     if rest and wanted:
         piece = rest[0]
-        cut = min(piece.stop, _line_start(read_bytes(piece.path), piece.start + wanted))
-        train.append(dataclasses.replace(piece, stop=cut, ends=True))
+        cut = min(piece.stop, _cut(read_bytes(piece.path), piece.start + wanted))
+        train.append(dataclasses.replace(piece, stop=cut))
         rest[0] = dataclasses.replace(piece, start=cut)
+    if train:
+        train[-1] = dataclasses.replace(train[-1], ends=True)
     return train, [piece for piece in rest if piece.size]
 
 
 class Pieces(Sequence):
     def __init__(self, pieces: Sequence[Piece]):
         self._pieces = pieces
+        # Pieces are asked for in order: the file at hand is unpacked once, and few are held.
+        self._content = functools.lru_cache(maxsize=4)(read_bytes)
 
     def __len__(self):
         return len(self._pieces)
 
     def __getitem__(self, index: int) -> Example:
         piece = self._pieces[index]
-        content = _content(piece.path)
+        content = self._content(piece.path)
         try:
             text = content[piece.start : piece.stop].decode()
         except UnicodeDecodeError as error:
@@ -120,6 +139,5 @@ class Pieces(Sequence):
             ) from error
         return {"text": text, "ends": piece.ends}
 
-
-# Pieces are asked for in order: the file at hand is unpacked once, and few are held.
-_content = functools.lru_cache(maxsize=8)(read_bytes)
+    def __reduce__(self):
+        return Pieces, (self._pieces,)

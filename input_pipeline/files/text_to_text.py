@@ -1,7 +1,7 @@
 """Tasks put as text to text, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
 
-data.path is a directory with <split>.jsonl[.gz], or a glob in which the split's name occurs. Each
-task is a source of its own, with its own held-out set.
+data.path is a directory with <split>.jsonl[.gz]. Each task is a source of its own, with its own
+held-out set, if there are examples of it in that split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,27 +33,27 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
         digest = content_digest([task, *(each.digest for each in lines.values())])
         description = {"train_pairs": len(examples)}
         splits[task] = Splits("pairs", examples, evals, (), description, digest)
-    if not splits:
-        raise ConfigError(f"{lines[data.train_split].path} is empty")
     return splits
 
 
 def _by_task(lines: Lines) -> dict[str, "Pairs"]:
-    """The lines of each task; one that says no task of its own belongs to the first."""
+    """The lines of each task; the first task also gets those that name none.
+
+    There they are met, and counted, when its text is tokenized.
+    """
     numbers: dict[str, list[int]] = {}
-    unreadable = []
+    unreadable, fault = [], "it is empty"
     for index in range(len(lines)):
         try:
             task = lines.json(index, "task")["task"]
-        except BadRecordError:
+        except BadRecordError as error:
             unreadable.append(index)
+            fault = str(error)
             continue
         numbers.setdefault(str(task), []).append(index)
-    if unreadable and not numbers:
-        lines.json(unreadable[0], "task")
-    # So that they are met, and counted, when a task's text is tokenized.
-    for task in list(numbers)[:1]:
-        numbers[task] += unreadable
+    if not numbers:
+        raise ConfigError(f"{lines.path} has no line that names its task: {fault}")
+    numbers[next(iter(numbers))] += unreadable
     return {task: Pairs(lines, np.array(indices)) for task, indices in numbers.items()}
 
 

@@ -1,0 +1,72 @@
+import pytest
+
+from input_pipeline.files import translation
+from input_pipeline.source import BadRecordError
+from schema import ConfigError
+from tests.input_pipeline.files.test_reading import written
+from tests.tiny import data_config
+
+
+def corpus(directory, **changes):
+    """Two pairs to train on, one held out; a file given as None is left out."""
+    files = {
+        "train.en": "a dog\n two cats \n",
+        "train.de": "ein Hund\nzwei Katzen\n",
+        "validation.en": "a cow\n",
+        "validation.de": "eine Kuh\n",
+    }
+    for name, content in {**files, **changes}.items():
+        if content is not None:
+            written(directory / name, content, zipped=name.endswith(".gz"))
+    return directory
+
+
+def load(path, source="en", target="de", **keys):
+    languages = dict(source_language=source, target_language=target)
+    return translation.load(
+        data_config(source="translation_files", path=str(path), **languages, **keys)
+    )
+
+
+def test_equal_lines_make_a_pair(tmp_path):
+    splits = load(corpus(tmp_path))
+    assert [*splits.train] == [
+        {"source": "a dog", "target": "ein Hund"},
+        {"source": "two cats", "target": "zwei Katzen"},
+    ]
+    assert [*splits.evals["validation"]] == [{"source": "a cow", "target": "eine Kuh"}]
+    backwards = load(tmp_path, source="de", target="en")
+    assert backwards.train[0] == {"source": "ein Hund", "target": "a dog"}
+    assert backwards.digest != splits.digest
+
+
+def test_gzip_gives_the_same(tmp_path):
+    zipped = {"train.en": None, "train.en.gz": "a dog\n two cats \n"}
+    plain, zipped = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **zipped))
+    assert [*plain.train] == [*zipped.train] and plain.digest == zipped.digest
+
+
+def test_files_of_unequal_length_are_refused(tmp_path):
+    corpus(tmp_path, **{"train.de": "ein Hund\n"})
+    with pytest.raises(ConfigError, match=r"train\.en has 2 lines and .*train\.de 1: they do not"):
+        load(tmp_path)
+
+
+def test_a_language_that_is_not_there_is_refused_with_what_is(tmp_path):
+    with pytest.raises(ConfigError, match=r"no train\.fr or train\.fr\.gz; it has: train\.de, tr"):
+        load(corpus(tmp_path), target="fr")
+    with pytest.raises(ConfigError, match=r"data\.source_language is empty; set it"):
+        load(tmp_path, source="")
+
+
+def test_a_file_that_is_there_twice_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"has train\.en and train\.en\.gz; keep one"):
+        load(corpus(tmp_path, **{"train.en.gz": "a\nb\n"}))
+
+
+@pytest.mark.parametrize("line", ["", " \t"])
+def test_an_empty_line_is_a_bad_record(line, tmp_path):
+    pairs = load(corpus(tmp_path, **{"train.de": f"ein Hund\n{line}\n"})).train
+    assert pairs[0]["target"] == "ein Hund"
+    with pytest.raises(BadRecordError, match=r"train\.de:2: an empty line"):
+        pairs[1]

@@ -1,0 +1,139 @@
+"""Batch n is a function of the config, the seed and n: on files, packed, sorted and mixed."""
+
+import collections
+import time
+
+import numpy as np
+import pytest
+
+from input_pipeline import pipeline, sources
+from input_pipeline.source import Splits
+from tests.input_pipeline.corpora import COUNT, load, numbers, write_corpus
+from tests.input_pipeline.files.test_reading import written
+from tests.tiny import data_config, noise
+
+PACKED, SORTED = dict(packing=True), dict(buckets=(16, 24))
+MIXED = dict(mixture=(("t0", 1.0), ("t2", 3.0)))
+WAYS = [
+    ("pairs", {}),
+    ("pairs", PACKED),
+    ("pairs", SORTED),
+    ("pairs", PACKED | dict(over_long="drop")),
+    ("prefixes", PACKED),
+    ("documents", {}),
+    ("documents", PACKED),
+    ("masked", PACKED),
+    ("labelled", {}),
+    ("labelled", SORTED),
+    ("tasks", {}),
+    ("tasks", PACKED),
+    ("tasks", MIXED),
+    ("tasks", MIXED | PACKED),
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def shared(corpus, kind, n, count, **keys):
+    """Batch n as that many processes build it together."""
+    parts = [
+        load(corpus, kind, process_index=i, process_count=count, **keys).train_batch(n)
+        for i in range(count)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def assert_equal(batch, other):
+    assert set(batch) == set(other)
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("kind", "keys"), WAYS)
+def test_a_run_goes_on_alike_wherever_it_stopped_on_any_number_of_processes(corpus, kind, keys):
+    whole = load(corpus, kind, **keys)
+    rng = np.random.default_rng(len(repr(keys)))
+    for n, count in zip(rng.integers(0, 200, 5).tolist(), [1, 2, 4, 8, 2], strict=True):
+        assert_equal(whole.train_batch(n), shared(corpus, kind, n, count, **keys))
+    resumed = load(corpus, kind, **keys).train_iterator(77, 80)
+    for n, batch in enumerate(resumed, start=77):
+        assert_equal(batch, whole.train_batch(n))
+    other = load(corpus, kind, seed=1, **keys)
+    assert other.train_batch(77)["inputs"].tolist() != whole.train_batch(77)["inputs"].tolist()
+
+
+@pytest.mark.parametrize(("kind", "keys"), WAYS)
+def test_a_batch_far_away_is_found_at_once(corpus, kind, keys):
+    data = load(corpus, kind, **keys)
+    start = time.perf_counter()
+    assert len(data.train_batch(10**9)["inputs"]) == 8
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        *(("pairs", keys) for keys in ({}, PACKED, SORTED)),
+        *(("tasks", keys) for keys in ({}, PACKED, SORTED)),
+        *(("labelled", keys) for keys in ({}, SORTED)),
+    ],
+)
+def test_every_example_is_seen_once_per_epoch(corpus, kind, keys):
+    data = load(corpus, kind, batch_size=1, **keys)
+    rows = data.description["train_rows"]
+    assert rows < COUNT / 1.5 if keys is PACKED else rows == COUNT
+    field = "inputs" if kind == "labelled" else "encoder_inputs"
+    for epoch in range(2):
+        batches = [data.train_batch(n) for n in range(epoch * rows, (epoch + 1) * rows)]
+        seen = [number for batch in batches for number in numbers(data, batch, field)]
+        assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("keys", [{}, PACKED])
+def test_running_text_is_seen_once_per_epoch(corpus, keys):
+    data = load(corpus, "documents", batch_size=1, **keys)
+    seen = collections.Counter()
+    for n in range(data.description["train_rows"]):
+        batch = data.train_batch(n)
+        seen.update(batch["targets"][batch["weights"] > 0].tolist())
+    expected = collections.Counter({data.tokenizer.eos_id: COUNT})
+    for file in (corpus / "documents/train").iterdir():
+        expected.update(data.tokenizer.encode(file.read_text()).tolist())
+    assert seen == expected
+
+
+def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
+    """A file three quarters, an embedded source one quarter of the rows; each in its own epochs."""
+    counts = {"file": 40, "inside": 11}  # windows of 8 ids
+    text = "".join(f"file{n:03}\n" for n in range(counts["file"]))
+    written(tmp_path / "train.txt", text[:-1])  # eos takes the place of the last line's end
+    written(tmp_path / "validation.txt", "held out")
+    documents = [{"text": "".join(f"inside{n:02}" for n in range(counts["inside"]))[:-1]}]
+    inside = Splits("documents", documents, {"held_out": documents}, (), {}, "", "memory")
+    monkeypatch.setitem(sources.EMBEDDED, "pydoc", lambda: inside)
+
+    mixture = ((f"text_files:{tmp_path}", 3.0), ("pydoc", 1.0))
+    sizes = dict(batch_size=4, length=8, prefetch=0, cache_dir=str(tmp_path / "cache"))
+    data = pipeline.load(
+        data_config(mixture=mixture, **sizes), objective="causal_lm", noise=noise(), seed=0
+    )
+    name = data.eval_names[0].removeprefix("validation_")
+    assert data.eval_names == (f"validation_{name}", "held_out_pydoc")
+
+    rows = [row for n in range(220) for row in data.train_batch(n)["targets"]]
+    seen = [data.tokenizer.decode(row) for row in rows]
+    of = {"file": [], "inside": []}
+    for row in seen:
+        of["file" if row.startswith("file") else "inside"].append(row)
+    is_file = np.cumsum([row.startswith("file") for row in seen])
+    for size in (4, 7, 100):  # any window of rows holds its share to within one
+        windows = is_file[size:] - is_file[:-size]
+        assert np.abs(windows - 0.75 * size).max() <= 1
+    for source, count in counts.items():
+        whole_epochs = of[source][: len(of[source]) // count * count]
+        epochs = np.array(whole_epochs).reshape(-1, count)
+        assert len(epochs) > 10
+        assert all(len(set(epoch)) == count for epoch in epochs)
