@@ -1,4 +1,4 @@
-"""Small corpora in files, one for each kind of text a model is trained on."""
+"""Small corpora in files, one for each kind of text a model is trained on; and reading files."""
 
 from pathlib import Path
 
@@ -27,6 +27,12 @@ def labelled_text_files(directory: Path) -> dict:
         ]
         write(directory / f"{split}.tsv", "".join(lines))
     return dict(source="labelled_text_files", path=str(directory))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory, by its path from there."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def write(path: Path, text: str) -> None:

@@ -91,15 +91,8 @@ def test_beam_workers_in_processes_of_their_own(tmp_path):
     done = run(*flags, f"--config.data.cache_dir={tmp_path / 'beam'}", *beam)
     assert done.returncode == 0, done.stderr
     assert "train: 50 entries" in done.stdout
-    alone, beam = (
-        {path.relative_to(tmp_path / name): path.read_bytes() for path in files(tmp_path / name)}
-        for name in ("alone", "beam")
-    )
+    alone, beam = (corpora.contents(tmp_path / name) for name in ("alone", "beam"))
     assert alone and alone == beam
-
-
-def files(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
