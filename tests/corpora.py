@@ -11,8 +11,8 @@ def text_files(directory: Path) -> dict:
     return dict(source="text_files", path=str(directory))
 
 
-def translation_files(directory: Path) -> dict:
-    for split, count in (("train", 50), ("validation", 5)):
+def translation_files(directory: Path, pairs: int = 50) -> dict:
+    for split, count in (("train", pairs), ("validation", 5)):
         for language, word in (("en", "number"), ("de", "Zahl")):
             lines = [f"{split} {word} {number}\n" for number in range(count)]
             write(directory / f"{split}.{language}", "".join(lines))
