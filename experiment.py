@@ -173,7 +173,10 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
             logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
         if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
             raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --")
-        main(*([argv[1:]] if more_options else []))
+        if more_options:
+            main(argv[1:])
+        else:
+            main()
 
     try:
         app.run(guarded, flags_parser=_parse_flags)

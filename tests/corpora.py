@@ -1,4 +1,4 @@
-"""Small corpora in files, one for each kind of text a model is trained on."""
+"""Small corpora in files, one for each kind of text a model is trained on; and reading files."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ def text_files(directory: Path) -> dict:
     return dict(source="text_files", path=str(directory))
 
 
-def translation_files(directory: Path) -> dict:
-    for split, count in (("train", 50), ("validation", 5)):
+def translation_files(directory: Path, pairs: int = 50) -> dict:
+    for split, count in (("train", pairs), ("validation", 5)):
         for language, word in (("en", "number"), ("de", "Zahl")):
             lines = [f"{split} {word} {number}\n" for number in range(count)]
             write(directory / f"{split}.{language}", "".join(lines))
@@ -27,6 +27,12 @@ def labelled_text_files(directory: Path) -> dict:
         ]
         write(directory / f"{split}.tsv", "".join(lines))
     return dict(source="labelled_text_files", path=str(directory))
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory, by its path from there."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
 def write(path: Path, text: str) -> None:

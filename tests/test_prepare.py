@@ -83,23 +83,16 @@ def test_bad_input_is_refused_in_a_line(arguments, reason):
 
 def test_beam_workers_in_processes_of_their_own(tmp_path):
     pytest.importorskip("apache_beam")
-    data = corpora.translation_files(tmp_path / "corpus")
+    data = corpora.translation_files(tmp_path / "corpus", pairs=3 * preparation.CHUNK)
     flags = [f"--config.data.{key}={value}" for key, value in data.items()]
     done = run(*flags, f"--config.data.cache_dir={tmp_path / 'alone'}")
     assert done.returncode == 0, done.stderr
     beam = ["--beam", "--", "--direct_num_workers=2", "--direct_running_mode=multi_processing"]
     done = run(*flags, f"--config.data.cache_dir={tmp_path / 'beam'}", *beam)
     assert done.returncode == 0, done.stderr
-    assert "train: 50 entries" in done.stdout
-    alone, beam = (
-        {path.relative_to(tmp_path / name): path.read_bytes() for path in files(tmp_path / name)}
-        for name in ("alone", "beam")
-    )
+    assert f"train: {3 * preparation.CHUNK:,} entries" in done.stdout
+    alone, beam = (corpora.contents(tmp_path / name) for name in ("alone", "beam"))
     assert alone and alone == beam
-
-
-def files(directory: Path) -> list[Path]:
-    return [path for path in directory.rglob("*") if path.is_file()]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:

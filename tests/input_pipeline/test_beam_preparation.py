@@ -1,7 +1,6 @@
 """What Beam prepares is, byte for byte, what this machine alone would have."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -32,12 +31,7 @@ def prepared(data, objective, options=None) -> dict[str, bytes]:
     """The content of every file in the cache, after Beam has filled it or this machine."""
     cache = Cache(data) if options is None else Cache(data, on_beam(data, options))
     pipeline.load(data, objective=objective, noise=noise(), seed=0, cache=cache)
-    return contents(cache.directory)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+    return corpora.contents(cache.directory)
 
 
 def both_ways(data, tmp_path):
