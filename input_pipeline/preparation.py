@@ -11,6 +11,7 @@ files and the checksums of a chunk's, and mended by making them again.
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -61,7 +62,7 @@ def prepare(
         try:
             make_chunks(examples, tokenizer, form, partial, label, max_bad_records)
             chunks = (read_chunk(partial, n) for n in range(chunk_count(examples)))
-            make_whole(directory, lambda path, chunks=chunks: write_table(path, chunks))
+            make_whole(directory, functools.partial(write_table, chunks=chunks))
         except FileNotFoundError:
             # Another process has finished the table and cleared the chunks away.
             if not directory.exists():

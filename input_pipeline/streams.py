@@ -99,7 +99,7 @@ class Rowmaker:
             rows = WindowRows(table, task.sides[0].room)
         else:
             rows = ExampleRows(table, task.sides, over_long)
-        too_long = rows.too_long if isinstance(rows, ExampleRows) else 0
+        too_long = 0 if splits.kind == "documents" else rows.too_long  # those just go on
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
