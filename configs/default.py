@@ -97,9 +97,10 @@ def get_config(arg=None):
             text_field="text",  # the data set's names for what an example holds
             text_pair_field="",
             label_field="label",
-            max_bad_records=0,  # records that cannot be read, to be skipped and logged
+            max_bad_records=0,  # of each split: records to skip and log that cannot be used
             # Several sources in one: (("text_files:books/*.txt", 3.0), ("tfds:lm1b", 1.0)), or of
-            # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0))
+            # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
+            # are shares of the rows; tasks without them have the share of their size.
             mixture=(),
             # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
             # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)

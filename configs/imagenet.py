@@ -18,6 +18,8 @@ def get_config(arg=None):
     config.model.update(dict(class_token=False, pooling="mean", dtype="bfloat16"))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="imagenet2012", kind="images", batch_size=1024))
+    config.data.update(dict(image_size=224, image_mean=(0.5,), image_std=(0.5,)))
+    config.data.update(dict(crop_scale=0.05, flip=True, mixup=0.2))
     config.task.objective = "classify_images"
     # There, weight decay is 1e-4 of the schedule, not of the learning rate.
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=10_000, weight_decay=0.1))

@@ -88,7 +88,7 @@ def prepare(
             with contextlib.closing(make_chunks(job, partial)) as made:
                 _refuse_bad_chunks(job, made, max_bad_records)
             chunks = (read_chunk(partial, number) for number in range(job.chunk_count))
-            make_whole(directory, lambda path, chunks=chunks: write_table(path, chunks))
+            make_whole(directory, functools.partial(write_table, chunks=chunks))
         except FileNotFoundError:
             # Another process has finished the table and cleared the chunks away.
             if not directory.exists():

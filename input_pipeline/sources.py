@@ -116,7 +116,9 @@ def _refuse_unlike(found: Sequence[Component]) -> None:
     """What is mixed has to become rows of the same fields."""
     name, times = collections.Counter(each.name for each in found).most_common(1)[0]
     if times > 1:
-        raise ConfigError(f"data.mixture has {times} parts that are called {name!r}; join them")
+        raise ConfigError(
+            f"{times} parts of the data would be called {name!r}; rename or join them"
+        )
     first, *others = found
     for each in others:
         for what, of in LIKENESSES.items():

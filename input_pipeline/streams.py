@@ -51,14 +51,7 @@ class Rowmaker:
                 f"data.source={data.source!r} makes its examples on demand, too many to know all "
                 "their lengths; set data.packing=False, data.buckets=() and data.over_long=truncate"
             )
-        rows = self._rows(
-            splits,
-            data.train_split,
-            splits.train,
-            data.over_long,
-            storage=splits.storage,
-            to_be_packed=data.packing,
-        )
+        rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
         if data.packing:
             capacities = [side.length for side in task.sides]
             packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
@@ -79,9 +72,12 @@ class Rowmaker:
             yield Stream(rows, weight or len(rows), layout)
 
     def held_out(self, splits: Splits, name: str) -> Rows:
-        """An evaluation split's rows: each example by itself, cut off if it is too long."""
+        """An evaluation split's rows: each example by itself, cut off if it is too long.
+
+        Running text is laid end to end, unless training keeps documents apart.
+        """
         storage = "memory" if splits.storage == "none" else splits.storage
-        return self._rows(splits, name, splits.evals[name], "truncate", storage=storage)
+        return self._rows(splits, name, splits.evals[name], "truncate", storage)
 
     def _rows(
         self,
@@ -89,9 +85,7 @@ class Rowmaker:
         split: str,
         examples: Sequence[Example],
         over_long: str,
-        *,
         storage: str,
-        to_be_packed: bool = False,
     ) -> Rows:
         task = self._task
         if splits.kind == "images":
@@ -99,13 +93,13 @@ class Rowmaker:
         table = self._cache.table(splits, split, examples, self._tokenizer, task.form, storage)
         if task.form.sentences:
             rows = SentenceRows(table, task.sides[0].room)
-        elif splits.kind == "documents" and to_be_packed:
+        elif splits.kind == "documents" and self._data.packing:
             rows = ExampleRows(table, task.sides, "split")
         elif splits.kind == "documents":
             rows = WindowRows(table, task.sides[0].room)
         else:
             rows = ExampleRows(table, task.sides, over_long)
-        too_long = rows.too_long if isinstance(rows, ExampleRows) else 0
+        too_long = 0 if splits.kind == "documents" else rows.too_long  # those just go on
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "

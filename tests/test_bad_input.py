@@ -16,7 +16,18 @@ import pytest
 
 import experiment
 import train
-from configs import classify_images, dates, default, digits, langid, pydoc
+from configs import (
+    classify_images,
+    classify_text,
+    dates,
+    default,
+    digits,
+    langid,
+    pydoc,
+    text_lm,
+    text_to_text,
+    translation,
+)
 from schema import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,7 +109,8 @@ AT_THE_DOOR = [
     ({"model.attention": "flash"}, "model.attention='flash' is not one of: dot."),
     ({"model.dtype": "float16"}, "model.dtype='float16' is not one of: float32, bfloat16."),
     ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean."),
-    ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits."),
+    ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits, "),
+    ({"data.source": "text_file"}, "Did you mean 'text_files'?"),
     ({"task.objective": "casual_lm"}, "Did you mean 'causal_lm'?"),
     ({"optimizer.name": "adam_w"}, "Did you mean 'adamw'?"),
     ({"optimizer.schedule": "cosin"}, "Did you mean 'cosine'?"),
@@ -187,6 +199,20 @@ AT_THE_DOOR = [
         {"data.source": "tfds", "data.name": "c", "data.kind": "documents", "data.eval_split": ""},
         "data.eval_split is empty",
     ),
+    # Rows of text
+    ({"data.packing": True, "data.buckets": (16,)}, "are two ways to save padding; choose one"),
+    ({"data.buckets": (0,)}, "data.buckets[0]=0 must be at least 1"),
+    ({"data.buckets": 16}, "data.buckets=16 must be a tuple"),
+    ({"data.mixture": (("pydoc", 1.0),), "data.buckets": (16,)}, "could not keep its proportions"),
+    ({"data.mixture": (("pydoc", 0.0),)}, "data.mixture[0][1]=0.0 must be above 0"),
+    ({"data.mixture": ("pydoc",)}, "data.mixture[0]='pydoc' must be a tuple"),
+    ({"data.eval_share": 1.0}, "data.eval_share=1.0 must be above 0 and below 1"),
+    ({"data.max_bad_records": -1}, "data.max_bad_records=-1 must be at least 0"),
+    ({"data.over_long": "cut"}, "data.over_long='cut' is not one of: truncate, split, drop."),
+    (
+        {"data.source": "text_files", "data.eval_split": "train"},
+        "data.eval_split='train' is what the model is trained on",
+    ),
     # Images
     ({"data.flip": True}, "data.flip=True is for images, but task.objective=seq2seq reads text"),
     ({"data.image_mean": (0.5,)}, "data.image_mean=(0.5,) is for images"),
@@ -216,7 +242,19 @@ AT_THE_START = [
     (langid, {"model.vocab_size": 100}, "model.vocab_size=100 is too small for the data"),
     (langid, {"model.num_classes": 3}, "model.num_classes=3 is too small for the data"),
     (langid, {"data.source": "pydoc"}, "does not fit data.source='pydoc'"),
-    (dates, {"data.length": 5}, "data.length=5 has no room for target and eos; set it to at least"),
+    (dates, {"data.length": 1}, "data.length=1 has no room for target and eos; set it to at least"),
+    (dates, {"data.packing": True}, "data.source='dates' makes its examples on demand"),
+    (dates, {"data.over_long": "split"}, "a part of a pairs example has no answer of its own"),
+    (langid, {"data.packing": True}, "data.packing=True does not go with task.objective='classif"),
+    (pydoc, {"data.buckets": (16,)}, "but documents all make rows of the same; set it to ()"),
+    (pydoc, {"data.mixture": (("pidoc", 1.0),)}, "'pidoc' must be a source, or source:path or"),
+    (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),
+    (text_lm, {}, "data.path is empty; set it to a file, a directory or a glob"),
+    (text_lm, {"data.path": "/no/such"}, "data.path=/no/such matches no file; check it for a typ"),
+    (translation, {}, "data.path='' is not a directory with files like train.en"),
+    (translation, {"data.source_language": ""}, "data.source_language is empty; set it to a file"),
+    (classify_text, {}, "data.path='' is not a directory with files like train.tsv"),
+    (text_to_text, {}, "data.path='' is not a directory with files like train.jsonl"),
     (dates, {"task.objective": "span_corruption"}, "choose one of: seq2seq, prefix_lm"),
     (digits, {"model.patch_size": 3}, "model.patch_size=3 does not divide the images' 8 rows"),
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
@@ -242,6 +280,31 @@ ON_THE_COMMAND_LINE = [
     (["configs/dates.py"], "unexpected argument 'configs/dates.py'; options start with --"),
     (["--config.model.heads=5"], "model.heads=5 does not divide"),
     (["--config=configs/langid.py", "--config.model.vocab_size=9"], "too small for the data"),
+]
+
+# Files of one's own, and what is wrong with them.
+IN_THE_FILES = [
+    (
+        "text_lm",
+        {"a.txt": b"fine\n" * 9 + b"caf\xe9\n" + b"fine\n" * 9},
+        "/a.txt:10: not valid UTF-8",
+    ),
+    ("text_lm", {"a.txt": b""}, "the split 'train' has 0 examples"),
+    (
+        "translation",
+        {"train.en": b"a\nb\n", "train.de": b"a\n", "validation.en": b"", "validation.de": b""},
+        "/train.en has 2 lines and ",
+    ),
+    (
+        "classify_text",
+        {"train.tsv": b"good\ta film\nbad\n", "validation.tsv": b"good\ta film\n"},
+        "/train.tsv:2: 1 columns; needs label, tab, text",
+    ),
+    (
+        "text_to_text",
+        {"train.jsonl": b"{}\n", "validation.jsonl": b"{}\n"},
+        "/train.jsonl:1: lacks 'task'",
+    ),
 ]
 
 
@@ -339,11 +402,9 @@ def test_a_workdir_below_a_file_is_refused_at_the_start(tmp_path, compiled):
     assert compiled == []
 
 
-@pytest.mark.parametrize("case", ON_THE_COMMAND_LINE, ids=name_of)
-def test_refused_on_the_command_line(case, tmp_path):
-    arguments, fragment = case
+def assert_the_command_refuses(arguments, workdir, fragment):
     ended = subprocess.run(
-        [sys.executable, "train.py", *arguments, f"--workdir={tmp_path}"],
+        [sys.executable, "train.py", *arguments, f"--workdir={workdir}"],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -352,3 +413,19 @@ def test_refused_on_the_command_line(case, tmp_path):
     assert_short_and_clear(ended.stderr, fragment)
     assert "Traceback" not in ended.stderr
     assert (ended.returncode, ended.stdout) == (experiment.BAD_INPUT, "")
+
+
+@pytest.mark.parametrize("case", ON_THE_COMMAND_LINE, ids=name_of)
+def test_refused_on_the_command_line(case, tmp_path):
+    arguments, fragment = case
+    assert_the_command_refuses(arguments, tmp_path, fragment)
+
+
+@pytest.mark.parametrize("case", IN_THE_FILES, ids=name_of)
+def test_refused_for_what_is_in_the_files(case, tmp_path):
+    config, files, fragment = case
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    where = [f"--config.data.path={tmp_path}", f"--config.data.cache_dir={tmp_path}/.cache"]
+    arguments = [f"--config=configs/{config}.py", *where]
+    assert_the_command_refuses(arguments, tmp_path / ".run", fragment)

@@ -1,6 +1,7 @@
 """Every config file passes the door, with every architecture that suits its objective."""
 
 import importlib
+import typing
 from pathlib import Path
 
 import ml_collections
@@ -11,7 +12,7 @@ import experiment
 from configs import default
 from configs.architectures import ARCHITECTURES
 from input_pipeline import tfds_source
-from input_pipeline.config import FIELD_KEYS
+from input_pipeline.config import FIELD_KEYS, DataConfig
 from schema import ConfigError
 
 NAMES = sorted(
@@ -49,6 +50,28 @@ def paths(config, prefix=""):
 
 def test_the_embedded_experiments_are_all_there():
     assert set(NAMES) >= {"default", "dates", "pydoc", "langid", "langid_mlm", "digits"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "default"])
+def test_the_header_has_the_command_and_the_evidence(name):
+    header = importlib.import_module(f"configs.{name}").__doc__
+    for label in ("Command:  python train.py", "Hardware: ", "Time:     ", "Score:    "):
+        assert f"\n{label}" in header
+    assert name == "dates" or f"--config=configs/{name}.py" in header
+
+
+FROM_FILES = [name for name in NAMES if get_config(name).data.source.endswith("_files")]
+
+
+def test_every_kind_of_file_of_ones_own_has_a_config():
+    known = [s for s in typing.get_type_hints(DataConfig)["source"].__args__ if "_files" in s]
+    assert sorted(get_config(name).data.source for name in FROM_FILES) == sorted(known)
+
+
+@pytest.mark.parametrize("name", FROM_FILES)
+def test_files_of_ones_own_have_no_default_path(name):
+    assert get_config(name).data.path == ""
+    assert "--config.data.path=" in importlib.import_module(f"configs.{name}").__doc__
 
 
 def test_the_objective_on_c4_follows_the_architecture():

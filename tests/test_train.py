@@ -16,7 +16,19 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import train
-from configs import dates, digits, langid, langid_mlm, pydoc
+from configs import (
+    classify_text,
+    dates,
+    digits,
+    langid,
+    langid_mlm,
+    pydoc,
+    text_lm,
+    text_to_text,
+    translation,
+)
+from schema import ConfigError
+from tests.input_pipeline.corpora import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -152,6 +164,48 @@ def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
         average = name.replace("['params']", "['rest']['ema']")
         np.testing.assert_allclose(second[name], first[name], rtol=0, atol=1e-20)
         np.testing.assert_allclose(second[average], first[name], rtol=1e-6, atol=1e-20)
+
+
+def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_path):
+    here, there = tmp_path / "here.txt", tmp_path / "there.txt"
+    here.write_text("the same old song\n" * 100)
+
+    def run(path, steps, **data):
+        keys = dict(path=str(path), cache_dir=str(tmp_path / "cache"), length=32) | data
+        train.train_and_evaluate(tiny(text_lm, steps=steps, data=keys), tmp_path / "run")
+
+    def refusal(*args, **data):
+        with pytest.raises(ConfigError) as refused:
+            run(*args, **data)
+        (line,) = str(refused.value).splitlines()
+        return line
+
+    run(here, 2)
+    assert "; tokenizer_digest: " in refusal(here, 3, tokenizer="bpe", tokenizer_size=400)
+    assert "data_digest: " not in refusal(here, 3, tokenizer="bpe", tokenizer_size=400)
+    there.write_text("another old song\n" * 100)
+    assert "(data_digest: " in refusal(there, 3)
+    shutil.copy(here, there)
+    run(there, 3, cache_dir=str(tmp_path / "elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("config", "folder", "held_out"),
+    [
+        (text_lm, "documents", ["validation"]),
+        (translation, "pairs", ["validation"]),
+        (classify_text, "labelled", ["validation"]),
+        (text_to_text, "tasks", ["validation_t0", "validation_t1", "validation_t2"]),
+    ],
+)
+def test_files_of_ones_own_can_be_trained_on(config, folder, held_out, tmp_path):
+    write_corpus(tmp_path)
+    where = dict(path=str(tmp_path / folder), cache_dir=str(tmp_path / "cache"))
+    data = dict(length=32, encoder_length=32, tokenizer_size=500, **where)
+    scores = train.train_and_evaluate(tiny(config, steps=2, data=data), tmp_path / "run")
+    losses = {name: value for name, value in scores.items() if name.endswith("/loss")}
+    assert list(losses) == [f"eval/{name}/loss" for name in held_out]
+    assert all(np.isfinite(loss) for loss in losses.values())
 
 
 def test_a_run_that_diverges_ends_and_saves_nothing(tmp_path):

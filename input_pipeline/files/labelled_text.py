@@ -5,6 +5,7 @@ The labels are those of the training split, sorted.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import Lines, find_split
@@ -17,7 +18,7 @@ def load(data: DataConfig) -> Splits:
     train, held_out = (Records(Lines(find_split(data.path, s, (".tsv", ".jsonl")))) for s in splits)
     first = next(good_records(train), None)
     if first is None:
-        raise ConfigError(_why_none(train))
+        _refuse(train)
     has_pairs = "text_pair" in first
     labels = tuple(sorted({record["label"] for record in good_records(train)}))
     numbers = {label: number for number, label in enumerate(labels)}
@@ -32,14 +33,14 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-def _why_none(records: "Records") -> str:
-    """Of which none can be read."""
-    if not len(records):
-        return f"{records.lines.path} is empty; it should have a line for each text"
+def _refuse(records: "Records") -> NoReturn:
+    """Because there is none that can be used; the first one says why."""
     try:
-        return str(records[0])
+        records[0]
     except BadRecordError as error:
-        return f"{error}; no line of the file can be used"
+        raise ConfigError(f"{error}; no line of the file can be used") from error
+    except IndexError:
+        raise ConfigError(f"{records.lines.path} is empty") from None
 
 
 class Records(Sequence):

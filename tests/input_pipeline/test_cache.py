@@ -6,6 +6,7 @@ from input_pipeline.cache import Cache
 from input_pipeline.source import BadRecordError, Splits
 from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
+from tests.input_pipeline.corpora import load, write_corpus
 from tests.tiny import data_config
 
 TEXTS = [f"{n} {'once upon a time ' * 5}" for n in range(50)]
@@ -75,6 +76,29 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"data\.cache_dir=.* cannot be written \(Not a dir"):
         a_cache(tmp_path / "file").tokenizer([splits()])
+
+
+def test_prepared_text_serves_until_something_changes(tmp_path):
+    corpus = write_corpus(tmp_path)
+
+    def new_tables(kind="pairs", **keys):
+        before = set(corpus.glob("cache/*/table.json"))
+        load(corpus, kind, **keys)
+        return len(set(corpus.glob("cache/*/table.json")) - before)
+
+    assert new_tables() == 2  # to train on, and held out
+    assert new_tables(seed=5, batch_size=4, length=20, over_long="drop") == 0
+    assert new_tables("prefixes") == 0  # another objective on the same fields
+    assert new_tables(tokenizer="bpe", tokenizer_size=500) == 2
+    assert new_tables("documents") == 2
+    assert new_tables("masked") == 0
+    assert new_tables(source_language="de", target_language="en") == 2
+    path = corpus / "pairs/train.en"
+    text = path.read_text()
+    path.write_text(text.replace("<7>", "<8>"))
+    assert new_tables() == 2
+    path.write_text(text)
+    assert new_tables() == 0
 
 
 def test_a_plan_is_made_once_and_again_if_it_is_damaged(tmp_path, monkeypatch):

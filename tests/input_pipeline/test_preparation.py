@@ -141,7 +141,7 @@ def test_a_process_that_comes_last_takes_what_the_other_has_made(tmp_path, expec
 
 
 def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-3])
+    path.write_bytes(path.read_bytes()[:-8])
 
 
 def overwrite(path):

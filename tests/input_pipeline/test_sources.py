@@ -76,7 +76,7 @@ def test_what_is_unlike_cannot_be_mixed(stand_in):
         ((("text_files", 1.0),), "data.path is empty"),
         ((("text_files:/no/such", 1.0),), "data.path=/no/such matches no file"),
         ((("tfds:lm1b", 1.0),), "'tfds:lm1b': data.kind is empty"),
-        ((("pydoc", 1.0), ("pydoc", 2.0)), "2 parts that are called 'pydoc'"),
+        ((("pydoc", 1.0), ("pydoc", 2.0)), "2 parts of the data would be called 'pydoc'"),
     ],
 )
 def test_a_bad_entry_of_a_mixture_is_refused(mixture, said):

@@ -59,6 +59,21 @@ def test_segments_are_numbered_and_positions_start_again(corpus, kind):
             assert numbers(data, batch, "encoder_inputs") == numbers(data, batch, "targets")
 
 
+def test_documents_that_training_keeps_apart_are_apart_in_evaluation(corpus):
+    texts = [path.read_text() for path in sorted((corpus / "documents/validation").iterdir())]
+
+    def shown(**keys):
+        data = load(corpus, "documents", **keys)
+        return [example["text"] for example in data.eval_examples("validation", 1000)]
+
+    assert "".join(shown()) == "".join(shown(packing=True)) == "".join(texts)
+    assert [row for row in shown(packing=True) if row.startswith("<")][:3] == [
+        text[:LENGTH] for text in texts[:3]
+    ]
+    assert len(shown(packing=True)) == sum(-(-(len(text) + 1) // LENGTH) for text in texts)
+    assert len(shown()) == -(-sum(len(text) + 1 for text in texts) // LENGTH)
+
+
 def test_ordinary_text_fills_packed_rows(tmp_path):
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice([*"etaoinshrdlu"], rng.integers(2, 9))) for _ in range(500)]

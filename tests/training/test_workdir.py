@@ -12,7 +12,8 @@ from training import workdir
 
 def record(**changes):
     """A run's record, with keys changed by dotted path."""
-    config = {**copy.deepcopy(default.get_config().to_dict()), "data_digest": "abc"}
+    digests = {"data_digest": "abc", "tokenizer_digest": "123"}
+    config = {**copy.deepcopy(default.get_config().to_dict()), **digests}
     for path, value in changes.items():
         *sections, key = path.split("__")
         section = config
@@ -43,6 +44,10 @@ def test_the_same_config_resumes_without_a_word(begun):
         (dict(task__label_smoothing=0.9), "task.label_smoothing: "),
         (dict(optimizer__name="lion"), "optimizer.name: adamw -> lion"),
         (dict(data_digest="abd"), "data_digest: abc -> abd"),
+        (dict(tokenizer_digest="124"), "tokenizer_digest: 123 -> 124"),
+        (dict(data__tokenizer="bpe"), "data.tokenizer: byte -> bpe"),
+        (dict(data__mixture=(("dates", 1.0),)), "data.mixture: [] -> [['dates', 1.0]]"),
+        (dict(data__packing=True), "data.packing: False -> True"),
         (dict(seed=77), "seed: 0 -> 77"),
         (dict(init_from="runs/another"), "init_from:  -> runs/another"),
         # These are in the saved state or not, so a change would leave it without a meaning.
@@ -71,6 +76,10 @@ def test_another_run_is_refused_with_the_difference(begun, change, said):
         (dict(model__remat="full"), "model.remat: none -> full"),
         (dict(model__unroll=7), "model.unroll: 0 -> 7"),
         (dict(data__prefetch=77), "data.prefetch: 4 -> 77"),
+        (dict(data__workers=7), "data.workers: 0 -> 7"),
+        (dict(data__path="moved"), "data.path:  -> moved"),
+        (dict(data__cache_dir="moved"), "data.cache_dir:  -> moved"),
+        (dict(data__max_bad_records=7), "data.max_bad_records: 0 -> 7"),
     ],
 )
 def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change, said):

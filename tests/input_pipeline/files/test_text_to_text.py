@@ -91,7 +91,7 @@ def test_tasks_are_mixed_by_weight(tmp_path):
 def test_a_task_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"the task 'trun', .* mean 'turn'\? It has: copy/long, "):
         load(corpus(tmp_path), mixture=(("trun", 1.0),))
-    with pytest.raises(ConfigError, match=r"2 parts that are called 'sum'"):
+    with pytest.raises(ConfigError, match=r"2 parts of the data would be called 'sum'"):
         load(tmp_path, mixture=(("sum", 1.0), ("sum", 2.0)))
 
 

@@ -1,0 +1,32 @@
+"""Your own texts in classes, such as sentences of film reviews, with a small encoder.
+
+DIR holds train.tsv and validation.tsv with lines of label, tab, text (for pairs of texts, another
+tab and the second), or train.jsonl and validation.jsonl with the keys label, text and text_pair;
+they may be gzipped.
+
+Command:  python train.py --config=configs/classify_text.py --config.data.path=DIR
+Hardware: not yet run; meant for 2 CPU cores or one accelerator
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 1000
+    config.model.update(architectures.bert_style())
+    # A plain mean and norms before the sublayers suit training from nothing on little text.
+    config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.0))
+    config.model.update(dict(position="rope", pooling="mean", pooler=False))
+    config.model.update(dict(encoder_layers=2, width=128, heads=4, feed_forward=512))
+    config.model.update(dict(dropout_embedding=0.3, dropout_residual=0.3))
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="labelled_text_files", batch_size=64, length=64))
+    config.data.update(dict(tokenizer="wordpiece", tokenizer_size=8192))
+    config.task.update(dict(objective="classify_text", label_smoothing=0.1))
+    config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
+    config.eval.update(dict(every=100, batch_size=256))
+    config.checkpoint.every = 100
+    return config

@@ -1,0 +1,29 @@
+"""A language model of your own text, byte by byte, such as Tiny Shakespeare.
+
+PATH is a text file, a directory or a glob. The last tenth of the text is held out, unless PATH is
+a directory with train.txt and validation.txt. Files may be gzipped. Larger texts deserve
+--config.data.tokenizer=bpe and a larger model.
+
+Command:  python train.py --config=configs/text_lm.py --config.data.path=PATH
+Hardware: not yet run; meant for 2 CPU cores or one accelerator
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 1500
+    config.model.update(architectures.gpt2_style())
+    config.model.update(dict(decoder_layers=4, width=192, heads=6, feed_forward=768))
+    config.model.update(dict(position="rope", dropout_residual=0.1))
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="text_files", batch_size=16, length=256))
+    config.task.objective = "causal_lm"
+    config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95, beta2=0.98))
+    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
+    config.eval.update(dict(every=250, batch_size=64))
+    config.checkpoint.every = 250
+    return config

@@ -1,0 +1,29 @@
+"""Several tasks of your own put as text to text, learnt together, with a small T5.
+
+DIR holds train.jsonl and validation.jsonl with the keys task, inputs and targets; they may be
+gzipped. Inputs should say what is wanted, as in "translate to German: ...". Tasks are mixed by
+size, or by --config.data.mixture="(('summarize', 2.0), ('translate', 1.0))".
+
+Command:  python train.py --config=configs/text_to_text.py --config.data.path=DIR
+Hardware: not yet run; meant for one accelerator
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 5000
+    config.model.update(architectures.t5_v1_1_style())
+    config.model.update(dict(width=256, encoder_layers=4, decoder_layers=4, heads=4))
+    config.model.update(dict(feed_forward=512, tie_output=True))
+    config.model.update(dict(dropout_embedding=0.1, dropout_residual=0.1))
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="text_to_text_files", tokenizer="bpe", tokenizer_size=8192))
+    config.data.update(dict(packing=True, batch_size=16, length=128, encoder_length=256))
+    config.task.objective = "seq2seq"
+    config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=500, weight_decay=0.01))
+    config.eval.update(dict(every=500, batch_size=64))
+    return config
