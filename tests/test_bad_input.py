@@ -245,7 +245,11 @@ AT_THE_START = [
     (dates, {"data.length": 1}, "data.length=1 has no room for target and eos; set it to at least"),
     (dates, {"data.packing": True}, "data.source='dates' makes its examples on demand"),
     (dates, {"data.over_long": "split"}, "a part of a pairs example has no answer of its own"),
-    (langid, {"data.packing": True}, "data.packing=True does not go with task.objective='classif"),
+    (
+        langid,
+        {"data.packing": True, "data.buckets": ()},
+        "data.packing=True does not go with task.objective='classif",
+    ),
     (pydoc, {"data.buckets": (16,)}, "but documents all make rows of the same; set it to ()"),
     (pydoc, {"data.mixture": (("pidoc", 1.0),)}, "'pidoc' must be a source, or source:path or"),
     (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),

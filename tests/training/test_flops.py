@@ -1,11 +1,13 @@
 """Arithmetic counted from the architecture, against XLA's own count of the compiled model."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 from tests.tiny import IMAGES, tiny_config
-from training.config import TaskConfig
+from tests.training.examples import TASK
 from training.flops import forward_flops, train_flops
 from training.task import make_model, model_arguments
 
@@ -32,10 +34,7 @@ CASES = {
 
 def xla_flops(config, objective, batch):
     """What XLA counts in the forward pass. All layers unrolled: it counts a loop's body once."""
-    task = TaskConfig(
-        objective=objective, label_smoothing=0.0, z_loss=0.0, noise_rate=0.15, mean_span=3.0,
-        next_sentence=False,
-    )  # fmt: skip
+    task = dataclasses.replace(TASK, objective=objective)
     model = make_model(config, task)
     arguments, named = model_arguments(task, batch)
 
