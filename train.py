@@ -19,12 +19,13 @@ from ml_collections import config_flags
 
 import experiment as door
 from input_pipeline import pipeline
+from input_pipeline.source import LazyList
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
 from training import workdir as records
 from training.checkpoint import Checkpoints, find_checkpoint, load_params
 from training.evaluation import Evaluator, HeldOut, measure_names
-from training.flops import train_flops
+from training.flops import head_flops, train_flops
 from training.mesh import check_batch, make_mesh, put_batch
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
@@ -49,7 +50,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
     if run.init_from:
-        find_checkpoint(run.init_from)  # refuses now what it would refuse after compiling
+        # Refuses now what it would refuse after compiling.
+        checkpoints_to_start_from, _ = find_checkpoint(run.init_from)
 
     # Data
     data = pipeline.load(
@@ -60,6 +62,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
+    if run.init_from:
+        records.refuse_other_tokenizer(checkpoints_to_start_from.parent, data.tokenizer_digest)
     model_config = fit_to_data(experiment.model, data)
     held_out = {name: hold_out(name, data, experiment, mesh) for name in data.eval_names}
     check_best_metric(experiment.checkpoint.best_metric, task, held_out)
@@ -102,6 +106,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     reporter.log(
                         f"parameters from {run.init_from}; new: {', '.join(new) or 'none'}"
                     )
+            reporter.log(describe(data.description))
             reporter.log(parameter_table(abstract.params))
 
             # Evaluation
@@ -137,6 +142,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     throughput.count(tokens, step_flops(model_config, experiment, batch))
                 else:
                     # Compiling takes time that says nothing about the steps to come.
+                    jax.block_until_ready(state)
                     with throughput.paused():
                         state, metrics = train_step(state, put_batch(batch, mesh))
                         jax.block_until_ready(metrics)
@@ -175,6 +181,11 @@ def fit_to_data(model, data: pipeline.Data):
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
                 f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
             )
+    if data.text_pairs and model.token_types == 1:
+        raise ConfigError(
+            "model.token_types=1 cannot tell the two texts of an example apart; "
+            "set it to 2, or to 0 for none"
+        )
     if 0 < model.num_classes < len(data.labels):
         raise ConfigError(
             f"model.num_classes={model.num_classes} is too small for the data, which has "
@@ -228,13 +239,22 @@ def record_run(workdir: Path, experiment, data: pipeline.Data, *, resuming: bool
     return changes
 
 
+def describe(data: Mapping[str, Any]) -> str:
+    """One line on what is trained on and what of it could not be used as it is."""
+    held_out = ", ".join(f"{name} {rows:,}" for name, rows in data["eval_rows"].items())
+    line = f"data: {data['train_rows']:,} rows to train on; held out: {held_out}"
+    for what in ("too_long", "bad_records"):
+        counts = [f"{split} {count:,}" for split, count in data[what].items() if count]
+        if counts:
+            line += f"; {what.replace('_', ' ')}: {', '.join(counts)}"
+    return line
+
+
 def hold_out(name: str, data: pipeline.Data, experiment, mesh) -> HeldOut:
     size, most = experiment.eval.batch_size, experiment.eval.batches
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
     return HeldOut(
-        batches=pipeline.LazyList(
-            lambda batch: put_batch(batch, mesh), data.eval_batches(name, size, most)
-        ),
+        batches=LazyList(lambda batch: put_batch(batch, mesh), data.eval_batches(name, size, most)),
         text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
         has_one_answer="target" in data.eval_examples(name, 1)[0],
     )
@@ -283,6 +303,8 @@ def step_flops(model, experiment, batch: Mapping[str, np.ndarray]) -> int:
         length = batch["inputs"].shape[1]
     source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
     row = train_flops(model, experiment.task.objective, length, source)
+    if experiment.task.auxiliary_masked_lm:
+        row += 3 * head_flops(model, "masked_lm", length)
     return row * experiment.data.batch_size
 
 

@@ -11,5 +11,7 @@ from configs import langid
 
 def get_config(arg=None):
     config = langid.get_config(arg)
+    config.steps = 1200
     config.task.update(dict(objective="masked_lm", label_smoothing=0.0, auxiliary_masked_lm=0.0))
+    config.eval.every = config.checkpoint.every = 600
     return config

@@ -12,11 +12,11 @@ from input_pipeline import packing
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
-from input_pipeline.source import Example, Splits, content_digest, good_records
+from input_pipeline.source import Example, LazyList, Splits, content_digest, good_records
 from input_pipeline.table import Form, LazyTable, Table
 from input_pipeline.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizer_files import open_tokenizer
-from input_pipeline.tokenizer_training import Kind, train_tokenizer
+from input_pipeline.tokenizer_training import VERSION, Kind, train_tokenizer
 from input_pipeline.whole import make_whole
 from schema import ConfigError, did_you_mean
 
@@ -26,10 +26,14 @@ TRAINABLE = typing.get_args(Kind)
 TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
 
 
+def cache_directory(data: DataConfig) -> Path:
+    return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
+
+
 class Cache:
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
-        self.directory = Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
+        self.directory = cache_directory(data)
         self.tables: list[tuple[str, Table]] = []  # by split: what has been asked for so far
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
@@ -45,7 +49,7 @@ class Cache:
                     f"{', '.join(TRAINABLE)}.{did_you_mean(name, ('byte', *TRAINABLE))}"
                 )
             return open_tokenizer(name)
-        key = content_digest([name, str(size), *(each.digest for each in splits)])[:32]
+        key = content_digest([f"{VERSION} {name} {size}", *(each.digest for each in splits)])[:32]
         directory = self.directory / f"tokenizer-{key}"
         if not directory.exists():
             tokenizer = train_tokenizer(name, _texts(splits), size)
@@ -94,10 +98,18 @@ class Cache:
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
     """What a tokenizer is trained on; records that cannot be read are none of its business."""
     for each in splits:
-        left = TRAINING_CHARACTERS // len(splits)
-        for example in good_records(each.train):
-            texts = [example[field] for field in TEXT_FIELDS if field in example]
-            yield from texts
-            left -= sum(map(len, texts))
-            if left < 0:
-                break
+        for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
+            yield from _texts_of(example)
+
+
+def _texts_of(example: Example) -> list[str]:
+    return [example[field] for field in TEXT_FIELDS if field in example]
+
+
+def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:
+    """About so many characters of text, from all over the split: files may be sorted somehow."""
+    step = -(-len(examples) // 1000)
+    some = list(good_records(LazyList(examples.__getitem__, range(0, len(examples), step))))
+    size = sum(len(text) for example in some for text in _texts_of(example)) / max(1, len(some))
+    step = max(1, round(size * len(examples) / characters))
+    return LazyList(examples.__getitem__, range(0, len(examples), step))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from input_pipeline.config import FIELD_KEYS, DataConfig
-from input_pipeline.pixels import Form, form_of, read
+from input_pipeline.pixels import ImageForm, form_of, read
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
 from schema import ConfigError, did_you_mean
 
@@ -70,7 +70,7 @@ class _Examples(Sequence[Example]):
         data: DataConfig,
         split: str,
         labels: tuple[str, ...],
-        form: Form | None,
+        form: ImageForm | None,
     ):
         self._records, self._data, self._split = records, data, split
         self._labels, self._form = labels, form
@@ -93,17 +93,17 @@ class _Examples(Sequence[Example]):
             case "pairs":
                 texts = _texts_of_pair(record)
                 return {
-                    "source": _text(texts, data.source_language),
-                    "target": _text(texts, data.target_language),
+                    "source": _some_text(texts, data.source_language),
+                    "target": _some_text(texts, data.target_language),
                 }
             case "documents":
                 return {"text": _text(record, data.text_field)}
             case "labelled":
                 pair = data.text_pair_field
                 return {
-                    "text": _text(record, data.text_field),
-                    **({"text_pair": _text(record, pair)} if pair else {}),
                     "label": self._label(record),
+                    "text": _some_text(record, data.text_field),
+                    **({"text_pair": _some_text(record, pair)} if pair else {}),
                 }
             case "images":
                 return {
@@ -112,17 +112,24 @@ class _Examples(Sequence[Example]):
                 }
 
     def _label(self, record: Record) -> int:
-        label = int(record[self._data.label_field])
-        if label == -1:
-            raise BadRecordError("its label is -1: this split comes without; choose another")
+        label = record[self._data.label_field]
+        if label is None or label == -1:
+            raise BadRecordError(f"its label is {label}: this split comes without; choose another")
         if not 0 <= label < len(self._labels):
             raise BadRecordError(f"its label is {label}, but there are {len(self._labels)} labels")
-        return label
+        return int(label)
 
 
 def _texts_of_pair(record: Record) -> Mapping[str, Any]:
     """A translation is the whole record in TFDS, and a field of it at Hugging Face."""
     return record.get("translation", record)
+
+
+def _some_text(record: Record, field: str) -> str:
+    text = _text(record, field)
+    if not text.strip():
+        raise BadRecordError(f"{field} is empty")
+    return text
 
 
 def _text(record: Record, field: str) -> str:
@@ -142,9 +149,7 @@ def _file(record: Record) -> bytes:
     stored = record["image"]
     if isinstance(stored, Mapping):
         stored = stored["bytes"] or Path(stored["path"]).read_bytes()
-    if not isinstance(stored, bytes):
-        raise BadRecordError("its image is missing")
-    return stored
+    return stored or b""
 
 
 def _labels(data: DataConfig, features: Mapping[str, Any]) -> tuple[str, ...]:

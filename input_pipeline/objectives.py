@@ -214,6 +214,8 @@ def _whole_words(starts: np.ndarray, count: int, rng: np.random.Generator) -> np
 
     The first word is taken even if it does not fit: something has to be hidden.
     """
+    if not len(starts):
+        return np.empty(0, np.int64)
     word_of = np.cumsum(starts) - starts[0]
     sizes = np.bincount(word_of)
     order = rng.permutation(len(sizes))

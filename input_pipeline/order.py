@@ -1,12 +1,13 @@
-"""In which order rows are seen: found place by place, never held in memory.
+"""In which order rows are seen: found batch by batch, never held in memory.
 
-Several parts are mixed by a pattern that repeats. Up to any place, each part has had its share of
-the rows to within one; each part goes through its own rows, shuffled anew in every epoch.
+There are three orders. Each says which rows of which parts batch n holds; a part is one of the
+sources that are mixed, or one of the buckets that examples are sorted into by length.
 """
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,24 +16,79 @@ from input_pipeline.shuffle import shuffled
 LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse, if need be
 
 
-class Order:
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int):
-        self._sizes, self._seed = sizes, seed
+class Rows(NamedTuple):
+    """Rows of a batch, each by the number of its part and by its number there."""
+
+    parts: np.ndarray
+    rows: np.ndarray
+    real: np.ndarray  # False where a row only fills up a batch, and must not count
+
+
+class BySize:
+    """All rows of all parts in one shuffle: an epoch has each of them once."""
+
+    def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
+        self._ends, self._batch_size, self._seed = np.cumsum(sizes), batch_size, seed
+
+    def batch(self, n: int, inside: np.ndarray) -> Rows:
+        """The rows of batch n at the places `inside` of it."""
+        numbers = shuffled(n * self._batch_size + inside, int(self._ends[-1]), self._seed)
+        return Rows(*_part_of(numbers, self._ends), np.ones(len(inside), bool))
+
+
+class ByWeight:
+    """Parts by turns, in a pattern that repeats; each part shuffled and repeated on its own.
+
+    Up to any place, each part has had its share of the rows to within one.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], batch_size: int, seed: int):
+        self._sizes, self._batch_size, self._seed = sizes, batch_size, seed
         self._pattern = pattern(weights)
         is_part = self._pattern == np.arange(len(sizes))[:, None]
         self._counts = is_part.sum(axis=1)
         # Of the rows of the same part, how many come before this one within the pattern.
         self._rank = (np.cumsum(is_part, axis=1) - 1)[self._pattern, np.arange(is_part.shape[1])]
 
-    def parts(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which part each place belongs to, and how many of that part come before it."""
-        repeats, offsets = np.divmod(places, len(self._pattern))
+    def batch(self, n: int, inside: np.ndarray) -> Rows:
+        repeats, offsets = np.divmod(n * self._batch_size + inside, len(self._pattern))
         parts = self._pattern[offsets]
-        return parts, repeats * self._counts[parts] + self._rank[offsets]
+        places = repeats * self._counts[parts] + self._rank[offsets]
+        rows = np.empty_like(places)
+        for part in np.unique(parts):
+            here = parts == part
+            rows[here] = shuffled(places[here], self._sizes[part], self._seed, stream=part + 1)
+        return Rows(parts, rows, np.ones(len(inside), bool))
 
-    def rows(self, part: int, places: np.ndarray) -> np.ndarray:
-        """The rows of one part at these of its own places."""
-        return shuffled(places, self._sizes[part], self._seed, stream=part)
+
+class InBuckets:
+    """A batch has rows of one part alone. An epoch has all batches of all parts in one shuffle.
+
+    The last batch of a part is filled up with rows that do not count.
+    """
+
+    def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
+        self._sizes, self._batch_size, self._seed = sizes, batch_size, seed
+        self._ends = np.cumsum([-(-size // batch_size) for size in sizes])
+
+    def batch(self, n: int, inside: np.ndarray) -> Rows:
+        batches = int(self._ends[-1])
+        (part,), (number,) = _part_of(shuffled(np.array([n]), batches, self._seed), self._ends)
+        size = self._sizes[part]
+        places = number * self._batch_size + inside
+        real = places < size
+        places = np.where(real, places, 0) + n // batches * size
+        rows = shuffled(places, size, self._seed, stream=part + 1)
+        return Rows(np.full(len(inside), part), rows, real)
+
+
+Order = BySize | ByWeight | InBuckets
+
+
+def _part_of(numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The parts that numbers counted through all parts fall into, and the numbers there."""
+    parts = np.searchsorted(ends, numbers, side="right")
+    return parts, numbers - np.concatenate([[0], ends])[parts]
 
 
 def pattern(weights: Sequence[float]) -> np.ndarray:

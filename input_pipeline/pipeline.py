@@ -7,24 +7,24 @@ through the objective with the r-th random stream. A process builds only its own
 rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grain
 import numpy as np
 from absl import flags
 
-from input_pipeline import randomness, task
+from input_pipeline import packing, preparation, randomness, task
 from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
-from input_pipeline.order import Order
+from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.rows import Rows
-from input_pipeline.source import Example, content_digest
-from input_pipeline.sources import Component, components
-from input_pipeline.streams import Rowmaker
+from input_pipeline.source import Example, LazyList, content_digest
+from input_pipeline.sources import Component, components, name_of
+from input_pipeline.streams import Rowmaker, Stream
 from input_pipeline.table import ORIGIN
 from input_pipeline.tokenizer import Tokenizer
 from schema import ConfigError
@@ -65,19 +65,6 @@ def load(
     return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
 
 
-class LazyList(Sequence):
-    """[function(argument) for argument in arguments], each made whenever it is asked for."""
-
-    def __init__(self, function: Callable[[Any], Any], arguments: Sequence):
-        self._function, self._arguments = function, arguments
-
-    def __len__(self):
-        return len(self._arguments)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._function(self._arguments[index])
-
-
 class Data:
     """Examples under one objective. Of their batches, a process sees its own rows only."""
 
@@ -95,25 +82,23 @@ class Data:
         self._config, self._task, self._seed = config, chosen, seed
         self._process_index, self._process_count = process_index, process_count
         self._streams = [s for each in found for s in make.streams(each.splits, each.weight)]
-        self._order = Order(
-            [len(stream.rows) for stream in self._streams],
-            [stream.weight for stream in self._streams],
-            seed,
-        )
+        self._order = _order(config, self._streams, seed)
         self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
         for each in found:
             for name, examples in each.splits.evals.items():
-                full_name = "_".join(filter(None, (name, each.name)))
+                full_name = name_of("_".join(filter(None, (name, each.name))))
                 self._evals[full_name] = make.held_out(each.splits, name), examples
         self._eval_layout = chosen.layout(config.length, config.encoder_length, packed=False)
         self._kind = found[0].splits.kind
         self.tokenizer = tokenizer
         self.labels = found[0].splits.labels
+        self.text_pairs = found[0].splits.text_pairs
         self.image_shape = (
             found[0].splits.train[0]["image"].shape if self._kind == "images" else None
         )
         self.tokenizer_digest = tokenizer.digest if tokenizer else ""
-        self.digest = content_digest([str(VERSION), *(each.splits.digest for each in found)])
+        versions = f"{VERSION} {preparation.VERSION} {packing.VERSION}"
+        self.digest = content_digest([versions, *(each.splits.digest for each in found)])
         self.description: dict[str, Any] = {
             "source": config.source,
             "contents": {each.name: dict(each.splits.description) for each in found},
@@ -134,17 +119,8 @@ class Data:
         size = self._config.batch_size
         share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
         inside = np.arange(share.start, share.stop)
-        if self._config.buckets:
-            # Rows of a batch have the same length, so it is batches that are mixed.
-            (stream,), (number,) = self._order.parts(np.array([n]))
-            streams, places = np.full(len(inside), stream), number * size + inside
-        else:
-            streams, places = self._order.parts(n * size + inside)
-        indices = np.empty(len(inside), np.int64)
-        for stream in np.unique(streams):
-            here = streams == stream
-            indices[here] = self._order.rows(stream, places[here])
-        rows = zip(streams.tolist(), indices.tolist(), (n * size + inside).tolist(), strict=True)
+        columns = *self._order.batch(n, inside), n * size + inside
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return _stacked([self._train_fields(*row) for row in rows])
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
@@ -197,7 +173,8 @@ class Data:
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
         """Bytes of text that the targets of these batches spell, over all processes.
 
-        Total loss in nats / ln 2 / this number = bits per byte, whatever the tokenizer.
+        Total loss in nats / ln 2 / this number = bits per byte. Tokenizers that lose something,
+        as wordpiece loses white space, spell fewer bytes than the text has.
         """
         count = self._eval_count(name, batch_size, max_batches)
         rows = (self._eval_fields(name, index, count) for index in range(count))
@@ -208,17 +185,18 @@ class Data:
         rows = len(self._evals[name][0])
         return min(rows, batch_size * max_batches) if max_batches else rows
 
-    def _train_fields(self, stream: int, index: int, place: int) -> Fields:
+    def _train_fields(self, part: int, index: int, real: bool, place: int) -> Fields:
         rng = randomness.generator(self._seed, randomness.TRAIN_ROW, place)
-        stream = self._streams[stream]
-        return self._fields(stream.rows, index, rng, stream.layout, self._task.augment)
+        stream = self._streams[part]
+        fields = self._fields(stream.rows, index, rng, stream.layout, self._task.augment)
+        return fields if real else _without_weight(fields)
 
     def _eval_fields(self, name: str, index: int, count: int) -> Fields:
         real = index < count
         index = index if real else 0
         rng = randomness.generator(EVAL_SEED, randomness.EVAL_ROW, index)
         fields = self._fields(self._evals[name][0], index, rng, self._eval_layout)
-        return fields if real else {**fields, "weights": np.zeros_like(fields["weights"])}
+        return fields if real else _without_weight(fields)
 
     def _fields(
         self,
@@ -236,6 +214,21 @@ class Data:
             parts = [augment(part, rng) for part in parts]
         fields = [self._task.fields(part, rng) for part in parts]
         return fields[0] if self._kind == "images" else layout.row(fields)
+
+
+def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
+    sizes = [len(stream.rows) for stream in streams]
+    if config.buckets:
+        return InBuckets(sizes, config.batch_size, seed)
+    if config.mixture:
+        return ByWeight(sizes, [stream.weight for stream in streams], config.batch_size, seed)
+    return BySize(sizes, config.batch_size, seed)
+
+
+def _without_weight(fields: Fields) -> Fields:
+    """A row that fills up a batch and counts nowhere."""
+    zeros = {name: np.zeros_like(x) for name, x in fields.items() if name.endswith("weights")}
+    return {**fields, **zeros}
 
 
 def _share_of(batch_size: int, process_index: int, process_count: int, key: str) -> range:

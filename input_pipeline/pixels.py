@@ -16,13 +16,13 @@ File = Path | bytes  # where an image is, or what is there
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class ImageForm:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # of both sides
     resize: bool  # whether an image of another size is made to fit, or refused
 
 
-def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> Form:
+def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> ImageForm:
     """What is not given is as in the first image that can be read."""
     first_fault = None
     for file in files:
@@ -33,17 +33,17 @@ def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> 
             continue
         mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
         if image_size:
-            return Form(mode, image_size, resize=True)
+            return ImageForm(mode, image_size, resize=True)
         if image.width != image.height:
             raise ConfigError(
                 f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
                 "set data.image_size to resize and crop all images to one"
             )
-        return Form(mode, image.width, resize=False)
+        return ImageForm(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
 
 
-def read(file: File, form: Form) -> np.ndarray:
+def read(file: File, form: ImageForm) -> np.ndarray:
     """uint8 [H, W, C]. Transparency is dropped."""
     image = _opened(file)
     if not form.resize and image.size != (form.size, form.size):

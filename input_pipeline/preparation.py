@@ -93,6 +93,11 @@ def prepare(
             # Another process has finished the table and cleared the chunks away.
             if not directory.exists():
                 raise
+        except OSError as error:
+            raise ConfigError(
+                f"data.cache_dir={cache_dir} cannot be written ({error.strerror}); free some "
+                "space there, or choose another"
+            ) from error
         shutil.rmtree(partial, ignore_errors=True)
     refuse_bad_records(table.bad, max_bad_records)
     for message in table.bad:

@@ -6,8 +6,10 @@ raises BadRecordError.
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
+
+from schema import ConfigError
 
 Example = Mapping[str, Any]
 
@@ -19,7 +21,7 @@ Example = Mapping[str, Any]
 Kind = Literal["pairs", "documents", "labelled", "images"]
 
 
-class BadRecordError(ValueError):
+class BadRecordError(ConfigError):
     """An example that cannot be used; says in which file and line, and what is wrong with it."""
 
 
@@ -34,6 +36,19 @@ class Splits:
     # Where the text is kept once it is tokenized; none: it is made, and tokenized, on demand.
     storage: Literal["disk", "memory", "none"] = "disk"
     text_pairs: bool = False  # labelled: every example has a text_pair
+
+
+class LazyList(Sequence):
+    """[function(argument) for argument in arguments], each made whenever it is asked for."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence):
+        self._function, self._arguments = function, arguments
+
+    def __len__(self):
+        return len(self._arguments)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._function(self._arguments[index])
 
 
 def hash_fraction(text: str | bytes) -> float:

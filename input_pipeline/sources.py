@@ -58,7 +58,7 @@ def components(data: DataConfig) -> list[Component]:
 
 def _components(data: DataConfig) -> list[Component]:
     if data.mixture and data.source != "text_to_text_files":
-        return [Component(_name(w), weight, _part(data, w)) for w, weight in data.mixture]
+        return [Component(name_of(w), weight, _part(data, w)) for w, weight in data.mixture]
     loaded = _load(data)
     if isinstance(loaded, Splits):
         return [Component("", 0, loaded)]
@@ -69,10 +69,10 @@ def _components(data: DataConfig) -> list[Component]:
                 f"{did_you_mean(task, loaded)} It has: {', '.join(loaded)}"
             )
     chosen = data.mixture or [(task, 0) for task in loaded]
-    return [Component(_name(task), weight, loaded[task]) for task, weight in chosen]
+    return [Component(name_of(task), weight, loaded[task]) for task, weight in chosen]
 
 
-def _name(what: str) -> str:
+def name_of(what: str) -> str:
     """Fit for the names of metrics and files."""
     return re.sub(r"\W+", "_", what).strip("_")
 

@@ -29,7 +29,7 @@ class Stream:
     """Rows to train on that are all laid out alike."""
 
     rows: Rows
-    weight: float  # by which it is mixed with others
+    weight: float  # by which it is mixed with others; 0: by its size
     layout: Layout
 
 
@@ -56,7 +56,7 @@ class Rowmaker:
             capacities = [side.length for side in task.sides]
             packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
             layout = task.layout(data.length, data.encoder_length, packed=True)
-            yield Stream(packed, weight or len(packed), layout)
+            yield Stream(packed, weight, layout)
         elif data.buckets:
             bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
             bucket_of = _smallest_fitting(rows.sizes(), [s.length for s in task.sides], bounds)
@@ -66,10 +66,10 @@ class Rowmaker:
                     columns = min(bound, data.length), min(bound, data.encoder_length)
                     plan = Plan(chosen, np.arange(len(chosen) + 1))
                     layout = task.layout(*columns, packed=False)
-                    yield Stream(GroupedRows(rows, plan), len(chosen), layout)
+                    yield Stream(GroupedRows(rows, plan), weight, layout)
         else:
             layout = task.layout(data.length, data.encoder_length, packed=False)
-            yield Stream(rows, weight or len(rows), layout)
+            yield Stream(rows, weight, layout)
 
     def held_out(self, splits: Splits, name: str) -> Rows:
         """An evaluation split's rows: each example by itself, cut off if it is too long.

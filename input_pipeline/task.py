@@ -73,7 +73,7 @@ def choose(
     text_pairs: bool = False,
 ) -> Task:
     _refuse_what_cannot_work(objective, kind, data, noise)
-    _refuse_missing_specials(objective, kind, data, tokenizer)
+    _refuse_missing_specials(objective, kind, data, tokenizer, noise)
     length, encoder_length = data.length, data.encoder_length
     text = Form(("text",), closed=kind == "documents")
     with_ids = {"tokenizer": tokenizer}
@@ -130,15 +130,10 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise
             f"task.objective={objective!r} does not fit data.source={data.source!r}, "
             f"whose examples are {kind}; choose one of: {', '.join(allowed)}"
         )
-    if noise.next_sentence and (objective != "masked_lm" or kind != "documents"):
+    if noise.next_sentence and kind != "documents":
         raise ConfigError(
-            "task.next_sentence=True needs task.objective='masked_lm' and running text such as "
-            f"data.source='pydoc', not {objective!r} on {data.source!r}; set it to False"
-        )
-    if objective in ("masked_lm", "span_corruption") and not 0 < noise.rate < 1:
-        raise ConfigError(
-            f"task.noise_rate={noise.rate} leaves nothing to hide or nothing to see; "
-            "choose a share between 0 and 1, such as 0.15"
+            "task.next_sentence=True needs running text such as data.source='pydoc', "
+            f"not {data.source!r}; set it to False"
         )
     if data.packing and (objective not in PACKABLE or noise.next_sentence):
         what = "task.next_sentence" if noise.next_sentence else f"task.objective={objective!r}"
@@ -163,11 +158,12 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise
 
 
 def _refuse_missing_specials(
-    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None
+    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, noise: Noise
 ) -> None:
     """Published vocabularies have what their own models needed."""
     needed = SPECIALS_OF[objective]
     needed += ("eos",) if kind == "documents" else ()
+    needed += ("mask",) if noise.beside_classes else ()
     needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
     missing = [role for role in needed if getattr(tokenizer, f"{role}_id") is None]
     if objective == "span_corruption" and not tokenizer.sentinel_count:
@@ -191,8 +187,6 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, noise: Noise) 
     Both sides only ever grow with the text, so what holds for this length holds for any shorter.
     """
     _refuse_short("encoder_length", data.encoder_length, 4, "text, a sentinel and eos")
-    if noise.mean_span < 1:
-        raise ConfigError(f"task.mean_span={noise.mean_span} is shorter than a token; set it to 3")
     text = 2
     while _encoder_needs(text + 1, noise) <= data.encoder_length:
         text += 1

@@ -22,6 +22,8 @@ from schema import ConfigError
 
 Kind = Literal["bpe", "wordpiece", "unigram"]
 
+# To be raised when the same texts come to give another vocabulary.
+VERSION = 1
 SENTINELS = 100
 SPECIALS = [f"⟨{role}⟩" for role in ROLES]
 UNKNOWN = "�"  # wordpiece only; its normalizer takes this character out of text

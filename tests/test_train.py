@@ -181,7 +181,7 @@ def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_pa
         return line
 
     run(here, 2)
-    assert "; tokenizer_digest: " in refusal(here, 3, tokenizer="bpe", tokenizer_size=400)
+    assert "(tokenizer_digest: " in refusal(here, 3, tokenizer="bpe", tokenizer_size=400)
     assert "data_digest: " not in refusal(here, 3, tokenizer="bpe", tokenizer_size=400)
     there.write_text("another old song\n" * 100)
     assert "(data_digest: " in refusal(there, 3)

@@ -113,7 +113,7 @@ class Evaluator:
                 _, guesses_b = self._eval_step(params, batch)
                 rows = zip(examples, jax.device_get(guesses_b), strict=False)
                 blocks = [
-                    f"{row.get('text', 'image')} -> {labels[guess]} ({labels[row['label']]})"
+                    f"{_shown(row)} -> {labels[guess]} ({labels[row['label']]})"
                     for row, guess in rows
                 ]
                 return "\n".join(blocks) + "\n"
@@ -145,6 +145,10 @@ class Evaluator:
         rows, lengths = jax.device_get((batch["inputs"], _prompt_lengths(batch)))
         pairs = zip(rows, lengths, examples, strict=False)
         return [self._tokenizer.decode(row[:length]) for row, length, _ in pairs]
+
+
+def _shown(example: Mapping) -> str:
+    return " | ".join(example[key] for key in ("text", "text_pair") if key in example) or "image"
 
 
 def _prompt_lengths(batch: Mapping[str, Array]) -> Array:

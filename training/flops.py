@@ -23,7 +23,7 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
     if config.input == "patches":
         values = config.patch_size**2 * config.image_channels
         total += 2 * length * values * config.width
-    return total + _head(config, objective, length)
+    return total + head_flops(config, objective, length)
 
 
 def train_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
@@ -44,7 +44,8 @@ def _attention(config: TransformerConfig, queries: int, keys: int) -> int:
     return projections + 2 * 2 * queries * keys * inner
 
 
-def _head(config: TransformerConfig, objective: str, length: int) -> int:
+def head_flops(config: TransformerConfig, objective: str, length: int) -> int:
+    """Of what the objective asks for behind the stack."""
     match objective:
         case "classify_text" | "classify_images":
             pooler = config.width**2 if config.pooler else 0

@@ -20,11 +20,11 @@ FIXED = (
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
-# How it is computed may change under way: the numbers mean the same. So may where the data lies:
-# the digest tells whether it is still the same.
+# How it is computed may change under way: the numbers mean the same. So may where the data
+# and the tokenizer come from: their digests tell whether they are still the same.
 FREE = (
-    "model.remat", "model.unroll", "data.path", "data.cache_dir", "data.max_bad_records",
-    "data.prefetch", "data.workers",
+    "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
+    "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
 )  # fmt: skip
 
 
@@ -63,6 +63,20 @@ def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -
             )
     _write_json(path, new)
     return [f"{name}: {was} -> {now}" for name, was, now in changes]
+
+
+def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
+    """Parameters of a run mean nothing to ids that another tokenizer gives."""
+    path = workdir / "config.json"
+    if not path.exists():
+        return
+    theirs = json.loads(path.read_text())
+    if tokenizer_digest and theirs.get("tokenizer_digest", "") not in ("", tokenizer_digest):
+        is_byte = theirs["data"]["tokenizer"] == "byte"
+        raise ConfigError(
+            f"init_from: {workdir} was trained with another tokenizer; to use that one, set "
+            f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}"
+        )
 
 
 def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:

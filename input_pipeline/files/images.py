@@ -13,10 +13,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from input_pipeline.cache import cache_directory
 from input_pipeline.config import DataConfig
 from input_pipeline.files import idx
-from input_pipeline.files.checking import check, in_threads
-from input_pipeline.pixels import Form, form_of, read
+from input_pipeline.files.checking import check, mapped_in_threads
+from input_pipeline.pixels import ImageForm, form_of, read
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError, did_you_mean
 
@@ -26,7 +27,7 @@ LabelledFile = tuple[Path, int]
 
 
 class ImageFiles(Sequence):
-    def __init__(self, files: Sequence[LabelledFile], form: Form):
+    def __init__(self, files: Sequence[LabelledFile], form: ImageForm):
         self._files, self._form = files, form
 
     def __len__(self):
@@ -68,16 +69,23 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
             f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
         )
     form = form_of((path for path, _ in train), data.image_size)
-    digests = in_threads(
+    digests = mapped_in_threads(
         partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
     )
+    digest = content_digest([repr(form), data.train_split, data.eval_split, *digests])
+
+    def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
+        key = content_digest([digest, split, Image.__version__])[:32]
+        record = cache_directory(data) / f"checked-{key}"
+        return check(ImageFiles(files, form), data.max_bad_records, record)
+
     return Splits(
         kind="images",
-        train=check(ImageFiles(train, form), data.max_bad_records),
-        evals={data.eval_split: check(ImageFiles(held_out, form), data.max_bad_records)},
+        train=checked(data.train_split, train),
+        evals={data.eval_split: checked(data.eval_split, held_out)},
         labels=tuple(classes),
         description={"pillow": Image.__version__},
-        digest=content_digest([repr(form), data.train_split, data.eval_split, *digests]),
+        digest=digest,
     )
 
 

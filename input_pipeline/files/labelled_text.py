@@ -67,8 +67,7 @@ class Records(Sequence):
                 )
             texts = dict(zip(("text", "text_pair"), columns, strict=False))
         for key, text in texts.items():
-            if not isinstance(text, str) or not text.strip():
-                raise self.lines.bad(index, f"{key} is empty or no text")
+            self.lines.text(index, key, text)
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             raise self.lines.bad(index, f"label {label!r} is neither text nor a whole number")
         return {"label": str(label), **texts}

@@ -25,8 +25,11 @@ def find_files(path: str) -> list[Path]:
     if not path:
         raise ConfigError("data.path is empty; set it to a file, a directory or a glob")
     place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
     if place.is_dir():
         found = [p for p in place.rglob("*") if not _is_hidden(p.relative_to(place))]
+        found = [p for p in found if not _is_of_a_run(p, place)]
     else:
         found = [Path(p) for p in glob.glob(str(place), recursive=True)]
     found = sorted(p for p in found if p.is_file())
@@ -37,6 +40,11 @@ def find_files(path: str) -> list[Path]:
 
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
+
+
+def _is_of_a_run(path: Path, top: Path) -> bool:
+    """Whether training has put the file there: runs may lie below the text they are trained on."""
+    return any((d / "checkpoints").is_dir() for d in path.parents if d.is_relative_to(top))
 
 
 def find_split(path: str, split: str, endings: Sequence[str]) -> Path:
@@ -111,6 +119,16 @@ class Lines(Sequence):
 
     def bad(self, index: int, what: str) -> BadRecordError:
         return BadRecordError(f"{self.path}:{index + 1}: {what}")
+
+    def text(self, index: int, key: str, value: Any) -> str:
+        """A value that is text with something in it."""
+        if not isinstance(value, str) or not value.strip():
+            raise self.bad(index, f"{key} is empty or no text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise self.bad(index, f"{key} has half of a character ({error.reason})") from error
+        return value
 
     def json(self, index: int, *keys: str) -> dict[str, Any]:
         """A line that is a JSON object with these keys."""

@@ -16,6 +16,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from input_pipeline.cache import cache_directory
 from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
@@ -28,6 +29,9 @@ _LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\
 
 def load(data: DataConfig) -> Splits:
     files = find_files(data.path)
+    cache = cache_directory(data).resolve()
+    if any(path.resolve().is_relative_to(cache) for path in files):
+        raise ConfigError(f"data.cache_dir={cache} lies in data.path={data.path}; choose another")
     train_files = _of_split(files, data.path, data.train_split)
     eval_files = _of_split(files, data.path, data.eval_split)
     if train_files and eval_files:

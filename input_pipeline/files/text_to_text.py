@@ -7,9 +7,11 @@ held-out set, if there are examples of it in that split.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from absl import logging
 
 from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import Lines, find_split
+from input_pipeline.preparation import refuse_bad_records
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
 from schema import ConfigError
 
@@ -19,7 +21,7 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
         split: Lines(find_split(data.path, split, [".jsonl"]))
         for split in (data.train_split, data.eval_split)
     }
-    by_task = {split: _by_task(each) for split, each in lines.items()}
+    by_task = {split: _by_task(each, data.max_bad_records) for split, each in lines.items()}
     train, held_out = by_task[data.train_split], by_task[data.eval_split]
     unknown = sorted(held_out.keys() - train.keys())
     if unknown:
@@ -36,24 +38,21 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
     return splits
 
 
-def _by_task(lines: Lines) -> dict[str, "Pairs"]:
-    """The lines of each task; the first task also gets those that name none.
-
-    There they are met, and counted, when its text is tokenized.
-    """
+def _by_task(lines: Lines, max_bad_records: int) -> dict[str, "Pairs"]:
+    """The lines of each task, if at most so many others name none; those are logged."""
     numbers: dict[str, list[int]] = {}
-    unreadable, fault = [], "it is empty"
+    bad = []
     for index in range(len(lines)):
         try:
             task = lines.json(index, "task")["task"]
         except BadRecordError as error:
-            unreadable.append(index)
-            fault = str(error)
+            bad.append(str(error))
+            refuse_bad_records(bad, max_bad_records)
+            logging.warning("skipped: %s", error)
             continue
         numbers.setdefault(str(task), []).append(index)
     if not numbers:
-        raise ConfigError(f"{lines.path} has no line that names its task: {fault}")
-    numbers[next(iter(numbers))] += unreadable
+        raise ConfigError(f"{lines.path} has no line that names its task")
     return {task: Pairs(lines, np.array(indices)) for task, indices in numbers.items()}
 
 
@@ -67,7 +66,8 @@ class Pairs(Sequence):
     def __getitem__(self, index: int) -> Example:
         line = int(self._indices[index])
         record = self._lines.json(line, "inputs", "targets", "task")
-        for key in ("inputs", "targets"):
-            if not isinstance(record[key], str) or not record[key].strip():
-                raise self._lines.bad(line, f"{key} is empty or no text")
-        return {"source": record["inputs"], "target": record["targets"], "task": record["task"]}
+        return {
+            "source": self._lines.text(line, "inputs", record["inputs"]),
+            "target": self._lines.text(line, "targets", record["targets"]),
+            "task": record["task"],
+        }

@@ -93,7 +93,8 @@ def test_labels_stay_with_their_texts():
 def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
     pair = [np.arange(first), np.arange(second)]
     assert tuple(map(len, fit(pair, room))) == left
-    assert tuple(map(len, fit(pair[::-1], room)))[::-1] in (left, left[::-1])
+    if room % 2 == 0:  # of an odd room the first gets one more
+        assert tuple(map(len, fit(pair[::-1], room))) == left[::-1]
 
 
 def test_each_side_is_cut_by_itself():

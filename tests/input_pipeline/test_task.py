@@ -6,7 +6,7 @@ from input_pipeline.objectives import span_counts
 from input_pipeline.rows import fit
 from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
-from tests.tiny import data_config
+from tests.tiny import data_config, noise
 
 
 def choose(
@@ -74,16 +74,12 @@ def test_an_objective_is_chosen_exactly_where_it_fits(kind):
             dict(encoder_length=3),
             "data.encoder_length=3 .* at least 4",
         ),
-        ("span_corruption", "documents", dict(mean_span=0.5), "task.mean_span=0.5"),
         (
             "span_corruption",
             "documents",
             dict(length=999, encoder_length=999, mean_span=1.0),
             "data.encoder_length=999 .* raise task.mean_span",
         ),
-        ("masked_lm", "documents", dict(noise_rate=0.0), "task.noise_rate=0.0"),
-        ("span_corruption", "documents", dict(noise_rate=1.0), "task.noise_rate=1.0"),
-        ("causal_lm", "documents", dict(next_sentence=True), "task.next_sentence=True"),
         ("masked_lm", "labelled", dict(next_sentence=True), "task.next_sentence=True"),
     ],
 )
@@ -119,6 +115,15 @@ def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objectiv
     with pytest.raises(ConfigError, match=expected) as refusal:
         choose(objective, kind, tokenizer=tokenizer)
     assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_an_auxiliary_masked_lm_needs_a_mask():
+    tokenizer = ByteTokenizer()
+    tokenizer.mask_id = None
+    with pytest.raises(ConfigError, match=r"task\.objective='classify_text' needs mask, "):
+        task.choose(
+            "classify_text", "labelled", data_config(), tokenizer, noise(beside_classes=True)
+        )
 
 
 def test_specials_an_objective_does_not_write_are_not_missed():

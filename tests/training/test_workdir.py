@@ -45,7 +45,6 @@ def test_the_same_config_resumes_without_a_word(begun):
         (dict(optimizer__name="lion"), "optimizer.name: adamw -> lion"),
         (dict(data_digest="abd"), "data_digest: abc -> abd"),
         (dict(tokenizer_digest="124"), "tokenizer_digest: 123 -> 124"),
-        (dict(data__tokenizer="bpe"), "data.tokenizer: byte -> bpe"),
         (dict(data__mixture=(("dates", 1.0),)), "data.mixture: [] -> [['dates', 1.0]]"),
         (dict(data__packing=True), "data.packing: False -> True"),
         (dict(seed=77), "seed: 0 -> 77"),
@@ -126,3 +125,17 @@ def test_the_environment_names_versions_devices_and_data(tmp_path):
     assert found["data"] == {"source": "dates", "train_rows": 5}
     assert found["packages"].keys() >= {"jax", "flax", "optax", "orbax-checkpoint"}
     assert len(found["devices"]) >= 1
+
+
+def test_parameters_for_another_tokenizer_are_refused(tmp_path):
+    theirs = {"tokenizer_digest": "123", "data": {"tokenizer": "bpe"}}
+    workdir.refuse_other_tokenizer(tmp_path, "124")  # nothing is known of the other
+    (tmp_path / "config.json").write_text(json.dumps(theirs))
+    workdir.refuse_other_tokenizer(tmp_path, "123")
+    workdir.refuse_other_tokenizer(tmp_path, "")  # images
+    with pytest.raises(ConfigError, match=r"data\.tokenizer=.*tokenizer\.json"):
+        workdir.refuse_other_tokenizer(tmp_path, "124")
+    theirs["data"]["tokenizer"] = "byte"
+    (tmp_path / "config.json").write_text(json.dumps(theirs))
+    with pytest.raises(ConfigError, match=r"data\.tokenizer=byte"):
+        workdir.refuse_other_tokenizer(tmp_path, "124")

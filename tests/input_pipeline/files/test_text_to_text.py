@@ -5,7 +5,6 @@ import pytest
 
 from input_pipeline import pipeline
 from input_pipeline.files import text_to_text
-from input_pipeline.source import BadRecordError
 from schema import ConfigError
 from tests.input_pipeline.files.test_reading import written
 from tests.tiny import data_config, noise
@@ -76,8 +75,7 @@ def test_names_of_held_out_sets_are_fit_for_files(tmp_path):
 def test_tasks_are_mixed_by_size(tmp_path):
     seen = tasks_of(load(corpus(tmp_path)), batches=20)  # 120 rows: two epochs
     assert collections.Counter(seen) == {task: 2 * size for task, size in SIZES.items()}
-    for start in range(0, 120, 6):  # a batch is in proportion, too
-        assert collections.Counter(seen[start : start + 6]) == {"sum": 3, "copy/long": 1, "turn": 2}
+    assert collections.Counter(seen[:60]) == SIZES
 
 
 def test_tasks_are_mixed_by_weight(tmp_path):
@@ -107,10 +105,14 @@ def test_held_out_tasks_that_were_not_chosen_are_no_held_out_set(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("", "it is empty"), ("oops\n", r".*train\.jsonl:1: not JSON"), ("{}\n", ".*lacks 'task'")],
+    [
+        ("", r"train\.jsonl has no line that names its task"),
+        ("oops\n", r"train\.jsonl:1: not JSON"),
+        ("{}\n", r"train\.jsonl:1: lacks 'task'"),
+    ],
 )
 def test_a_file_that_names_no_task_is_refused(content, reason, tmp_path):
-    with pytest.raises(ConfigError, match=f"has no line that names its task: {reason}"):
+    with pytest.raises(ConfigError, match=reason):
         load(corpus(tmp_path, train=content))
 
 
@@ -122,18 +124,12 @@ def test_a_file_that_names_no_task_is_refused(content, reason, tmp_path):
         ('{"task": "sum", "inputs": "a"}', "lacks 'targets'"),
         ('{"task": "sum", "inputs": "a", "targets": 3}', "targets is empty or no text"),
         ('{"task": "sum", "inputs": " ", "targets": "b"}', "inputs is empty or no text"),
+        ('{"task": "sum", "inputs": "\\ud83d", "targets": "b"}', "inputs has half of a character"),
     ],
 )
 def test_a_bad_line_is_named_and_can_be_skipped(line, reason, tmp_path):
     corpus(tmp_path, train=record("sum", 0) + line + "\n" + records(SIZES))
-    task = text_to_text.load(config(tmp_path))["sum"].train
-    bad = []
-    for index in range(len(task)):
-        try:
-            task[index]
-        except BadRecordError as error:
-            bad.append(str(error))
-    assert len(bad) == 1 and f"{tmp_path}/train.jsonl:2: {reason}" in bad[0]
     with pytest.raises(ConfigError, match=rf"train\.jsonl:2: {reason}"):
         load(tmp_path)
-    assert load(tmp_path, max_bad_records=1).description["bad_records"]["train"] == 1
+    data = load(tmp_path, max_bad_records=1)
+    assert data.description["train_rows"] == 1 + sum(SIZES.values())
