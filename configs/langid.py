@@ -12,7 +12,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 2000
+    config.steps = 1900
     config.model.update(architectures.bert_style())
     # Relative positions, norms before the sublayers and a plain mean suit so little text better.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
@@ -21,13 +21,13 @@ def get_config(arg=None):
     config.model.rope_theta = 100.0  # names are short: turn faster, to tell neighbours apart
     config.model.update(dict(dropout_residual=0.2, dropout_embedding=0.1))
     architectures.choose(config.model, arg)
-    config.data.update(dict(source="names", batch_size=128, length=40, buckets=(14, 20)))
+    config.data.update(dict(source="names", batch_size=128, length=40, buckets=(14, 20, 28)))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
     if config.model.family == "encoder":
         # So few names teach more when their letters, too, have to be learnt.
         config.task.auxiliary_masked_lm = 0.3
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=1000, batch_size=256))
-    config.checkpoint.every = 1000
+    config.eval.update(dict(every=950, batch_size=256))
+    config.checkpoint.every = 950
     return config

@@ -62,22 +62,28 @@ class ByWeight:
 
 
 class InBuckets:
-    """A batch has rows of one part alone. An epoch has all batches of all parts in one shuffle.
+    """A batch has rows of one part alone. An epoch has all rows of all parts once.
 
-    The last batch of a part is filled up with rows that do not count.
+    The batches of each part are spread evenly over the epoch; the last one of a part is filled up
+    with rows that do not count.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
         self._sizes, self._batch_size, self._seed = sizes, batch_size, seed
-        self._ends = np.cumsum([-(-size // batch_size) for size in sizes])
+        counts = [-(-size // batch_size) for size in sizes]
+        # Batch j of the c of a part belongs at (j + 1/2) / c of the epoch.
+        due = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
+        order = np.argsort(due, kind="stable")
+        self._parts = np.repeat(np.arange(len(sizes)), counts)[order]
+        self._numbers = np.concatenate([np.arange(count) for count in counts])[order]
 
     def batch(self, n: int, inside: np.ndarray) -> Rows:
-        batches = int(self._ends[-1])
-        (part,), (number,) = _part_of(shuffled(np.array([n]), batches, self._seed), self._ends)
+        epoch, place = divmod(n, len(self._parts))
+        part, number = int(self._parts[place]), int(self._numbers[place])
         size = self._sizes[part]
         places = number * self._batch_size + inside
         real = places < size
-        places = np.where(real, places, 0) + n // batches * size
+        places = np.where(real, places, 0) + epoch * size
         rows = shuffled(places, size, self._seed, stream=part + 1)
         return Rows(np.full(len(inside), part), rows, real)
 
