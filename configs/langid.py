@@ -2,8 +2,9 @@
 
 Command:  python train.py --config=configs/langid.py
 Hardware: 2 CPU cores
-Time:     4 min 38 s
-Score:    80.9% held-out accuracy; a character-trigram naive Bayes gets 74.1% on the same split
+Time:     5 min 9 s on a slow day of the machine; the same work took 4 min 38 s on a better one
+Score:    80.4% held-out accuracy (80.9% with the batches of an epoch in another order); a
+          character-trigram naive Bayes gets 74.1% on the same split
           (tests/input_pipeline/embedded/test_names.py)
 """
 
@@ -12,7 +13,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 1900
+    config.steps = 2000
     config.model.update(architectures.bert_style())
     # Relative positions, norms before the sublayers and a plain mean suit so little text better.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
@@ -21,13 +22,13 @@ def get_config(arg=None):
     config.model.rope_theta = 100.0  # names are short: turn faster, to tell neighbours apart
     config.model.update(dict(dropout_residual=0.2, dropout_embedding=0.1))
     architectures.choose(config.model, arg)
-    config.data.update(dict(source="names", batch_size=128, length=40, buckets=(14, 20, 28)))
+    config.data.update(dict(source="names", batch_size=128, length=40, buckets=(14, 20)))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
     if config.model.family == "encoder":
         # So few names teach more when their letters, too, have to be learnt.
         config.task.auxiliary_masked_lm = 0.3
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=950, batch_size=256))
-    config.checkpoint.every = 950
+    config.eval.update(dict(every=1000, batch_size=256))
+    config.checkpoint.every = 1000
     return config

@@ -2,8 +2,9 @@
 
 Command:  python train.py --config=configs/langid_mlm.py
 Hardware: 2 CPU cores
-Time:     5 min 47 s
-Score:    52.7% of the hidden bytes of held-out names are guessed right
+Time:     not yet run with these settings
+Score:    not yet run with these settings; 1,600 steps without buckets guessed 52.7% of the hidden
+          bytes of held-out names
 """
 
 from configs import langid
