@@ -141,7 +141,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     tokens = tokens_in(batch) * jax.process_count()
                     throughput.count(tokens, step_flops(model_config, experiment, batch))
                 else:
-                    # Compiling takes time that says nothing about the steps to come.
+                    reporter.log("compiling the training step")
+                    # That takes time that says nothing about the steps to come.
                     jax.block_until_ready(state)
                     with throughput.paused():
                         state, metrics = train_step(state, put_batch(batch, mesh))

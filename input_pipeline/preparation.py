@@ -131,7 +131,7 @@ def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
     if len(bad) > allowed:
         nth = f", bad record {allowed + 1} after {bad[0]}" if allowed else ""
         raise ConfigError(
-            f"{bad[allowed]}{nth}; mend it, or raise data.max_bad_records={allowed} "
+            f"{bad[allowed]}{nth}; mend it, or raise data.max_bad_records (now {allowed}) "
             "to skip such records"
         )
 

@@ -125,6 +125,10 @@ class Evaluator:
                 blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
             case _:
                 one = held_out.has_one_answer
+                if not one and jax.device_count() == 1:
+                    # Where answers are scored, the whole batch is compiled already; here no more
+                    # rows need be continued than are shown. Several devices want even shares.
+                    batch = {name: array[:count] for name, array in batch.items()}
                 outputs = self._generate(params, batch, has_one_answer=one)
                 tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
                 expected_bn = np.where(weights_bn > 0, expected_bn, self._tokenizer.pad_id)

@@ -211,7 +211,7 @@ def refusal(cache_dir, examples, allowed):
 
 
 def test_a_bad_record_is_refused_with_its_place(tmp_path):
-    expected = "a.txt:18: bad; mend it, or raise data.max_bad_records=0 to skip such records"
+    expected = "a.txt:18: bad; mend it, or raise data.max_bad_records (now 0) to skip such records"
     assert refusal(tmp_path, SomeBad(17, 40), 0) == expected
     assert refusal(tmp_path, SomeBad(17, 40), 0) == expected
     assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]

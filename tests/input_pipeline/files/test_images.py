@@ -144,7 +144,7 @@ def test_a_bad_image_is_refused_by_name_or_skipped_and_logged(
     damage(directory / name)
     message = refusal(directory)
     assert f"{name} " in message and reason in message
-    assert "raise data.max_bad_records=0" in message
+    assert "raise data.max_bad_records (now 0)" in message
 
     logged = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: logged.append(text % args))
