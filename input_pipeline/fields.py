@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from input_pipeline.config import FIELD_KEYS, DataConfig
+from input_pipeline.files.checking import check, check_record
 from input_pipeline.pixels import ImageForm, form_of, read
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
 from schema import ConfigError, did_you_mean
@@ -48,15 +49,22 @@ def splits(
         split: _Examples(cut.records, data, split, labels, form) for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
+    digest = content_digest(
+        [*identity, data.kind, *chosen, repr(form), repr(train.pieces), repr(held_out.pieces)]
+    )
+    if data.kind == "images":
+        # Text is looked at when it is tokenized; images only here.
+        examples = {
+            split: check(each, data.max_bad_records, check_record(data, digest, split))
+            for split, each in examples.items()
+        }
     return Splits(
         data.kind,
         train=examples[data.train_split],
         evals={data.eval_split: examples[data.eval_split]},
         labels=labels,
         description=description,
-        digest=content_digest(
-            [*identity, data.kind, *chosen, repr(form), repr(train.pieces), repr(held_out.pieces)]
-        ),
+        digest=digest,
         text_pairs=data.kind == "labelled" and bool(data.text_pair_field),
     )
 

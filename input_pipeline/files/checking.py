@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
+from PIL import Image
 from tqdm import tqdm
 
+from input_pipeline.cache import cache_directory
+from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
-from input_pipeline.source import BadRecordError, Example, LazyList
+from input_pipeline.source import BadRecordError, Example, LazyList, content_digest
 from input_pipeline.whole import make_directory
 
 
@@ -32,6 +35,12 @@ def check(examples: Sequence[Example], max_bad_records: int, record: Path) -> Se
         logging.warning("skipped: %s", fault)
     good = [index for index, fault in enumerate(faults) if not fault]
     return LazyList(examples.__getitem__, good)
+
+
+def check_record(data: DataConfig, digest: str, split: str) -> Path:
+    """Where it is kept that all images of a split can be read, by this version of Pillow."""
+    key = content_digest([digest, split, Image.__version__])[:32]
+    return cache_directory(data) / f"checked-{key}"
 
 
 def mapped_in_threads(function: Callable, items: Sequence, title: str) -> list[Any]:

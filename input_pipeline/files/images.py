@@ -13,10 +13,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from input_pipeline.cache import cache_directory
 from input_pipeline.config import DataConfig
 from input_pipeline.files import idx
-from input_pipeline.files.checking import check, mapped_in_threads
+from input_pipeline.files.checking import check, check_record, mapped_in_threads
 from input_pipeline.pixels import ImageForm, form_of, read
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError, did_you_mean
@@ -75,8 +74,7 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
     digest = content_digest([repr(form), data.train_split, data.eval_split, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
-        key = content_digest([digest, split, Image.__version__])[:32]
-        record = cache_directory(data) / f"checked-{key}"
+        record = check_record(data, digest, split)
         return check(ImageFiles(files, form), data.max_bad_records, record)
 
     return Splits(
