@@ -1,7 +1,7 @@
 """Does the hypothesis follow from the premise? GLUE's MNLI, by fine-tuning BERT.
 
 Command:  python train.py --config=configs/mnli.py --config.init_from=runs/wikipedia_bert
-          with --config.data.tokenizer naming that run's tokenizer
+          --config.data.tokenizer=runs/wikipedia_bert/tokenizer.json
 Data:     tfds build glue/mnli --file_format=array_record
 Hardware: not yet run; meant for one accelerator
 Time:     not yet run

@@ -1,7 +1,7 @@
 """Is this sentence of a film review favourable? GLUE's SST-2, by fine-tuning BERT.
 
 Command:  python train.py --config=configs/sst2.py --config.init_from=runs/wikipedia_bert
-          with --config.data.tokenizer naming that run's tokenizer
+          --config.data.tokenizer=runs/wikipedia_bert/tokenizer.json
 Data:     tfds build glue/sst2 --file_format=array_record
 Hardware: not yet run; meant for one accelerator
 Time:     not yet run

@@ -16,7 +16,7 @@ from input_pipeline.shuffle import shuffled
 LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse, if need be
 
 
-class Rows(NamedTuple):
+class BatchRows(NamedTuple):
     """Rows of a batch, each by the number of its part and by its number there."""
 
     parts: np.ndarray
@@ -30,10 +30,10 @@ class BySize:
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
         self._ends, self._batch_size, self._seed = np.cumsum(sizes), batch_size, seed
 
-    def batch(self, n: int, inside: np.ndarray) -> Rows:
+    def batch(self, n: int, inside: np.ndarray) -> BatchRows:
         """The rows of batch n at the places `inside` of it."""
         numbers = shuffled(n * self._batch_size + inside, int(self._ends[-1]), self._seed)
-        return Rows(*_part_of(numbers, self._ends), np.ones(len(inside), bool))
+        return BatchRows(*_part_of(numbers, self._ends), np.ones(len(inside), bool))
 
 
 class ByWeight:
@@ -50,7 +50,7 @@ class ByWeight:
         # Of the rows of the same part, how many come before this one within the pattern.
         self._rank = (np.cumsum(is_part, axis=1) - 1)[self._pattern, np.arange(is_part.shape[1])]
 
-    def batch(self, n: int, inside: np.ndarray) -> Rows:
+    def batch(self, n: int, inside: np.ndarray) -> BatchRows:
         repeats, offsets = np.divmod(n * self._batch_size + inside, len(self._pattern))
         parts = self._pattern[offsets]
         places = repeats * self._counts[parts] + self._rank[offsets]
@@ -58,7 +58,7 @@ class ByWeight:
         for part in np.unique(parts):
             here = parts == part
             rows[here] = shuffled(places[here], self._sizes[part], self._seed, stream=part + 1)
-        return Rows(parts, rows, np.ones(len(inside), bool))
+        return BatchRows(parts, rows, np.ones(len(inside), bool))
 
 
 class InBuckets:
@@ -77,7 +77,7 @@ class InBuckets:
         self._parts = np.repeat(np.arange(len(sizes)), counts)[order]
         self._numbers = np.concatenate([np.arange(count) for count in counts])[order]
 
-    def batch(self, n: int, inside: np.ndarray) -> Rows:
+    def batch(self, n: int, inside: np.ndarray) -> BatchRows:
         epoch, place = divmod(n, len(self._parts))
         part, number = int(self._parts[place]), int(self._numbers[place])
         size = self._sizes[part]
@@ -85,7 +85,7 @@ class InBuckets:
         real = places < size
         places = np.where(real, places, 0) + epoch * size
         rows = shuffled(places, size, self._seed, stream=part + 1)
-        return Rows(np.full(len(inside), part), rows, real)
+        return BatchRows(np.full(len(inside), part), rows, real)
 
 
 Order = BySize | ByWeight | InBuckets

@@ -38,9 +38,11 @@ def _refuse(records: "Records") -> NoReturn:
     try:
         records[0]
     except BadRecordError as error:
-        raise ConfigError(f"{error}; no line of the file can be used") from error
+        raise ConfigError(f"{error}; no line of the file can be used, mend them") from error
     except IndexError:
-        raise ConfigError(f"{records.lines.path} is empty") from None
+        raise ConfigError(
+            f"{records.lines.path} is empty; it needs a label and a text on each line"
+        ) from None
 
 
 class Records(Sequence):

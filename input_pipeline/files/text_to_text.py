@@ -52,7 +52,10 @@ def _by_task(lines: Lines, max_bad_records: int) -> dict[str, "Pairs"]:
             continue
         numbers.setdefault(str(task), []).append(index)
     if not numbers:
-        raise ConfigError(f"{lines.path} has no line that names its task")
+        raise ConfigError(
+            f"{lines.path} has no line that names its task; "
+            'it needs lines such as {"task": ..., "inputs": ..., "targets": ...}'
+        )
     return {task: Pairs(lines, np.array(indices)) for task, indices in numbers.items()}
 
 

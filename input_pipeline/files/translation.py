@@ -35,7 +35,7 @@ class Pairs(Sequence):
         if len(source) != len(target):
             raise ConfigError(
                 f"{source.path} has {len(source)} lines and {target.path} {len(target)}: "
-                "they do not say the same line by line"
+                "they do not say the same line by line; mend one of them"
             )
 
     def __len__(self):

@@ -5,20 +5,8 @@ import pytest
 
 from input_pipeline import augmentation, pipeline, sources
 from input_pipeline.source import Splits
+from tests.input_pipeline.scripted import Scripted
 from tests.tiny import data_config, noise
-
-
-class Scripted:
-    """Stands in for a random generator: answers in the order written down."""
-
-    def __init__(self, *answers):
-        self._answers = list(answers)
-
-    def _next(self, *args):
-        del args
-        return np.array(self._answers.pop(0))
-
-    random = integers = uniform = beta = _next
 
 
 def rng(seed=0):

@@ -7,24 +7,12 @@ import pytest
 
 from input_pipeline import objectives
 from input_pipeline.tokenizer import ByteTokenizer
+from tests.input_pipeline.scripted import Scripted
 
 T = ByteTokenizer()
 BOS, EOS, MASK, CLS, SEP = 1, 2, 3, 4, 5
 A, B, C, D, E = T.encode("abcde").tolist()
 FIRST, SECOND = T.sentinel_ids[:2].tolist()
-
-
-class Scripted:
-    """Stands in for a random generator: answers in the order written down."""
-
-    def __init__(self, *answers):
-        self._answers = list(answers)
-
-    def _next(self, *args):
-        del args
-        return np.array(self._answers.pop(0))
-
-    random = integers = permutation = _next
 
 
 def rng(seed=0):
