@@ -1,0 +1,208 @@
+"""Configs that the door refuses, for test_bad_input.py."""
+
+import math
+
+GONE = object()  # in place of a value: the key is taken out
+
+# What changes in configs/default.py, an encoder-decoder that reads 64 tokens, and what the
+# refusal has to say.
+AT_THE_DOOR = [
+    # Keys that do not exist, in every section
+    ({"stepz": 10}, "stepz is not a config key. Did you mean 'steps'?"),
+    ({"model.widht": 64}, "model.widht is not a config key. Did you mean 'width'?"),
+    ({"model.decoder_layer": 2}, "Did you mean 'decoder_layers'?"),
+    ({"data.batchsize": 8}, "data.batchsize is not a config key. Did you mean 'batch_size'?"),
+    ({"task.objectve": "seq2seq"}, "Did you mean 'objective'?"),
+    ({"optimizer.learning_rat": 0.1}, "Did you mean 'learning_rate'?"),
+    ({"mesh.tensr": 1}, "mesh.tensr is not a config key. Did you mean 'tensor'?"),
+    ({"checkpoint.evry": 5}, "checkpoint.evry is not a config key. Did you mean 'every'?"),
+    ({"eval.sample": 2}, "eval.sample is not a config key. Did you mean 'samples'?"),
+    ({"colour": "red"}, "colour is not a config key."),
+    # Keys and sections that are not there
+    ({"model.width": GONE}, "model.width is missing"),
+    ({"seed": GONE}, "seed is missing"),
+    ({"optimizer": GONE}, "optimizer must be a section of the config"),
+    ({"eval": 3}, "eval must be a section of the config"),
+    # Values of another type
+    ({"model.width": "128"}, "model.width='128' must be an int"),
+    ({"model.width": 128.0}, "model.width=128.0 must be an int"),
+    ({"model.heads": True}, "model.heads=True must be an int"),
+    ({"model.bias": 1}, "model.bias=1 must be a bool"),
+    ({"model.tie_output": "yes"}, "model.tie_output='yes' must be a bool"),
+    ({"model.position": 3}, "model.position=3 is not one of: sinusoidal, learned"),
+    ({"model.dropout_residual": "0.1"}, "model.dropout_residual='0.1' must be a float"),
+    ({"model.norm_epsilon": None}, "model.norm_epsilon=None must be a float"),
+    ({"data.length": [64]}, "data.length=[64] must be an int"),
+    ({"optimizer.learning_rate": "1e-3"}, "optimizer.learning_rate='1e-3' must be a float"),
+    ({"optimizer.decay_embeddings": 0}, "optimizer.decay_embeddings=0 must be a bool"),
+    ({"steps": 1e3}, "steps=1000.0 must be an int"),
+    ({"init_from": None}, "init_from=None must be a str"),
+    ({"profile_steps": 5}, "profile_steps=5 must be a tuple"),
+    ({"profile_steps": (1, 2, 3)}, "profile_steps=(1, 2, 3) must have 2 entries"),
+    ({"profile_steps": (1, 2.0)}, "profile_steps[1]=2.0 must be an int"),
+    ({"mesh.data": "all"}, "mesh.data='all' must be an int"),
+    ({"checkpoint.best_metric": True}, "checkpoint.best_metric=True must be a str"),
+    # What is not a number
+    ({"optimizer.learning_rate": math.nan}, "optimizer.learning_rate=nan must be a finite number"),
+    ({"optimizer.learning_rate": math.inf}, "optimizer.learning_rate=inf must be a finite number"),
+    ({"optimizer.clip_norm": -math.inf}, "optimizer.clip_norm=-inf must be a finite number"),
+    ({"task.label_smoothing": math.nan}, "task.label_smoothing=nan must be a finite number"),
+    ({"model.rope_theta": math.inf}, "model.rope_theta=inf must be a finite number"),
+    ({"model.dropout_attention": math.nan}, "model.dropout_attention=nan must be a finite number"),
+    # Too small, too large
+    ({"model.width": 0}, "model.width=0 must be at least 1"),
+    ({"model.vocab_size": -1}, "model.vocab_size=-1 must be at least 0"),
+    ({"model.heads": -4}, "model.heads=-4 must be at least 1"),
+    ({"model.dropout_embedding": 1.0}, "must be at least 0 and below 1"),
+    ({"model.norm_epsilon": 0.0}, "model.norm_epsilon=0.0 must be above 0"),
+    ({"model.init_std": -0.02}, "model.init_std=-0.02 must be at least 0"),
+    ({"data.batch_size": 0}, "data.batch_size=0 must be at least 1"),
+    ({"data.prefetch": -1}, "data.prefetch=-1 must be at least 0"),
+    ({"task.noise_rate": 1.0}, "task.noise_rate=1.0 must be above 0 and below 1"),
+    ({"task.mean_span": 0.5}, "task.mean_span=0.5 must be at least 1"),
+    ({"optimizer.learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
+    ({"optimizer.beta2": 1.0}, "optimizer.beta2=1.0 must be at least 0 and below 1"),
+    ({"optimizer.weight_decay": -0.1}, "optimizer.weight_decay=-0.1 must be at least 0"),
+    ({"optimizer.accumulate": 0}, "optimizer.accumulate=0 must be at least 1"),
+    ({"steps": 0}, "steps=0 must be at least 1"),
+    ({"seed": -1}, "seed=-1 must be at least 0"),
+    ({"seed": 2**32}, "seed=4294967296 must be at least 0 and below"),
+    ({"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1, or -1"),
+    ({"mesh.tensor": -2}, "mesh.tensor=-2 must be at least 1, or -1"),
+    ({"checkpoint.keep": 0}, "checkpoint.keep=0 must be at least 1"),
+    ({"eval.batch_size": -8}, "eval.batch_size=-8 must be at least 1"),
+    # Choices that do not exist
+    ({"model.family": "decoders"}, "Did you mean 'decoder'?"),
+    ({"model.norm": "rms_norm"}, "Did you mean 'rmsnorm'?"),
+    ({"model.activation": "swigl"}, "Did you mean 'swiglu'?"),
+    ({"model.attention": "flash"}, "model.attention='flash' is not one of: dot."),
+    ({"model.dtype": "float16"}, "model.dtype='float16' is not one of: float32, bfloat16."),
+    ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean."),
+    ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits, "),
+    ({"data.source": "text_file"}, "Did you mean 'text_files'?"),
+    ({"task.objective": "casual_lm"}, "Did you mean 'causal_lm'?"),
+    ({"optimizer.name": "adam_w"}, "Did you mean 'adamw'?"),
+    ({"optimizer.schedule": "cosin"}, "Did you mean 'cosine'?"),
+    (
+        {"checkpoint.best_mode": "maximum"},
+        "checkpoint.best_mode='maximum' is not one of: max, min.",
+    ),
+    # Sizes that do not go together
+    ({"model.heads": 3}, "model.heads=3 does not divide model.width=128"),
+    ({"model.kv_heads": 3}, "model.kv_heads=3 does not divide model.heads=4"),
+    ({"model.kv_heads": 8}, "model.kv_heads=8 does not divide model.heads=4"),
+    ({"model.encoder_layers": 0}, "model.encoder_layers=0, but family=encoder_decoder needs"),
+    ({"model.position": "rope", "model.head_size": 33}, "the head size must be even, not 33"),
+    ({"model.width": 129, "model.heads": 3}, "model.width=129 must be even"),
+    ({"model.position": "t5_bias", "model.relative_buckets": 6}, "must be a multiple of 4"),
+    (
+        {"model.position": "t5_bias", "model.relative_max_distance": 16},
+        "model.relative_max_distance=16 must exceed half of model.relative_buckets=32",
+    ),
+    ({"data.length": 513}, "data.length=513 exceeds model.max_length=512"),
+    (
+        {"model.position": "learned", "data.encoder_length": 600},
+        "data.encoder_length=600 exceeds model.max_length=512",
+    ),
+    ({"optimizer.accumulate": 3}, "optimizer.accumulate=3 does not divide data.batch_size=64"),
+    ({"optimizer.warmup_steps": 1000}, "leaves no step to decay before steps=1000"),
+    (
+        {"optimizer.schedule": "stable_decay", "optimizer.warmup_steps": 900},
+        "optimizer.warmup_steps=900 reaches into the last optimizer.decay_fraction=0.2",
+    ),
+    ({"profile_steps": (5, 4)}, "profile_steps=(5, 4) must satisfy 1 <= first <= last"),
+    ({"mesh.fsdp": -1}, "mesh.data and mesh.fsdp are -1"),
+    # Choices that do not go together
+    ({"task.objective": "causal_lm"}, "needs model.family=decoder, not encoder_decoder"),
+    ({"model.family": "decoder"}, "needs model.family=encoder_decoder, not decoder"),
+    ({"model.family": "encoder"}, "with family=encoder choose one of: masked_lm, classify_text"),
+    (
+        {"model.family": "decoder", "task.objective": "classify_text"},
+        "model.pooling=first in a decoder sees the first token alone",
+    ),
+    (
+        {"model.family": "encoder", "task.objective": "classify_images"},
+        "classify_images takes patches, every other objective takes tokens",
+    ),
+    ({"model.input": "patches"}, "model.input=patches needs family=encoder, not encoder_decoder"),
+    ({"model.token_types": 2}, "family=encoder_decoder has no use for it, set it to 0"),
+    ({"model.output_scale": True, "model.tie_output": False}, "model.output_scale=True undoes"),
+    ({"task.next_sentence": True}, "task.next_sentence=True needs task.objective=masked_lm"),
+    (
+        {
+            "model.family": "encoder",
+            "model.token_types": 1,
+            "task.objective": "masked_lm",
+            "task.next_sentence": True,
+        },
+        "model.token_types=1 cannot tell the two sentences",
+    ),
+    (
+        {"optimizer.name": "sgd", "optimizer.weight_decay": 0.1},
+        "optimizer.weight_decay=0.1 does nothing with optimizer.name=sgd",
+    ),
+    ({"checkpoint.best_metric": "loss"}, "checkpoint.best_metric=loss must be an evaluation's"),
+    (
+        {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 5},
+        "checkpoint.every=7 is not a multiple of eval.every=5; make them equal",
+    ),
+    (
+        {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 0},
+        "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
+    ),
+    # Public data sets
+    ({"data.source": "tfds", "data.kind": "documents"}, "data.name is empty; set it for data.so"),
+    (
+        {"data.source": "huggingface", "data.name": "lm1b"},
+        "data.kind is empty; set it for data.source=huggingface to one of: pairs, documents, label",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "wmt17_translate/de-en", "data.kind": "pairs"},
+        "data.source_language is empty",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "c", "data.kind": "images", "data.label_field": ""},
+        "data.label_field is empty",
+    ),
+    (
+        {"data.source": "tfds", "data.name": "c", "data.kind": "documents", "data.eval_split": ""},
+        "data.eval_split is empty",
+    ),
+    # Rows of text
+    ({"data.packing": True, "data.buckets": (16,)}, "are two ways to save padding; choose one"),
+    ({"data.buckets": (0,)}, "data.buckets[0]=0 must be at least 1"),
+    ({"data.buckets": 16}, "data.buckets=16 must be a tuple"),
+    ({"data.mixture": (("pydoc", 1.0),), "data.buckets": (16,)}, "could not keep its proportions"),
+    ({"data.mixture": (("pydoc", 0.0),)}, "data.mixture[0][1]=0.0 must be above 0"),
+    ({"data.mixture": ("pydoc",)}, "data.mixture[0]='pydoc' must be a tuple"),
+    ({"data.eval_share": 1.0}, "data.eval_share=1.0 must be above 0 and below 1"),
+    ({"data.max_bad_records": -1}, "data.max_bad_records=-1 must be at least 0"),
+    ({"data.over_long": "cut"}, "data.over_long='cut' is not one of: truncate, split, drop."),
+    (
+        {"data.source": "text_files", "data.eval_split": "train"},
+        "data.eval_split='train' is what the model is trained on",
+    ),
+    # Images
+    ({"data.flip": True}, "data.flip=True is for images, but task.objective=seq2seq reads text"),
+    ({"data.image_mean": (0.5,)}, "data.image_mean=(0.5,) is for images"),
+    ({"data.mixup": 0.2}, "reads text; set it to 0.0"),
+    ({"data.mixup": -1.0}, "data.mixup=-1.0 must be at least 0"),
+    ({"data.crop_scale": 1.5}, "data.crop_scale=1.5 must be at least 0 and at most 1"),
+    ({"data.image_std": (0.0,)}, "data.image_std[0]=0.0 must be above 0"),
+    (
+        {"data.crop_padding": 4, "data.crop_scale": 0.5},
+        "data.crop_padding=4 and data.crop_scale=0.5 are two ways to crop an image",
+    ),
+    (
+        {"model.input": "patches", "model.family": "encoder", "model.image_size": 30},
+        "model.patch_size=16 does not divide model.image_size=30",
+    ),
+    (
+        {"model.input": "patches", "model.family": "encoder", "model.class_token": False},
+        "model.pooling=first reads the class token",
+    ),
+    (
+        {"model.input": "patches", "model.family": "encoder", "model.embedding_scale": True},
+        "model.embedding_scale=True scales token embeddings",
+    ),
+]
