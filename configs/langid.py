@@ -13,7 +13,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 2000
+    config.steps = 1800
     config.model.update(architectures.bert_style())
     # Relative positions, norms before the sublayers and a plain mean suit so little text better.
     config.model.update(dict(position="rope", norm_placement="pre", embedding_norm=False))
