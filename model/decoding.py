@@ -1,58 +1,163 @@
-"""Turning next-token logits into text. Pure functions: the model comes in as `decode`."""
+"""Turning next-token logits into tokens, one after another.
 
+Pure functions: the model comes in as `decode`, what it remembers as `cache`. Rows of a batch do
+not know of each other: each ends by itself and draws from a key of its own, so what becomes of a
+row does not depend on the rows beside it.
+"""
+
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+# Tokens (B, T), their positions (B, T) and a cache -> logits (B, T, V) and the next cache.
 Decode = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 
-def pick(logits_bv: Array, temperature: float, key: Array | None) -> Array:
-    """The likeliest token, or one drawn from the softened distribution."""
-    if not temperature:
-        return jnp.argmax(logits_bv, axis=-1).astype(jnp.int32)
-    return jax.random.categorical(key, logits_bv.astype(jnp.float32) / temperature).astype(
-        jnp.int32
-    )
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen; as it stands, the likeliest is."""
+
+    temperature: float = 0.0  # 0: the likeliest; 1: as the model says; above: more evenly
+    top_k: int = 0  # only among so many of the likeliest; 0: all
+    top_p: float = 1.0  # only among the fewest that together have this probability
+    min_p: float = 0.0  # only among those with this share of the likeliest's probability
+    repetition_penalty: float = 1.0  # above 1: against tokens that the row holds already
+
+    @property
+    def is_random(self) -> bool:
+        return self.temperature > 0
 
 
-def generate(
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """What ends a row, and what fills it up behind its end."""
+
+    eos_id: int
+    pad_id: int
+    stops: tuple[tuple[int, ...], ...] = ()  # sequences of tokens that end it as well
+
+
+@flax.struct.dataclass
+class Progress:
+    """A batch under way: in goes one, out comes a later one."""
+
+    step: Array  # tokens that every row has got, its padding counted
+    tokens_bn: Array
+    ended_b: Array
+    logits_bv: Array  # of the next token
+    cache: Any
+    seen_bv: Array | None  # which tokens a row holds already; None if nobody asks
+
+
+def begin(
+    logits_bv: Array, cache: Any, *, steps: int, pad_id: int, seen_bv: Array | None = None
+) -> Progress:
+    """`logits_bv` are those behind the prompt, whose keys and values `cache` holds."""
+    rows = len(logits_bv)
+    tokens_bn = jnp.full((rows, steps), pad_id, jnp.int32)
+    step, ended_b = jnp.zeros((), jnp.int32), jnp.zeros(rows, bool)
+    return Progress(step, tokens_bn, ended_b, logits_bv, cache, seen_bv)
+
+
+def advance(
     decode: Decode,
-    logits_bv: Array,
+    progress: Progress,
     positions_b: Array,
-    cache: Any,
+    keys_b: Array | None,
     *,
-    steps: int,
-    eos_id: int,
-    pad_id: int,
-    temperature: float = 0.0,
-    key: Array | None = None,
-) -> Array:
-    """`steps` tokens for every row, (B, steps), padded behind the end-of-sequence token.
+    until: Array | int,
+    sampling: Sampling,
+    ends: Ends,
+) -> Progress:
+    """Chooses tokens up to step `until`, or until every row has ended.
 
-    `logits_bv` are those behind the prompt, whose keys and values `cache` holds, and
-    `positions_b` is where the next token of each row stands. `decode` takes tokens (B, 1), their
-    positions (B, 1) and a cache to logits (B, 1, V) and the next cache. Stops early when every
-    row has ended.
+    `positions_b` is where the first token behind each prompt stands. Row b's n-th token is drawn
+    with its key and n, whatever was asked for in between.
     """
-    batch = logits_bv.shape[0]
-    keys = jax.random.split(key, steps) if temperature else jnp.zeros(steps)
 
-    def unfinished(carry):
-        step, _, ended_b, _, _ = carry
-        return (step < steps) & ~ended_b.all()
+    def unfinished(progress: Progress) -> Array:
+        return (progress.step < until) & ~progress.ended_b.all()
 
-    def advance(carry):
-        step, tokens_bn, ended_b, logits_bv, cache = carry
-        token_b = pick(logits_bv, temperature, keys[step])
-        token_b = jnp.where(ended_b, pad_id, token_b)
-        tokens_bn = tokens_bn.at[:, step].set(token_b)
-        logits_b1v, cache = decode(token_b[:, None], (positions_b + step)[:, None], cache)
-        return step + 1, tokens_bn, ended_b | (token_b == eos_id), logits_b1v[:, 0], cache
+    def choose(progress: Progress) -> Progress:
+        step = progress.step
+        keys_now_b = None
+        if sampling.is_random:
+            keys_now_b = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_b, step)
+        token_b = pick(progress.logits_bv, sampling, keys_now_b, progress.seen_bv)
+        token_b = jnp.where(progress.ended_b, ends.pad_id, token_b)
+        tokens_bn = progress.tokens_bn.at[:, step].set(token_b)
+        logits_b1v, cache = decode(token_b[:, None], (positions_b + step)[:, None], progress.cache)
+        seen_bv = progress.seen_bv
+        if seen_bv is not None:
+            seen_bv |= jax.nn.one_hot(token_b, seen_bv.shape[1], dtype=bool)
+        return Progress(
+            step=step + 1,
+            tokens_bn=tokens_bn,
+            ended_b=progress.ended_b | has_ended(tokens_bn, step, ends),
+            logits_bv=logits_b1v[:, 0],
+            cache=cache,
+            seen_bv=seen_bv,
+        )
 
-    tokens_bn = jnp.full((batch, steps), pad_id, jnp.int32)
-    start = (jnp.int32(0), tokens_bn, jnp.zeros(batch, bool), logits_bv, cache)
-    return jax.lax.while_loop(unfinished, advance, start)[1]
+    return jax.lax.while_loop(unfinished, choose, progress)
+
+
+def pick(
+    logits_bv: Array, sampling: Sampling, keys_b: Array | None, seen_bv: Array | None = None
+) -> Array:
+    """One token for every row."""
+    logits_bv = adjusted(logits_bv, sampling, seen_bv)
+    if not sampling.is_random:
+        return jnp.argmax(logits_bv, axis=-1).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(keys_b, logits_bv).astype(jnp.int32)
+
+
+def adjusted(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None) -> Array:
+    """The logits of the distribution that tokens are drawn from, in float32.
+
+    Penalty, temperature, then the limits in the order k, p, min p, each on what the one before
+    has left: the order of the transformers library. The likeliest token always stays.
+    """
+    logits_bv = logits_bv.astype(jnp.float32)
+    if sampling.repetition_penalty != 1:
+        # Towards less likely on either side of zero (Keskar et al., 2019).
+        penalty = sampling.repetition_penalty
+        less_bv = jnp.where(logits_bv > 0, logits_bv / penalty, logits_bv * penalty)
+        logits_bv = jnp.where(seen_bv, less_bv, logits_bv)
+    if not sampling.is_random:
+        return logits_bv
+    logits_bv /= sampling.temperature
+    if 0 < sampling.top_k < logits_bv.shape[-1]:
+        likeliest_bk, _ = jax.lax.top_k(logits_bv, sampling.top_k)
+        logits_bv = jnp.where(logits_bv < likeliest_bk[:, -1:], -jnp.inf, logits_bv)
+    if sampling.top_p < 1:
+        sorted_bv = -jnp.sort(-logits_bv, axis=-1)
+        shares_bv = jax.nn.softmax(sorted_bv, axis=-1)
+        # A token stays if those before it do not have the probability yet.
+        stays_bv = jnp.cumsum(shares_bv, axis=-1) - shares_bv < sampling.top_p
+        least_b1 = jnp.where(stays_bv, sorted_bv, jnp.inf).min(axis=-1, keepdims=True)
+        logits_bv = jnp.where(logits_bv < least_b1, -jnp.inf, logits_bv)
+    if sampling.min_p > 0:
+        least_b1 = logits_bv.max(axis=-1, keepdims=True) + jnp.log(sampling.min_p)
+        logits_bv = jnp.where(logits_bv < least_b1, -jnp.inf, logits_bv)
+    return logits_bv
+
+
+def has_ended(tokens_bn: Array, step: Array, ends: Ends) -> Array:
+    """Whether a row's token at `step` is the end of it, or completes a stop sequence."""
+    ended_b = tokens_bn[:, step] == ends.eos_id
+    for stop in ends.stops:
+        places = step - len(stop) + 1 + jnp.arange(len(stop))
+        matches_bn = tokens_bn[:, jnp.maximum(places, 0)] == jnp.asarray(stop, jnp.int32)
+        ended_b |= (matches_bn & (places >= 0)).all(axis=1)
+    return ended_b
+
+
+def for_each(times: int, tree: Any) -> Any:
+    """Every row of every array so many times, copies side by side; numbers stay as they are."""
+    return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, tree)

@@ -81,9 +81,16 @@ class LanguageModel(nn.Module):
     def encode(self, inputs_bs: Array, **options) -> Array:
         return self.backbone.encode(inputs_bs, **options)
 
-    def decode(self, inputs_bt: Array, **options) -> tuple[Array, Cache | None]:
-        """Logits and the next cache; the options are those of Transformer.decode."""
+    def decode(
+        self, inputs_bt: Array, *, last_only: bool = False, **options
+    ) -> tuple[Array, Cache | None]:
+        """Logits, of the last column alone if that is all that is wanted, and the next cache.
+
+        The other options are those of Transformer.decode.
+        """
         x_btd, cache = self.backbone.decode(inputs_bt, **options)
+        if last_only:
+            x_btd = x_btd[:, -1:]
         return self.vocabulary(x_btd, self.backbone), cache
 
 

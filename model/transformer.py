@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import Attention, LayerCache
+from model.attention import Attention, LayerCache, as_cached, write
 from model.config import TransformerConfig
 from model.layers import Dense, Dropout, Embedding, FeedForward, Norm
 from model.masks import attention_mask, positions_or_default, segments_or_default
@@ -18,10 +18,24 @@ from model.sharding import constrain
 class Cache:
     """Everything a decoder remembers between calls. In goes one, out comes the next."""
 
-    layers: LayerCache  # each array has a leading axis L
+    layers: tuple[LayerCache, ...]
     positions_bs: Array
     segments_bs: Array  # 0 where the slot is empty or holds padding
-    index: Array  # the next free slot, the same in every row
+    # How many tokens went in: one number, or one for each row. When all slots are taken, a single
+    # token takes the place of the oldest.
+    index: Array
+
+    def repeated(self, times: int) -> "Cache":
+        """Every row so many times, copies side by side."""
+        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, self)
+
+    def of_rows(self, rows_b: Array) -> "Cache":
+        """Row b becomes what row rows_b[b] was, which must have the same prompt and source."""
+        layers = tuple(
+            layer.replace(key_bgks=layer.key_bgks[rows_b], value_bgsk=layer.value_bgsk[rows_b])
+            for layer in self.layers
+        )
+        return self.replace(layers=layers)
 
 
 @flax.struct.dataclass
@@ -33,7 +47,7 @@ class Surroundings:
     rope_positions_bt: Array | None = None
     source_bsd: Array | None = None
     cross_mask_b1ts: Array | None = None
-    cache_index: Array | None = None
+    cache_slot: Array | None = None  # where in the cache this call's tokens go
 
 
 class Block(nn.Module):
@@ -51,35 +65,35 @@ class Block(nn.Module):
 
         def self_attention(y_btd):
             attention = Attention(config, self.deterministic, name="self_attention")
-            y_btd, keys_values = attention(
-                y_btd,
+            given = dict(
                 mask_b1ts=around.mask_b1ts,
                 bias_bhts=around.bias_bhts,
                 rope_positions_bt=around.rope_positions_bt,
-                cached=None if cache is None else (cache.key_bsgk, cache.value_bsgk),
-                cache_index=around.cache_index,
             )
-            return y_btd, keys_values
+            if cache is None:
+                return attention(y_btd, **given), None
+            kept = cache.key_bgks, cache.value_bgsk
+            return attention.remembering(y_btd, kept, around.cache_slot, **given)
 
         def cross_attention(y_btd):
             attention = Attention(config, self.deterministic, name="cross_attention")
-            if around.source_bsd is not None:
-                keys_values = attention.project_source(around.source_bsd)
-            else:
-                keys_values = cache.cross_key_bsgk, cache.cross_value_bsgk
-            return attention(y_btd, mask_b1ts=around.cross_mask_b1ts, keys_values=keys_values)
+            mask_b1ts = around.cross_mask_b1ts
+            if around.source_bsd is None:
+                kept = cache.cross_key_bgks, cache.cross_value_bgsk
+                return attention.recalling(y_btd, kept, mask_b1ts=mask_b1ts), kept
+            keys_values = attention.project_source(around.source_bsd)
+            y_btd = attention(y_btd, mask_b1ts=mask_b1ts, keys_values=keys_values)
+            return y_btd, None if cache is None else as_cached(*keys_values)
 
         def feed_forward(y_btd):
             return FeedForward(config, self.deterministic, name="feed_forward")(y_btd), None
 
-        x_btd, keys_values = self._residual(x_btd, self_attention, "self_attention_norm")
-        cross_keys_values = (None, None)
+        x_btd, kept = self._residual(x_btd, self_attention, "self_attention_norm")
+        cross_kept = (None, None)
         if self.cross:
-            x_btd, cross_keys_values = self._residual(
-                x_btd, cross_attention, "cross_attention_norm"
-            )
+            x_btd, cross_kept = self._residual(x_btd, cross_attention, "cross_attention_norm")
         x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
-        return x_btd, None if cache is None else LayerCache(*keys_values, *cross_keys_values)
+        return x_btd, None if cache is None else LayerCache(*kept, *cross_kept)
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
         """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
@@ -147,10 +161,14 @@ class Stack(nn.Module):
         positions_bt = positions_or_default(positions_bt, x_btd)
         key_positions_bs, key_segments_bs, key_prefix_bs = positions_bt, segments_bt, prefix_bt
         if cache is not None:
-            cache = _extend(cache, positions_bt, segments_bt)
+            cache_slot = cache.index % cache.segments_bs.shape[1]
+            cache = cache.replace(
+                positions_bs=_write(cache.positions_bs, positions_bt, cache_slot),
+                segments_bs=_write(cache.segments_bs, segments_bt, cache_slot),
+            )
             key_positions_bs, key_segments_bs = cache.positions_bs, cache.segments_bs
             if prefix_bt is not None:
-                key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache.index)
+                key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache_slot)
 
         around = Surroundings(
             mask_b1ts=attention_mask(
@@ -159,7 +177,7 @@ class Stack(nn.Module):
             ),
             bias_bhts=self._bias(positions_bt, key_positions_bs),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
-            cache_index=None if cache is None else cache.index,
+            cache_slot=None if cache is None else cache_slot,
         )  # fmt: skip
         if self.cross:
             around = around.replace(
@@ -171,9 +189,10 @@ class Stack(nn.Module):
             )  # fmt: skip
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
-        x_btd, layer_caches = self._blocks(deterministic)(
-            x_btd, None if cache is None else cache.layers, around
-        )
+        if cache is None:
+            x_btd, _ = self._blocks(deterministic)(x_btd, None, around)
+        else:
+            x_btd, layer_caches = self._one_by_one(x_btd, cache.layers, around)
         if config.norm_placement == "pre":
             x_btd = Norm(config, name="final_norm")(x_btd)
         if cache is not None:
@@ -224,37 +243,60 @@ class Stack(nn.Module):
         )
         return scanned(self.config, self.cross, deterministic, name="blocks")
 
+    def _one_by_one(
+        self, x_btd: Array, caches: tuple[LayerCache, ...], around: Surroundings
+    ) -> tuple[Array, tuple[LayerCache, ...]]:
+        """The blocks for decoding, where copying weights or caches costs as much as using them.
 
-def _write(buffer_bs: Array, new_bt: Array, index: Array) -> Array:
-    new_bt = jnp.broadcast_to(new_bt, (buffer_bs.shape[0], new_bt.shape[1]))
-    return jax.lax.dynamic_update_slice(buffer_bs, new_bt.astype(buffer_bs.dtype), (0, index))
+        Each has arrays of its own, which a loop over tokens can update in place.
+        """
+        params = self.get_variable("params", "blocks")
+        if LAYER.format(0) not in params:
+            params = by_layer(params, self.layers)
+        block = Block(self.config, self.cross, deterministic=True, parent=None)
+        new_caches = []
+        for number, cache in enumerate(caches):
+            layer = {"params": params[LAYER.format(number)]}
+            x_btd, new_cache = block.apply(layer, x_btd, cache, around)
+            new_caches.append(new_cache)
+        return x_btd, tuple(new_caches)
 
 
-def _extend(cache: Cache, positions_bt: Array, segments_bt: Array) -> Cache:
-    """The cache with the slots of this call's tokens marked as taken."""
-    return cache.replace(
-        positions_bs=_write(cache.positions_bs, positions_bt, cache.index),
-        segments_bs=_write(cache.segments_bs, segments_bt, cache.index),
-    )
+LAYER = "layer_{}"
+
+
+def by_layer(stacked: dict, layers: int) -> dict:
+    """Parameters of blocks, stacked on an axis of layers, as one tree for each layer."""
+    return {
+        LAYER.format(number): jax.tree.map(lambda leaf, n=number: leaf[n], stacked)
+        for number in range(layers)
+    }
+
+
+def _write(buffer_bs: Array, new_bt: Array, slot: Array) -> Array:
+    return write(buffer_bs, jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1])), slot, 1)
 
 
 def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
     """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
 
-    def buffer(length):
-        shape = (config.decoder_layers, batch, length, config.kv_heads, config.head_size)
-        return jnp.zeros(shape, config.dtype)
+    def layer() -> LayerCache:
+        def keys(length):
+            return jnp.zeros((batch, config.kv_heads, config.head_size, length), config.dtype)
 
-    crosses = config.family == "encoder_decoder"
+        def values(length):
+            return jnp.zeros((batch, config.kv_heads, length, config.head_size), config.dtype)
+
+        if config.family != "encoder_decoder":
+            return LayerCache(keys(slots), values(slots))
+        return LayerCache(keys(slots), values(slots), keys(source_slots), values(source_slots))
+
     return Cache(
-        layers=LayerCache(
-            buffer(slots), buffer(slots),
-            buffer(source_slots) if crosses else None, buffer(source_slots) if crosses else None,
-        ),
+        layers=tuple(layer() for _ in range(config.decoder_layers)),
         positions_bs=jnp.zeros((batch, slots), jnp.int32),
         segments_bs=jnp.zeros((batch, slots), jnp.int32),
         index=jnp.zeros((), jnp.int32),
-    )  # fmt: skip
+    )
 
 
 class Transformer(nn.Module):
@@ -320,9 +362,10 @@ class Transformer(nn.Module):
         With a cache that already holds the source's keys and values, `source_bsd` may be None.
         """
         if cache is not None and positions_bt is None:
-            positions_bt = cache.index + jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)[None]
+            steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
+            positions_bt = cache.index.reshape(-1, 1) + steps
         if self.config.family == "encoder_decoder" and source_segments_bs is None:
-            slots = source_bsd if source_bsd is not None else cache.layers.cross_key_bsgk[0]
+            slots = source_bsd if source_bsd is not None else cache.layers[0].cross_value_bgsk[:, 0]
             source_segments_bs = segments_or_default(None, slots)
         return self.decoder(
             self._scaled(self.token_embedding(inputs_bt)),

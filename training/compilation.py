@@ -17,3 +17,16 @@ def compiler_options() -> dict[str, bool | str] | None:
         "xla_cpu_enable_concurrency_optimized_scheduler": False,
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE",
     }
+
+
+def kernels_turned(rows: int) -> bool:
+    """Whether decoding so many rows at a time is faster with the outputs of kernels first."""
+    return jax.default_backend() == "cpu" and rows >= 8
+
+
+def decoding_options(rows: int) -> dict[str, bool | str] | None:
+    """YNN is the quicker one at the products that decoding consists of, if rows are not few."""
+    options = compiler_options()
+    if kernels_turned(rows):
+        del options["xla_cpu_experimental_ynn_fusion_type"]
+    return options

@@ -1,106 +1,192 @@
-"""Asking a model under training for text: answers to sources, continuations of prompts."""
+"""Asking a model for text: prompts in, tokens out, compiled once for every shape."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Iterator
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from model.beam_search import Beams, beam_search
 from model.config import TransformerConfig
-from model.decoding import generate
-from model.transformer import empty_cache
-from training.compilation import compiler_options
+from model.decoding import Decode, Ends, Progress, Sampling, advance, begin, for_each
+from model.decoding_params import lay_out, restore
+from model.speculation import Speculated, speculate
+from model.transformer import Cache, empty_cache
+from training.compilation import decoding_options, kernels_turned
 
 
-def make_answer(
-    model: nn.Module,
-    config: TransformerConfig,
-    *,
-    steps: int,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int,
-) -> Callable:
-    """answer(params, source_bs, source_segments_bs) -> tokens (B, steps), greedily."""
+@flax.struct.dataclass
+class Prompts:
+    """What the model is given, a row each; padding is behind the text."""
 
-    def answer(params, source_bs: Array, source_segments_bs: Array) -> Array:
-        variables, batch = {"params": params}, source_bs.shape[0]
-        source_bsd = model.apply(
-            variables, source_bs, segments_bt=source_segments_bs, method="encode"
-        )
-        cache = empty_cache(config, batch, steps, source_bs.shape[1])
+    tokens_bt: Array  # what its decoder has said already: at least the start of a sequence
+    lengths_b: Array
+    source_bs: Array | None = None  # what an encoder reads
+    source_segments_bs: Array | None = None
 
-        def decode(tokens_b1, positions_b1, cache, source_bsd=None):
-            return model.apply(
-                variables,
-                tokens_b1,
-                positions_bt=positions_b1,
-                source_bsd=source_bsd,
+
+class Generator:
+    """Writes up to `steps` tokens behind prompts.
+
+    Methods take parameters as `lay_out` returns them, and a key for each row that is drawn:
+    nothing else is random. With fewer `slots` than prompt and steps need, the oldest tokens are
+    forgotten on the way. Nothing compiles again for prompts of the same padded length.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TransformerConfig,
+        ends: Ends,
+        *,
+        steps: int,
+        rows: int,  # that the model works on at a time, all beams and outputs counted
+        slots: int = 0,  # 0: as many as are needed
+        see_whole_prompt: bool = False,  # tokens of the prompt see each other (prefix LM)
+        sampling: Sampling = Sampling(),
+    ):
+        self.config, self.steps = config, steps
+        self._model, self._ends, self._sampling = model, ends, sampling
+        self._slots, self._see_whole_prompt = slots, see_whole_prompt
+        turn = kernels_turned(rows)
+        jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
+        self.lay_out = jax.jit(lambda params: lay_out(params, config, turn=turn))
+        self._begin = jit(self._begin, static_argnames="outputs")
+        self._advance = jit(self._advance, donate_argnames="progress")
+        self.search = jit(self._search, static_argnames="beams")
+        self._speculate = jit(self._speculate, static_argnames=("drafter", "ahead"))
+
+    def sequences(
+        self, params: dict, prompts: Prompts, keys_b: Array | None = None, *, outputs: int = 1
+    ) -> Array:
+        """Tokens (B * outputs, steps), those of one prompt side by side."""
+        *_, tokens_bn = self.stream(params, prompts, keys_b, outputs=outputs, every=self.steps)
+        return tokens_bn
+
+    def stream(
+        self,
+        params: dict,
+        prompts: Prompts,
+        keys_b: Array | None = None,
+        *,
+        outputs: int = 1,
+        every: int,
+    ) -> Iterator[Array]:
+        """The tokens of `sequences`, time and again, with `every` more of them filled in."""
+        progress = self._begin(params, prompts, outputs=outputs)
+        rest = for_each(outputs, (prompts.lengths_b, prompts.source_segments_bs))
+        for until in range(every, self.steps + every, every):
+            until = min(until, self.steps)
+            progress = self._advance(params, progress, *rest, keys_b, until=until)
+            # A copy: the next call gives up the memory of this one's result.
+            yield jnp.copy(progress.tokens_bn)
+            if until < self.steps and bool(progress.ended_b.all()):
+                return
+
+    def speculate(
+        self,
+        params: dict,
+        drafter: "Generator",
+        draft_params: dict,
+        prompts: Prompts,
+        keys_b: Array | None = None,
+        *,
+        ahead: int,
+    ) -> Speculated:
+        """The tokens of `sequences`, with a smaller model of the same tokenizer drafting them."""
+        return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
+
+    def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
+        logits_bv, cache = self._read(params, prompts, self.steps)
+        seen_bv = None
+        if self._sampling.repetition_penalty != 1:
+            inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
+            tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # for which one_hot has nothing
+            seen_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
+        logits_bv, cache, seen_bv = for_each(outputs, (logits_bv, cache, seen_bv))
+        pad_id = self._ends.pad_id
+        return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, seen_bv=seen_bv)
+
+    def _advance(
+        self,
+        params: dict,
+        progress: Progress,
+        positions_b: Array,
+        source_segments_bs: Array | None,
+        keys_b: Array | None,
+        until: Array,
+    ) -> Progress:
+        return advance(
+            self._decoder(params, source_segments_bs), progress, positions_b, keys_b,
+            until=until, sampling=self._sampling, ends=self._ends,
+        )  # fmt: skip
+
+    def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
+        """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
+        logits_bv, cache = self._read(params, prompts, self.steps)
+        return beam_search(
+            self._decoder(params, for_each(beams, prompts.source_segments_bs)),
+            logits_bv, prompts.lengths_b, cache,
+            beams=beams, steps=self.steps, alpha=alpha,
+            eos_id=self._ends.eos_id, pad_id=self._ends.pad_id,
+        )  # fmt: skip
+
+    def _speculate(
+        self,
+        params: dict,
+        draft_params: dict,
+        prompts: Prompts,
+        keys_b: Array | None,
+        drafter: "Generator",
+        ahead: int,
+    ) -> Speculated:
+        logits_bv, cache = self._read(params, prompts, self.steps + ahead)
+        _, draft_cache = drafter._read(draft_params, prompts, self.steps + ahead)
+        return speculate(
+            self._decoder(params, prompts.source_segments_bs),
+            drafter._decoder(draft_params, prompts.source_segments_bs),
+            logits_bv, prompts.lengths_b, cache, draft_cache, keys_b,
+            ahead=ahead, steps=self.steps, sampling=self._sampling, ends=self._ends,
+        )  # fmt: skip
+
+    def _read(self, params: dict, prompts: Prompts, room: int) -> tuple[Array, Cache]:
+        """Logits behind each prompt, and a cache that holds it and has room for more tokens."""
+        batch, length = prompts.tokens_bt.shape
+        # Prompts are moved to the right edge, so that all rows go on in the same slot.
+        positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompts.lengths_b[:, None])
+        inside_bt = positions_bt >= 0
+        positions_bt = jnp.maximum(positions_bt, 0)
+        tokens_bt = jnp.take_along_axis(prompts.tokens_bt, positions_bt, axis=1)
+        given = dict(segments_bt=inside_bt.astype(jnp.int32), last_only=True)
+        if self._see_whole_prompt:
+            given["prefix_bt"] = inside_bt
+        source_slots = 0
+        if prompts.source_bs is not None:
+            source_slots = prompts.source_bs.shape[1]
+            given["source_bsd"] = self._model.apply(
+                {"params": params},
+                prompts.source_bs,
+                segments_bt=prompts.source_segments_bs,
+                method="encode",
+            )
+        cache = empty_cache(self.config, batch, self._slots or length + room, source_slots)
+        decode = self._decoder(params, prompts.source_segments_bs)
+        logits_b1v, cache = decode(tokens_bt, positions_bt, cache, **given)
+        return logits_b1v[:, 0], cache
+
+    def _decoder(self, params: dict, source_segments_bs: Array | None) -> Decode:
+        def decode(tokens_bt, positions_bt, cache, **options):
+            return self._model.apply(
+                {"params": restore(params)},
+                tokens_bt,
+                positions_bt=positions_bt,
                 source_segments_bs=source_segments_bs,
                 cache=cache,
                 method="decode",
+                **options,
             )
 
-        start_b1 = jnp.full((batch, 1), bos_id, jnp.int32)
-        logits_b1v, cache = decode(start_b1, jnp.zeros_like(start_b1), cache, source_bsd)
-        first_b = jnp.ones(batch, jnp.int32)
-        return generate(
-            decode, logits_b1v[:, 0], first_b, cache, steps=steps, eos_id=eos_id, pad_id=pad_id
-        )
-
-    return jax.jit(answer, compiler_options=compiler_options())
-
-
-def make_continuation(
-    model: nn.Module,
-    config: TransformerConfig,
-    *,
-    steps: int,
-    eos_id: int,
-    pad_id: int,
-    see_whole_prompt: bool,
-    temperature: float = 0.0,
-) -> Callable:
-    """continuation(params, tokens_bt, prompt_lengths_b, key) -> tokens (B, steps).
-
-    `see_whole_prompt`: tokens of the prompt see each other in both directions (prefix LM).
-    """
-
-    def continuation(params, tokens_bt: Array, prompt_lengths_b: Array, key: Array) -> Array:
-        variables, (batch, length) = {"params": params}, tokens_bt.shape
-        # Prompts are moved to the right edge, so that all rows continue in the same slot.
-        positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompt_lengths_b[:, None])
-        inside_bt = positions_bt >= 0
-        tokens_bt = jnp.take_along_axis(tokens_bt, jnp.maximum(positions_bt, 0), axis=1)
-
-        def decode(tokens_bt, positions_bt, cache, **prompt):
-            return model.apply(
-                variables,
-                tokens_bt,
-                positions_bt=positions_bt,
-                cache=cache,
-                method="decode",
-                **prompt,
-            )
-
-        logits_btv, cache = decode(
-            tokens_bt,
-            jnp.maximum(positions_bt, 0),
-            empty_cache(config, batch, length + steps),
-            segments_bt=inside_bt.astype(jnp.int32),
-            prefix_bt=inside_bt if see_whole_prompt else None,
-        )
-        return generate(
-            decode,
-            logits_btv[:, -1],
-            prompt_lengths_b,
-            cache,
-            steps=steps,
-            eos_id=eos_id,
-            pad_id=pad_id,
-            temperature=temperature,
-            key=key,
-        )
-
-    return jax.jit(continuation, compiler_options=compiler_options())
+        return decode
