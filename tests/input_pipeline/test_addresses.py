@@ -10,7 +10,7 @@ from input_pipeline import pipeline, sources
 from input_pipeline.source import Splits
 from tests.input_pipeline.corpora import COUNT, load, numbers, write_corpus
 from tests.input_pipeline.files.test_reading import written
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 PACKED, SORTED = dict(packing=True), dict(buckets=(16, 24))
 MIXED = dict(mixture=(("t0", 1.0), ("t2", 3.0)))
@@ -133,7 +133,7 @@ def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
     mixture = ((f"text_files:{tmp_path}", 3.0), ("pydoc", 1.0))
     sizes = dict(batch_size=4, length=8, prefetch=0, cache_dir=str(tmp_path / "cache"))
     data = pipeline.load(
-        data_config(mixture=mixture, **sizes), objective="causal_lm", noise=noise(), seed=0
+        data_config(mixture=mixture, **sizes), objective="causal_lm", hiding=hiding(), seed=0
     )
     name = data.eval_names[0].removeprefix("validation_")
     assert data.eval_names == (f"validation_{name}", "held_out_pydoc")

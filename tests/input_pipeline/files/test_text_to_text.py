@@ -7,7 +7,7 @@ from input_pipeline import pipeline
 from input_pipeline.files import text_to_text
 from schema import ConfigError
 from tests.input_pipeline.files.test_reading import written
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 SIZES = {"sum": 30, "copy/long": 10, "turn": 20}
 
@@ -37,7 +37,7 @@ def config(directory, **keys):
 
 def load(directory, **keys):
     data = config(directory, **keys)
-    return pipeline.load(data, objective="seq2seq", noise=noise(), seed=0)
+    return pipeline.load(data, objective="seq2seq", hiding=hiding(), seed=0)
 
 
 def tasks_of(data, batches):
