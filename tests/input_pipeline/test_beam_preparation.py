@@ -19,6 +19,7 @@ EVERY_KIND = [
     (corpora.text_files, "span_corruption", {}),
     (corpora.translation_files, "seq2seq", dict(packing=True)),
     (corpora.labelled_text_files, "classify_text", {}),
+    (corpora.labelled_shards, "classify_text", {}),
 ]
 
 
