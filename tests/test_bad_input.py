@@ -95,6 +95,12 @@ IN_THE_FILES = [
         "/train.en has 2 lines and ",
     ),
     (
+        "translation",
+        {"train.1.en": b"a\n", "train.1.de": b"a\n", "train.2.en": b"a\n"}
+        | {"validation.en": b"a\n", "validation.de": b"a\n"},
+        "/train.2.en has no train.2.de beside it",
+    ),
+    (
         "classify_text",
         {"train.tsv": b"good\ta film\nbad\n", "validation.tsv": b"good\ta film\n"},
         "/train.tsv:2: 1 columns; needs label, tab, text",
