@@ -14,7 +14,9 @@ from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import Lines
 from input_pipeline.files.splits import find_splits
 from input_pipeline.source import BadRecordError, hash_fraction
+from schema import ConfigError
 
+UNREADABLE = 1.0  # in the place of a hash, which is below 1
 # Records are asked for in order, more or less, so that few shards are needed at a time. Each takes
 # a file descriptor, or memory if it is gzip.
 OPEN = 4
@@ -103,29 +105,33 @@ class SplitRecords:
 def open_splits(
     data: DataConfig, make: Callable[[Lines], Sequence], endings: Sequence[str], key: str
 ) -> SplitRecords:
-    """The records of both splits. Those of a heap are parted by their field `key`."""
+    """The records of both splits; those of a heap are parted by the text in their field `key`."""
     names = data.train_split, data.eval_split
     first, second = find_splits(data.path, names, endings, heap_is_fine=True)
     train, digests = open_shards(make, [(file,) for file in first.values()])
-    if second:
-        held_out, more = open_shards(make, [(file,) for file in second.values()])
-        return SplitRecords(train, held_out, digests + more, from_heap=False)
-    share = data.eval_share
-    out = np.fromiter((_fraction(train, i, key) < share for i in range(len(train))), bool)
-    return SplitRecords(
-        Chosen(train, np.flatnonzero(~out)),
-        Chosen(train, np.flatnonzero(out)),
-        [*digests, f"{key} hashed below {share}"],
-        from_heap=True,
-    )
+    if not second:
+        digests.append(f"{key} hashed below {data.eval_share}")
+        return SplitRecords(*_parted(train, key, data), digests, from_heap=True)
+    held_out, more = open_shards(make, [(file,) for file in second.values()])
+    return SplitRecords(train, held_out, digests + more, from_heap=False)
 
 
-def _fraction(records: Records, index: int, key: str) -> float:
-    """A hash of the text: files may be sorted somehow, and equal texts must stay together.
+def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
+    """By a hash of the text: files may be sorted somehow, and equal texts must stay together."""
+    fractions = np.fromiter((_fraction(heap, i, key) for i in range(len(heap))), float)
+    held_out = fractions < data.eval_share
+    count, readable = np.count_nonzero(held_out), np.count_nonzero(fractions < UNREADABLE)
+    if readable and count in (0, readable):
+        raise ConfigError(
+            f"data.eval_share={data.eval_share:g} holds out {count} of the {readable} records of "
+            f"{data.path}; change it, or name files after the splits"
+        )
+    return Chosen(heap, np.flatnonzero(~held_out)), Chosen(heap, np.flatnonzero(held_out))
 
-    A record that cannot be read is left to the training split, to be found and counted there.
-    """
+
+def _fraction(heap: Shards, index: int, key: str) -> float:
+    """What cannot be read is left to the training split, to be found and counted there."""
     try:
-        return hash_fraction(records[index][key])
+        return hash_fraction(heap[index][key])
     except BadRecordError:
-        return 1.0
+        return UNREADABLE

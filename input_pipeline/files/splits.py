@@ -48,8 +48,11 @@ def find_splits(
     namings = {stem: _naming(stem.relative_to(top).parts, splits) for stem in files}
     _refuse_two_ways(files, namings)
     if heap_is_fine and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
-        return files, {}
-    of_split = [{s: files[s] for s, n in namings.items() if n.split == name} for name in splits]
+        return _each_once(files), {}
+    of_split = [
+        _each_once({stem: files[stem] for stem, naming in namings.items() if naming.split == name})
+        for name in splits
+    ]
     for name, found in zip(splits, of_split, strict=True):
         if not found:
             there = place.iterdir() if place.is_dir() else candidates
@@ -77,17 +80,24 @@ def _matching(path: str) -> tuple[Path, list[Path]]:
     return Path(*fixed), find_files(path)
 
 
-def _without_endings(candidates: Iterable[Path], endings: Sequence[str]) -> dict[Path, Path]:
-    files: dict[Path, Path] = {}
-    for file in candidates:
+def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path, list[Path]]:
+    """Those that have one of the endings, by the rest of their paths."""
+    found: dict[Path, list[Path]] = {}
+    for file in files:
         name = file.name.removesuffix(".gz")
         stem = next((name.removesuffix(each) for each in endings if name.endswith(each)), "")
-        if not stem:
-            continue
-        other = files.setdefault(file.with_name(stem), file)
-        if other != file:
-            raise ConfigError(f"{file.parent} has {other.name} and {file.name}; keep one of them")
-    return files
+        if stem:
+            found.setdefault(file.with_name(stem), []).append(file)
+    return found
+
+
+def _each_once(files: Mapping[Path, Sequence[Path]]) -> Files:
+    for first, *others in files.values():
+        if others:
+            raise ConfigError(
+                f"{first.parent} has {first.name} and {others[0].name}; keep one of them"
+            )
+    return {stem: file for stem, (file,) in files.items()}
 
 
 class Naming(NamedTuple):
@@ -108,13 +118,13 @@ def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> Naming:
     return Naming(shard_of, parts[:-1], "shards") if shard_of else Naming()
 
 
-def _refuse_two_ways(files: Files, namings: Mapping[Path, Naming]) -> None:
+def _refuse_two_ways(files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, Naming]) -> None:
     first: dict[tuple, Path] = {}
     for stem, naming in namings.items():
         other = first.setdefault((naming.split, naming.directory), stem)
         if namings[other].way != naming.way:
             raise ConfigError(
-                f"{files[other]} and {files[stem]}: the split {naming.split!r} is there as "
+                f"{files[other][0]} and {files[stem][0]}: the split {naming.split!r} is there as "
                 f"{namings[other].way} and as {naming.way}; keep one of them"
             )
 

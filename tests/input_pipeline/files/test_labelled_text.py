@@ -204,3 +204,14 @@ def test_a_bad_line_of_a_heap_is_left_to_training(tmp_path):
     held_out = [*splits.evals["validation"]]  # none is bad
     assert 10 < len(held_out) < 40 and len(splits.train) == 100 - len(held_out)
     assert f"{path}:2: 1 columns" in refusal_of(splits.train, 0 if texts_of(held_out)["0"] else 1)
+
+
+def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
+    path = written(tmp_path / "a.tsv", FILMS + "bad\n")
+    for share, count in ((1e-9, 0), (1 - 1e-9, 3)):
+        with pytest.raises(
+            ConfigError, match=rf"data\.eval_share=.* holds out {count} of the 3 rec"
+        ):
+            load_path(path, eval_share=share)
+    with pytest.raises(ConfigError, match=r"a\.tsv:1: 1 columns"):
+        load_path(written(path, "bad\n"))

@@ -41,8 +41,9 @@ def refusal(path, *names, **keys):
 )
 def test_a_directory_has_a_split_whole_or_in_shards_or_below_its_name(train, tmp_path):
     others = [
-        "test.tsv", "training.tsv", "train.txt", "train.backup.tsv", "train-1b.tsv", "train.tsv.xz",
-        "train_matched.tsv", "old/train.tsv", "train/.hidden.tsv", "train/.git/a.tsv", ".train.tsv",
+        "test.tsv", "test.tsv.gz", "training.tsv", "train.txt", "train.backup.tsv", "train-1b.tsv",
+        "train.tsv.xz", "train_matched.tsv", "old/train.tsv", "train/.hidden.tsv",
+        "train/.git/a.tsv", ".train.tsv",
     ]  # fmt: skip
     expected = [train, ["validation.tsv"]]
     assert find(tmp_path, *train, *others, "validation.tsv") == expected
