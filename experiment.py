@@ -15,7 +15,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from input_pipeline.config import IMAGE_KEYS, DataConfig
-from input_pipeline.task import Noise
+from input_pipeline.task import Hiding
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError, build, did_you_mean
 from training.config import (
@@ -53,10 +53,10 @@ class Experiment:
     eval: EvalConfig
 
     @property
-    def noise(self) -> Noise:
+    def hiding(self) -> Hiding:
         """What the data has to know of the task, beside its objective."""
         task = self.task
-        return Noise(
+        return Hiding(
             task.noise_rate,
             task.mean_span,
             task.whole_words,

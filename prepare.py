@@ -32,7 +32,7 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
     data = pipeline.load(
         experiment.data,
         objective=experiment.task.objective,
-        noise=experiment.noise,
+        hiding=experiment.hiding,
         seed=experiment.run.seed,
         cache=cache,
     )

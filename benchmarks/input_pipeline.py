@@ -30,7 +30,7 @@ from input_pipeline.embedded import dates, pydoc
 from input_pipeline.preparation import Job, prepare
 from input_pipeline.sources import components
 from input_pipeline.table import Form
-from input_pipeline.task import Noise
+from input_pipeline.task import Hiding
 from train import tokens_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that each measurement is made.")
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WAIT = "perf/data_wait_fraction"
 LENGTH, BATCH = 512, 32
 PAIRS = 50_000
-NOISE = Noise(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
+HIDING = Hiding(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
 # What a row of the table is called, its objective, and what it changes in the data's config.
 TASKS = [
     ("packed causal LM", "causal_lm", dict(packing=True)),
@@ -165,7 +165,7 @@ def main(_):
         for title, objective, keys in TASKS:
             source = pairs if objective == "seq2seq" else text
             config = data_config(**{**source, **keys, "cache_dir": cache_dir})
-            data = pipeline.load(config, objective=objective, noise=NOISE, seed=0)
+            data = pipeline.load(config, objective=objective, hiding=HIDING, seed=0)
             with one_core():
                 examples, tokens = zip(*measure_batches(data), strict=True)
             print(f"{title:20} {best_and_median(examples)} {best_and_median(tokens)}")

@@ -1,10 +1,11 @@
 """Your own texts in classes, such as sentences of film reviews, with a small encoder.
 
-DIR holds train.tsv and validation.tsv with lines of label, tab, text (for pairs of texts, another
-tab and the second), or train.jsonl and validation.jsonl with the keys label, text and text_pair;
-they may be gzipped.
+PATH is a directory with train.tsv and validation.tsv, of lines with label, tab, text (for pairs of
+texts, another tab and the second), or train.jsonl and validation.jsonl with the keys label, text
+and text_pair. They may be gzipped, and in shards such as train-00000-of-00004.tsv. Or PATH is one
+such file, or a glob; then a tenth of the texts is held out (docs/data.md says how).
 
-Command:  python train.py --config=configs/classify_text.py --config.data.path=DIR
+Command:  python train.py --config=configs/classify_text.py --config.data.path=PATH
 Hardware: not yet run; meant for 2 CPU cores or one accelerator
 Time:     not yet run
 Score:    not yet run

@@ -85,13 +85,13 @@ def get_config(arg=None):
             # Embedded: dates | pydoc | names | digits. Your own: text_files | translation_files |
             # labelled_text_files | image_files | text_to_text_files. Or tfds | huggingface.
             source="dates",
-            path="",  # your own files: a file, a directory or a glob
+            path="",  # your own files: a directory, a glob or a file; see docs/data.md
             name="",  # tfds: such as wmt17_translate/de-en; huggingface: nyu-mll/glue:sst2
             version="",  # tfds: such as 1.0.0; huggingface: a revision; "": the newest at hand
             kind="",  # tfds and huggingface: pairs | documents | labelled | images
-            train_split="train",
+            train_split="train",  # your own files: train.tsv, train-00000-of-00004.tsv, train/...
             eval_split="validation",
-            eval_share=0.1,  # text_files: held out of the text, if there is no split of that name
+            eval_share=0.1,  # your own text: held out of it, if its files name no splits
             source_language="",  # pairs: a file's ending, or the field of the data set
             target_language="",
             text_field="text",  # the data set's names for what an example holds

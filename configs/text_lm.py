@@ -1,8 +1,8 @@
 """A language model of your own text, byte by byte, such as Tiny Shakespeare.
 
 PATH is a text file, a directory or a glob. The last tenth of the text is held out, unless PATH is
-a directory with train.txt and validation.txt. Files may be gzipped. Larger texts deserve
---config.data.tokenizer=bpe and a larger model.
+a directory with train.txt and validation.txt, or shards of them. Files may be gzipped. Larger
+texts deserve --config.data.tokenizer=bpe and a larger model.
 
 Command:  python train.py --config=configs/text_lm.py --config.data.path=PATH
 Hardware: not yet run; meant for 2 CPU cores or one accelerator

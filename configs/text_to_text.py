@@ -1,10 +1,12 @@
 """Several tasks of your own put as text to text, learnt together, with a small T5.
 
-DIR holds train.jsonl and validation.jsonl with the keys task, inputs and targets; they may be
-gzipped. Inputs should say what is wanted, as in "translate to German: ...". Tasks are mixed by
-size, or by --config.data.mixture="(('summarize', 2.0), ('translate', 1.0))".
+PATH is a directory with train.jsonl and validation.jsonl, with the keys task, inputs and targets;
+they may be gzipped, and in shards such as train-00000-of-00004.jsonl. Or PATH is one such file, or
+a glob; then a tenth of the inputs is held out (docs/data.md says how). Inputs should say what is
+wanted, as in "translate to German: ...". Tasks are mixed by size, or by
+--config.data.mixture="(('summarize', 2.0), ('translate', 1.0))".
 
-Command:  python train.py --config=configs/text_to_text.py --config.data.path=DIR
+Command:  python train.py --config=configs/text_to_text.py --config.data.path=PATH
 Hardware: not yet run; meant for one accelerator
 Time:     not yet run
 Score:    not yet run

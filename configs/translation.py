@@ -1,7 +1,8 @@
 """Translation of your own parallel text, such as Multi30k, with a small Transformer of 2017.
 
 DIR holds train.en, train.de, validation.en and validation.de (or other names and languages), in
-which equal lines say the same; they may be gzipped.
+which equal lines say the same; they may be gzipped, and in shards such as train.part1.en and
+train.part1.de (docs/data.md says which).
 
 Command:  python train.py --config=configs/translation.py --config.data.path=DIR
           with --config.data.source_language=de --config.data.target_language=en for the other way,

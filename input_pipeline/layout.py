@@ -6,7 +6,7 @@ that the model keeps them apart.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -28,25 +28,29 @@ class Layout:
             if parts[0][name].ndim == 0:
                 (row[name],) = (part[name] for part in parts)  # a row has one label
                 continue
+            values = [part[name] for part in parts]
             dtype = np.float32 if name.endswith("weights") else np.int32
-            row[name] = self._laid(name, [part[name] for part in parts], dtype)
+            row[name] = self._laid(name, values, [*map(len, values)], dtype)
         for side in ("", "encoder_"):
             if f"{side}inputs" not in row:
                 continue
             sizes = [len(part[f"{side}inputs"]) for part in parts]
             if self.segments or self.packed or side:
-                row[f"{side}segment_ids"] = self._laid(
-                    side, [np.repeat(np.arange(1, len(sizes) + 1), sizes)], np.int32
-                )
+                numbers = range(1, len(sizes) + 1)
+                row[f"{side}segment_ids"] = self._laid(side, numbers, sizes, np.int32)
             if self.packed:
-                row[f"{side}positions"] = self._laid(side, [*map(np.arange, sizes)], np.int32)
+                positions = map(np.arange, sizes)
+                row[f"{side}positions"] = self._laid(side, positions, sizes, np.int32)
         return row
 
-    def _laid(self, name: str, values: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    def _laid(
+        self, name: str, values: Iterable[np.ndarray | int], sizes: Sequence[int], dtype: type
+    ) -> np.ndarray:
+        """Values side by side, each in as many columns as its size; a number fills them all."""
         columns = self.encoder_length if name.startswith("encoder_") else self.length
         padded = np.zeros(columns, dtype)
         start = 0
-        for part in values:
-            padded[start : start + len(part)] = part
-            start += len(part)
+        for value, size in zip(values, sizes, strict=True):
+            padded[start : start + size] = value
+            start += size
         return padded

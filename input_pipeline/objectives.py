@@ -122,9 +122,11 @@ def classify_text(
     answer = {"labels": np.int32(row["label"]), "weights": np.float32(1)}
     if "hide" not in row:
         return {**_between_separators(texts, tokenizer), **answer}
-    fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
-    if not row["hide"]:
-        fields |= {"inputs": fields["targets"], "weights": np.zeros(len(fields["targets"]))}
+    if row["hide"]:
+        fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
+    else:
+        fields = _between_separators(texts, tokenizer)
+        fields |= {"targets": fields["inputs"], "weights": np.zeros(len(fields["inputs"]))}
     return {**fields, "token_weights": fields["weights"], **answer}
 
 
@@ -190,9 +192,8 @@ def _masked(
 ) -> Fields:
     fields = _between_separators(texts, tokenizer)
     tokens = fields["inputs"]
-    is_text = np.ones(len(tokens), bool)
-    is_text[[0, -1, len(texts[0]) + 1]] = False
-    maskable = np.flatnonzero(is_text)
+    maskable = np.arange(1, len(tokens) - 1)
+    maskable = maskable[maskable != len(texts[0]) + 1]  # the separator between two texts
     count = max(1, round(len(maskable) * noise_rate))
     if whole_words:
         starts = np.concatenate([tokenizer.word_starts(text) for text in texts])

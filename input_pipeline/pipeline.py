@@ -44,7 +44,7 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    noise: task.Noise,
+    hiding: task.Hiding,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
@@ -57,7 +57,7 @@ def load(
     tokenizer = cache.tokenizer([component.splits for component in found])
     splits = found[0].splits
     chosen = task.choose(
-        objective, splits.kind, data, tokenizer, noise, text_pairs=splits.text_pairs
+        objective, splits.kind, data, tokenizer, hiding, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)

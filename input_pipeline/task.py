@@ -37,7 +37,7 @@ PACKABLE = ("causal_lm", "prefix_lm", "masked_lm", "seq2seq")
 
 
 @dataclasses.dataclass(frozen=True)
-class Noise:
+class Hiding:
     """How the objectives that hide something hide it; a part of the task's config."""
 
     rate: float
@@ -68,17 +68,17 @@ def choose(
     kind: Kind,
     data: DataConfig,
     tokenizer: Tokenizer | None,
-    noise: Noise,
+    hiding: Hiding,
     *,
     text_pairs: bool = False,
 ) -> Task:
-    _refuse_what_cannot_work(objective, kind, data, noise)
-    _refuse_missing_specials(objective, kind, data, tokenizer, noise)
+    _refuse_what_cannot_work(objective, kind, data, hiding)
+    _refuse_missing_specials(objective, kind, data, tokenizer, hiding)
     length, encoder_length = data.length, data.encoder_length
     text = Form(("text",), closed=kind == "documents")
     with_ids = {"tokenizer": tokenizer}
-    hiding = {**with_ids, "noise_rate": noise.rate}
-    words = {**hiding, "whole_words": noise.whole_words}
+    with_rate = {**with_ids, "noise_rate": hiding.rate}
+    with_words = {**with_rate, "whole_words": hiding.whole_words}
     match objective, kind:
         case "causal_lm", _:
             fields = partial(objectives.causal_lm, **with_ids)
@@ -97,24 +97,25 @@ def choose(
             _refuse_short("encoder_length", encoder_length, 2, "source and eos")
             sides = (Side(("source",), encoder_length, 1), Side(("target",), length, 1))
             return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
-        case "masked_lm", _ if noise.next_sentence:
+        case "masked_lm", _ if hiding.next_sentence:
             _refuse_short("length", length, 5, "cls, sep and text")
-            fields = partial(objectives.masked_lm_with_next_sentence, **words, room=length - 3)
+            fields = partial(objectives.masked_lm_with_next_sentence, **with_words, room=length - 3)
             form = Form(("text",), ("first",), sentences=True)
             return Task(fields, form, (Side(("text",), length, 3),), needs_other_row=True)
         case "masked_lm", _:
             _refuse_short("length", length, 3, "cls, sep and text")
-            return Task(partial(objectives.masked_lm, **words), text, (Side(("text",), length, 2),))
+            fields = partial(objectives.masked_lm, **with_words)
+            return Task(fields, text, (Side(("text",), length, 2),))
         case "span_corruption", _:
-            room = _span_corruption_room(data, tokenizer, noise)
-            fields = partial(objectives.span_corruption, **hiding, mean_span=noise.mean_span)
+            room = _span_corruption_room(data, tokenizer, hiding)
+            fields = partial(objectives.span_corruption, **with_rate, mean_span=hiding.mean_span)
             return Task(fields, text, (Side(("text",), room, 0),))
         case "classify_text", _:
             texts = ("text", "text_pair") if text_pairs else ("text",)
             _refuse_short("length", length, 1 + 2 * len(texts), "cls, sep and text")
             side = Side(texts, length, 1 + len(texts))
-            fields = partial(objectives.classify_text, **hiding)
-            augment = objectives.HideInHalf() if noise.beside_classes else None
+            fields = partial(objectives.classify_text, **with_rate)
+            augment = objectives.HideInHalf() if hiding.beside_classes else None
             return Task(fields, Form(texts, ("label",)), (side,), augment=augment)
         case "classify_images", _:
             fields = objectives.classify_images
@@ -123,20 +124,20 @@ def choose(
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
 
 
-def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise: Noise) -> None:
+def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, hiding: Hiding) -> None:
     allowed = OBJECTIVES_FOR[kind]
     if objective not in allowed:
         raise ConfigError(
             f"task.objective={objective!r} does not fit data.source={data.source!r}, "
             f"whose examples are {kind}; choose one of: {', '.join(allowed)}"
         )
-    if noise.next_sentence and kind != "documents":
+    if hiding.next_sentence and kind != "documents":
         raise ConfigError(
             "task.next_sentence=True needs running text such as data.source='pydoc', "
             f"not {data.source!r}; set it to False"
         )
-    if data.packing and (objective not in PACKABLE or noise.next_sentence):
-        what = "task.next_sentence" if noise.next_sentence else f"task.objective={objective!r}"
+    if data.packing and (objective not in PACKABLE or hiding.next_sentence):
+        what = "task.next_sentence" if hiding.next_sentence else f"task.objective={objective!r}"
         raise ConfigError(
             f"data.packing=True does not go with {what}: rows must hold one example each, or are "
             "full already; set it to False"
@@ -158,12 +159,12 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, noise
 
 
 def _refuse_missing_specials(
-    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, noise: Noise
+    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, hiding: Hiding
 ) -> None:
     """Published vocabularies have what their own models needed."""
     needed = SPECIALS_OF[objective]
     needed += ("eos",) if kind == "documents" else ()
-    needed += ("mask",) if noise.beside_classes else ()
+    needed += ("mask",) if hiding.beside_classes else ()
     needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
     missing = [role for role in needed if getattr(tokenizer, f"{role}_id") is None]
     if objective == "span_corruption" and not tokenizer.sentinel_count:
@@ -181,16 +182,16 @@ def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
 
 
-def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, noise: Noise) -> int:
+def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding) -> int:
     """The longest text that, with its spans hidden, fills the encoder's length exactly.
 
     Both sides only ever grow with the text, so what holds for this length holds for any shorter.
     """
     _refuse_short("encoder_length", data.encoder_length, 4, "text, a sentinel and eos")
     text = 2
-    while _encoder_needs(text + 1, noise) <= data.encoder_length:
+    while _encoder_needs(text + 1, hiding) <= data.encoder_length:
         text += 1
-    hidden, spans = objectives.span_counts(text, noise.rate, noise.mean_span)
+    hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
     _refuse_short("length", data.length, hidden + spans + 1, "the spans hidden from the encoder")
     if spans > tokenizer.sentinel_count:
         raise ConfigError(
@@ -200,6 +201,6 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, noise: Noise) 
     return text
 
 
-def _encoder_needs(text: int, noise: Noise) -> int:
-    hidden, spans = objectives.span_counts(text, noise.rate, noise.mean_span)
+def _encoder_needs(text: int, hiding: Hiding) -> int:
+    hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
     return text - hidden + spans + 1

@@ -50,10 +50,10 @@ AT_THE_START = [
     (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),
     (text_lm, {}, "data.path is empty; set it to a file, a directory or a glob"),
     (text_lm, {"data.path": "/no/such"}, "data.path=/no/such matches no file; check it for a typ"),
-    (translation, {}, "data.path='' is not a directory with files like train.en"),
+    (translation, {}, "data.path is empty; set it to a directory with files like train.en"),
     (translation, {"data.source_language": ""}, "data.source_language is empty; set it to a file"),
-    (classify_text, {}, "data.path='' is not a directory with files like train.tsv"),
-    (text_to_text, {}, "data.path='' is not a directory with files like train.jsonl"),
+    (classify_text, {}, "data.path is empty; set it to a directory with files like train.tsv"),
+    (text_to_text, {}, "data.path is empty; set it to a directory with files like train.jsonl"),
     (dates, {"task.objective": "span_corruption"}, "choose one of: seq2seq, prefix_lm"),
     (digits, {"model.patch_size": 3}, "model.patch_size=3 does not divide the images' 8 rows"),
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
@@ -93,6 +93,12 @@ IN_THE_FILES = [
         "translation",
         {"train.en": b"a\nb\n", "train.de": b"a\n", "validation.en": b"", "validation.de": b""},
         "/train.en has 2 lines and ",
+    ),
+    (
+        "translation",
+        {"train.1.en": b"a\n", "train.1.de": b"a\n", "train.2.en": b"a\n"}
+        | {"validation.en": b"a\n", "validation.de": b"a\n"},
+        "/train.2.en has no train.2.de beside it",
     ),
     (
         "classify_text",

@@ -10,7 +10,7 @@ import numpy as np
 import schema
 from configs import default
 from input_pipeline.config import DataConfig
-from input_pipeline.task import Noise
+from input_pipeline.task import Hiding
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.
@@ -43,9 +43,9 @@ def data_config(**overrides) -> DataConfig:
     return dataclasses.replace(DataConfig(**default.get_config().data.to_dict()), **overrides)
 
 
-def noise(**overrides) -> Noise:
+def hiding(**overrides) -> Hiding:
     """How objectives hide things by default, changed as asked."""
-    usual = Noise(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
+    usual = Hiding(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
     return dataclasses.replace(usual, **overrides)
 
 

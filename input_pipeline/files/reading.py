@@ -28,7 +28,7 @@ def find_files(path: str) -> list[Path]:
     if place.is_file():
         return [place]
     if place.is_dir():
-        found = [p for p in place.rglob("*") if not _is_hidden(p.relative_to(place))]
+        found = [p for p in place.rglob("*") if not is_hidden(p.relative_to(place))]
         found = [p for p in found if not _is_of_a_run(p, place)]
     else:
         found = [Path(p) for p in glob.glob(str(place), recursive=True)]
@@ -38,33 +38,13 @@ def find_files(path: str) -> list[Path]:
     return found
 
 
-def _is_hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
 def _is_of_a_run(path: Path, top: Path) -> bool:
     """Whether training has put the file there: runs may lie below the text they are trained on."""
     return any((d / "checkpoints").is_dir() for d in path.parents if d.is_relative_to(top))
-
-
-def find_split(path: str, split: str, endings: Sequence[str]) -> Path:
-    """The one file `<split><ending>` of a directory, gzip or plain."""
-    directory = Path(path).expanduser()
-    if not path or not directory.is_dir():
-        raise ConfigError(
-            f"data.path={path!r} is not a directory with files like {split}{endings[0]}"
-        )
-    wanted = [f"{split}{ending}{gz}" for ending in endings for gz in ("", ".gz")]
-    found = [directory / name for name in wanted if (directory / name).is_file()]
-    if not found:
-        there = ", ".join(sorted(p.name for p in directory.iterdir())[:10]) or "nothing"
-        raise ConfigError(
-            f"{path} has no {' or '.join(wanted)}; it has: {there}. Set data.train_split and "
-            "data.eval_split to the names before the dot"
-        )
-    if len(found) > 1:
-        raise ConfigError(f"{path} has {' and '.join(p.name for p in found)}; keep one of them")
-    return found[0]
 
 
 def read_bytes(path: Path) -> bytes | mmap.mmap:
@@ -88,11 +68,11 @@ class Lines(Sequence):
 
     def __init__(self, path: Path):
         self.path = path
-        self.digest = hashlib.sha256(self._content).hexdigest()
+        self._content = read_bytes(path)
 
     @functools.cached_property
-    def _content(self) -> bytes | mmap.mmap:
-        return read_bytes(self.path)
+    def digest(self) -> str:
+        return hashlib.sha256(self._content).hexdigest()
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:

@@ -3,9 +3,9 @@
 Long documents come in pieces, so that none has to be tokenized in one go. They are cut in front
 of a line if they can be, where byte-level tokenizers cut anyway.
 
-If the path is a directory that holds the splits by name (train.txt and validation.txt, or
-directories of these names), they are used and other files are not; otherwise the last
-data.eval_share of all bytes is held out.
+If the path is a directory that holds the splits by name (train.txt and validation.txt, shards such
+as train-00000-of-00002.txt, or directories of these names), they are used and other files are not;
+otherwise the last data.eval_share of all bytes is held out.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from pathlib import Path
 from input_pipeline.cache import cache_directory
 from input_pipeline.config import DataConfig
 from input_pipeline.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
+from input_pipeline.files.splits import is_shard
 from input_pipeline.source import BadRecordError, Example, Splits, content_digest
 from schema import ConfigError
 
@@ -32,8 +33,7 @@ def load(data: DataConfig) -> Splits:
     cache = cache_directory(data).resolve()
     if any(path.resolve().is_relative_to(cache) for path in files):
         raise ConfigError(f"data.cache_dir={cache} lies in data.path={data.path}; choose another")
-    train_files = _of_split(files, data.path, data.train_split)
-    eval_files = _of_split(files, data.path, data.eval_split)
+    train_files, eval_files = _of_splits(files, data.path, (data.train_split, data.eval_split))
     if train_files and eval_files:
         files = train_files + eval_files
         train, held_out = _pieces(train_files), _pieces(eval_files)
@@ -63,13 +63,20 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-def _of_split(files: Sequence[Path], path: str, split: str) -> list[Path]:
-    """The files in a directory of the split's name, or named after it up to a dot."""
+def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[list[Path]]:
+    """For each split its files, in a directory that has any."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
-        return []
-    tops = [(file, file.relative_to(directory).parts[0]) for file in files]
-    return [file for file, top in tops if f"{top}.".startswith(f"{split}.")]
+        return [[] for _ in splits]
+    named = [(file, _split_of(file.relative_to(directory).parts[0], splits)) for file in files]
+    return [[file for file, split in named if split == wanted] for wanted in splits]
+
+
+def _split_of(name: str, splits: Sequence[str]) -> str | None:
+    """The split that a file or a directory is named after, up to a dot or as a shard of it."""
+    whole = [split for split in splits if f"{name}.".startswith(f"{split}.")]
+    shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
+    return max(whole or shard, key=len, default=None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,15 @@
-"""A parallel corpus: <split>.<language>[.gz], where equal lines of two files say the same."""
+"""A parallel corpus: <split>.<language>[.gz], where equal lines of two files say the same.
+
+A split may be in shards, see splits.py; then each shard is there in both languages.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from input_pipeline.config import DataConfig
-from input_pipeline.files.reading import Lines, find_split
+from input_pipeline.files.reading import Lines
+from input_pipeline.files.shards import open_shards
+from input_pipeline.files.splits import Files, find_splits
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError
 
@@ -12,26 +18,42 @@ def load(data: DataConfig) -> Splits:
     for key in ("source_language", "target_language"):
         if not getattr(data, key):
             raise ConfigError(f"data.{key} is empty; set it to a file's ending, such as en")
-    train, held_out = (_pairs(data, split) for split in (data.train_split, data.eval_split))
+    endings = f".{data.source_language}", f".{data.target_language}"
+    names = data.train_split, data.eval_split
+    if Path(data.path).expanduser().is_file():
+        raise ConfigError(
+            f"data.path={data.path} is one file, and a translation has two sides; set it to a "
+            f"directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
+        )
+    sources, targets = (
+        find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
+    )
+    sides = zip(sources, targets, strict=True)
+    (train, digests), (held_out, more) = (open_shards(Pairs, _paired(*s, endings)) for s in sides)
     return Splits(
         "pairs",
         train,
         {data.eval_split: held_out},
         (),
         {"train_pairs": len(train), "held_out_pairs": len(held_out)},
-        content_digest(lines.digest for pairs in (train, held_out) for lines in pairs.sides),
+        content_digest(digests + more),
     )
 
 
-def _pairs(data: DataConfig, split: str) -> "Pairs":
-    languages = data.source_language, data.target_language
-    return Pairs([Lines(find_split(data.path, split, [f".{name}"])) for name in languages])
+def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tuple[Path, Path]]:
+    for there, other, ending in ((source, target, endings[1]), (target, source, endings[0])):
+        for stem in sorted(there.keys() - other.keys()):
+            raise ConfigError(
+                f"{there[stem]} has no {stem.name}{ending} beside it, that says the same; add it"
+            )
+    return [(source[stem], target[stem]) for stem in source]
 
 
 class Pairs(Sequence):
-    def __init__(self, sides: Sequence[Lines]):
-        self.sides = sides
-        source, target = sides
+    """The pairs of one shard, by their line."""
+
+    def __init__(self, source: Lines, target: Lines):
+        self._sides = source, target
         if len(source) != len(target):
             raise ConfigError(
                 f"{source.path} has {len(source)} lines and {target.path} {len(target)}: "
@@ -39,11 +61,11 @@ class Pairs(Sequence):
             )
 
     def __len__(self):
-        return len(self.sides[0])
+        return len(self._sides[0])
 
-    def __getitem__(self, index: int) -> Example:
-        texts = [lines[index].strip() for lines in self.sides]
-        for lines, text in zip(self.sides, texts, strict=True):
+    def __getitem__(self, line: int) -> Example:
+        texts = [lines[line].strip() for lines in self._sides]
+        for lines, text in zip(self._sides, texts, strict=True):
             if not text:
-                raise lines.bad(index, "an empty line")
+                raise lines.bad(line, "an empty line")
         return dict(zip(("source", "target"), texts, strict=True))

@@ -6,7 +6,7 @@ import pytest
 from input_pipeline import augmentation, pipeline, sources
 from input_pipeline.source import Splits
 from tests.input_pipeline.scripted import Scripted
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 
 def rng(seed=0):
@@ -186,7 +186,7 @@ def load(monkeypatch):
         return examples, pipeline.load(
             data,
             objective="classify_images",
-            noise=noise(),
+            hiding=hiding(),
             seed=seed,
         )
 

@@ -9,7 +9,7 @@ from input_pipeline.beam_preparation import on_beam
 from input_pipeline.cache import Cache
 from schema import ConfigError
 from tests import corpora
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 pytest.importorskip("apache_beam")
 
@@ -19,6 +19,7 @@ EVERY_KIND = [
     (corpora.text_files, "span_corruption", {}),
     (corpora.translation_files, "seq2seq", dict(packing=True)),
     (corpora.labelled_text_files, "classify_text", {}),
+    (corpora.labelled_shards, "classify_text", {}),
 ]
 
 
@@ -30,7 +31,7 @@ def small_chunks(monkeypatch):
 def prepared(data, objective, options=None) -> dict[str, bytes]:
     """The content of every file in the cache, after Beam has filled it or this machine."""
     cache = Cache(data) if options is None else Cache(data, on_beam(data, options))
-    pipeline.load(data, objective=objective, noise=noise(), seed=0, cache=cache)
+    pipeline.load(data, objective=objective, hiding=hiding(), seed=0, cache=cache)
     return corpora.contents(cache.directory)
 
 
@@ -81,7 +82,7 @@ def test_a_worker_that_finds_other_files_refuses(tmp_path):
     corpora.write(tmp_path / "b" / "shard-00.txt", "changed")
     cache = Cache(dataclasses.replace(here, cache_dir=str(tmp_path)), on_beam(there, LOCALLY))
     with pytest.raises(ConfigError, match="must hold the same files on both"):
-        pipeline.load(here, objective="causal_lm", noise=noise(), seed=0, cache=cache)
+        pipeline.load(here, objective="causal_lm", hiding=hiding(), seed=0, cache=cache)
     assert not list(tmp_path.rglob("*.npz"))
 
 

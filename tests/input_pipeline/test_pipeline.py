@@ -7,7 +7,7 @@ import pytest
 from input_pipeline import pipeline, sources
 from input_pipeline.source import Splits
 from schema import ConfigError
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 SMALL = {
@@ -74,7 +74,7 @@ def load(
     return pipeline.load(
         data_config(source=source, **{**sizes, **keys}),
         objective=objective,
-        noise=noise(next_sentence=next_sentence),
+        hiding=hiding(next_sentence=next_sentence),
         seed=seed,
         process_index=process_index,
         process_count=process_count,
@@ -235,7 +235,7 @@ def test_half_of_the_training_rows_have_something_hidden_beside_their_class():
     data = pipeline.load(
         data_config(source="names", batch_size=300, length=24),
         objective="classify_text",
-        noise=noise(beside_classes=True),
+        hiding=hiding(beside_classes=True),
         seed=0,
     )
     batch = data.train_batch(0)

@@ -6,7 +6,7 @@ from input_pipeline.objectives import span_counts
 from input_pipeline.rows import fit
 from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 
 def choose(
@@ -26,7 +26,7 @@ def choose(
         kind,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
         tokenizer or ByteTokenizer(),
-        task.Noise(noise_rate, mean_span, whole_words, next_sentence),
+        task.Hiding(noise_rate, mean_span, whole_words, next_sentence),
         text_pairs=text_pairs,
     )
 
@@ -122,7 +122,7 @@ def test_an_auxiliary_masked_lm_needs_a_mask():
     tokenizer.mask_id = None
     with pytest.raises(ConfigError, match=r"task\.objective='classify_text' needs mask, "):
         task.choose(
-            "classify_text", "labelled", data_config(), tokenizer, noise(beside_classes=True)
+            "classify_text", "labelled", data_config(), tokenizer, hiding(beside_classes=True)
         )
 
 

@@ -6,7 +6,7 @@ from PIL import Image
 from input_pipeline import pipeline
 from input_pipeline.files import checking, images
 from schema import ConfigError
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 
 def picture(seed, *shape):
@@ -235,7 +235,7 @@ def test_through_the_whole_pipeline(directory):
     data = pipeline.load(
         config,
         objective="classify_images",
-        noise=noise(),
+        hiding=hiding(),
         seed=0,
     )
     assert data.image_shape == (6, 6, 3) and data.labels == ("cat", "dog")

@@ -4,7 +4,7 @@ import pickle
 import pytest
 
 from input_pipeline.files import reading
-from input_pipeline.files.reading import Lines, find_files, find_split
+from input_pipeline.files.reading import Lines, find_files
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
 
@@ -116,17 +116,3 @@ def test_a_path_to_nothing_is_refused(tmp_path):
     for path in (tmp_path / "gone", tmp_path / "*.txt", tmp_path):
         with pytest.raises(ConfigError, match="matches no file; check it for a typing error"):
             find_files(str(path))
-
-
-def test_a_split_is_one_file(tmp_path):
-    written(tmp_path / "train.en", "x")
-    written(tmp_path / "test.en.gz", "x", zipped=True)
-    assert find_split(str(tmp_path), "train", [".en"]).name == "train.en"
-    assert find_split(str(tmp_path), "test", [".de", ".en"]).name == "test.en.gz"
-    with pytest.raises(ConfigError, match=r"no val\.en or val\.en\.gz; it has: test\.en\.gz, trai"):
-        find_split(str(tmp_path), "val", [".en"])
-    written(tmp_path / "train.en.gz", "x", zipped=True)
-    with pytest.raises(ConfigError, match=r"has train\.en and train\.en\.gz; keep one of them"):
-        find_split(str(tmp_path), "train", [".en"])
-    with pytest.raises(ConfigError, match=r"data\.path='' is not a directory with files like"):
-        find_split("", "train", [".en"])

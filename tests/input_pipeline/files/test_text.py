@@ -101,6 +101,7 @@ def test_the_end_of_the_text_is_held_out(share, tmp_path):
         ("train.txt", "validation.txt"),
         ("train.txt.gz", "validation.txt"),
         ("train/a.txt", "validation/a/b.md"),
+        ("train-00000-of-00001.txt", "validation.part1.txt.gz"),
         ("train", "validation.txt.gz"),
     ],
 )
@@ -115,6 +116,13 @@ def test_splits_by_name_are_used_and_nothing_else(train, validation, tmp_path):
     assert [*held_out(splits)] == [{"text": "to judge by", "ends": True}]
     assert splits.digest == digest
     assert list(load(tmp_path, train_split="validation", eval_split="test").evals) == ["test"]
+
+
+def test_no_file_is_in_two_splits(tmp_path):
+    written(tmp_path / "train.txt", "to learn")
+    written(tmp_path / "train_2.txt", "to judge by")
+    splits = load(tmp_path, eval_split="train_2")
+    assert (joined(splits.train), joined(held_out(splits))) == ("to learn", "to judge by")
 
 
 def test_one_split_without_the_other_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 import collections
 import json
+import pickle
 
 import pytest
 
@@ -7,7 +8,7 @@ from input_pipeline import pipeline
 from input_pipeline.files import text_to_text
 from schema import ConfigError
 from tests.input_pipeline.files.test_reading import written
-from tests.tiny import data_config, noise
+from tests.tiny import data_config, hiding
 
 SIZES = {"sum": 30, "copy/long": 10, "turn": 20}
 
@@ -37,7 +38,7 @@ def config(directory, **keys):
 
 def load(directory, **keys):
     data = config(directory, **keys)
-    return pipeline.load(data, objective="seq2seq", noise=noise(), seed=0)
+    return pipeline.load(data, objective="seq2seq", hiding=hiding(), seed=0)
 
 
 def tasks_of(data, batches):
@@ -94,7 +95,9 @@ def test_a_task_that_is_not_there_is_refused(tmp_path):
 
 
 def test_a_task_to_judge_by_that_is_not_learnt_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"validation\.jsonl has the task 'sing', which"):
+    with pytest.raises(
+        ConfigError, match=r"validation\.jsonl:1: the task 'sing' does not occur in"
+    ):
         load(corpus(tmp_path, validation=record("sing", 1)))
 
 
@@ -103,10 +106,39 @@ def test_held_out_tasks_that_were_not_chosen_are_no_held_out_set(tmp_path):
         load(corpus(tmp_path), mixture=(("copy/long", 1.0),))
 
 
+def test_shards_give_the_same_examples(tmp_path):
+    lines = records(SIZES).splitlines(keepends=True)
+    corpus(tmp_path / "whole")
+    for number in range(7):  # a shard has few of a task, or none
+        part = "".join(lines[number * 9 : (number + 1) * 9])
+        name = f"train-{number}-of-7.jsonl"
+        written(tmp_path / "cut" / (f"{name}.gz" if number % 2 else name), part, zipped=number % 2)
+    written(tmp_path / "cut/validation/a.jsonl", records({"sum": 3, "turn": 2}))
+    whole, cut = (text_to_text.load(config(tmp_path / name)) for name in ("whole", "cut"))
+    assert whole.keys() == cut.keys()
+    for task in whole:
+        assert [*cut[task].train] == [*whole[task].train]
+        assert [*pickle.loads(pickle.dumps(cut[task].train))] == [*whole[task].train]
+        assert [[*e] for e in cut[task].evals.values()] == [
+            [*e] for e in whole[task].evals.values()
+        ]
+
+
+def test_of_one_file_a_share_of_every_task_is_held_out(tmp_path):
+    sizes = {"sum": 300, "turn": 200}
+    path = written(tmp_path / "tasks.jsonl", records(sizes) * 2)
+    splits = text_to_text.load(config(path, eval_share=0.3))
+    for task, each in splits.items():
+        train, held_out = ({e["source"] for e in s} for s in (each.train, *each.evals.values()))
+        assert len(train) + len(held_out) == sizes[task] and not train & held_out
+        assert len(each.train) == 2 * len(train)
+        assert abs(len(held_out) - 0.3 * sizes[task]) < 4 * (0.21 * sizes[task]) ** 0.5
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", r"train\.jsonl has no line that names its task"),
+        ("", r"the split 'train' of .* has no line that names its task"),
         ("oops\n", r"train\.jsonl:1: not JSON"),
         ("{}\n", r"train\.jsonl:1: lacks 'task'"),
     ],
@@ -133,3 +165,14 @@ def test_a_bad_line_is_named_and_can_be_skipped(line, reason, tmp_path):
         load(tmp_path)
     data = load(tmp_path, max_bad_records=1)
     assert data.description["train_rows"] == 1 + sum(SIZES.values())
+
+
+def test_bad_lines_are_counted_over_all_shards(tmp_path):
+    for number in (1, 2):
+        written(tmp_path / f"train-{number}.jsonl", records(SIZES) + "oops\n")
+    written(tmp_path / "validation.jsonl", records({"sum": 3}))
+    with pytest.raises(
+        ConfigError, match=r"train-2\.jsonl:61: not JSON.*, bad record 2 after .*-1"
+    ):
+        load(tmp_path, max_bad_records=1)
+    assert load(tmp_path, max_bad_records=2).description["train_rows"] == 2 * sum(SIZES.values())

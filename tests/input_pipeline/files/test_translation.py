@@ -1,7 +1,10 @@
+import hashlib
+import pickle
+
 import pytest
 
 from input_pipeline.files import translation
-from input_pipeline.source import BadRecordError
+from input_pipeline.source import BadRecordError, content_digest
 from schema import ConfigError
 from tests.input_pipeline.files.test_reading import written
 from tests.tiny import data_config
@@ -46,6 +49,59 @@ def test_gzip_gives_the_same(tmp_path):
     assert [*plain.train] == [*zipped.train] and plain.digest == zipped.digest
 
 
+def test_the_digest_of_one_file_a_split_is_that_of_the_contents(tmp_path):
+    splits = load(corpus(tmp_path))
+    names = ("train.en", "train.de", "validation.en", "validation.de")
+    contents = [(tmp_path / name).read_bytes() for name in names]
+    assert splits.digest == content_digest(hashlib.sha256(c).hexdigest() for c in contents)
+
+
+SHARDS = {
+    "train.en": None,
+    "train.de": None,
+    "train.part1.en.gz": "a dog\n",
+    "train.part1.de": "ein Hund\n",
+    "train.part2.en": " two cats \n",
+    "train.part2.de": "zwei Katzen\n",
+}
+
+
+def test_shards_give_the_same_pairs(tmp_path):
+    whole, cut = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **SHARDS))
+    assert [*cut.train] == [*whole.train] and cut.evals.keys() == whole.evals.keys()
+    assert [*pickle.loads(pickle.dumps(cut.train))] == [*whole.train]
+    assert [*load(tmp_path / "b" / "*").train] == [*whole.train]
+    below = {name.replace("train.part", "train/"): text for name, text in SHARDS.items()}
+    assert [*load(corpus(tmp_path / "c", **below)).train] == [*whole.train]
+    assert [*load(f"{tmp_path}/[ab]/*").train] == [*whole.train, *whole.train]
+
+
+def test_a_shard_without_its_other_side_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.part2\.en has no train\.part2\.de beside it"):
+        load(corpus(tmp_path / "a", **{**SHARDS, "train.part2.de": None}))
+    with pytest.raises(ConfigError, match=r"train\.part1\.de has no train\.part1\.en beside it"):
+        load(corpus(tmp_path / "b", **{**SHARDS, "train.part1.en.gz": None}))
+
+
+def test_what_is_wrong_with_a_shard_is_said_of_it(tmp_path):
+    # As many lines in all, but not in each.
+    moved = {**SHARDS, "train.part1.en.gz": "", "train.part2.en": "a dog\ntwo cats\n"}
+    with pytest.raises(ConfigError, match=r"part1\.en\.gz has 0 lines and .*part1\.de 1: they do"):
+        load(corpus(tmp_path / "a", **moved))
+    pairs = load(corpus(tmp_path / "b", **{**SHARDS, "train.part2.de": " \n"})).train
+    with pytest.raises(BadRecordError, match=r"train\.part2\.de:1: an empty line"):
+        pairs[1]
+
+
+def test_one_file_is_no_parallel_corpus(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"train\.en is one file, and a translation has two sides"
+    ):
+        load(corpus(tmp_path) / "train.en")
+    with pytest.raises(ConfigError, match=r"has no validation\.en, no shards"):
+        load(tmp_path / "train.*")
+
+
 def test_files_of_unequal_length_are_refused(tmp_path):
     corpus(tmp_path, **{"train.de": "ein Hund\n"})
     with pytest.raises(ConfigError, match=r"train\.en has 2 lines and .*train\.de 1: they do not"):
@@ -53,7 +109,7 @@ def test_files_of_unequal_length_are_refused(tmp_path):
 
 
 def test_a_language_that_is_not_there_is_refused_with_what_is(tmp_path):
-    with pytest.raises(ConfigError, match=r"no train\.fr or train\.fr\.gz; it has: train\.de, tr"):
+    with pytest.raises(ConfigError, match=r"no train\.fr, no shards .* it has: train\.de, tr"):
         load(corpus(tmp_path), target="fr")
     with pytest.raises(ConfigError, match=r"data\.source_language is empty; set it"):
         load(tmp_path, source="")
