@@ -87,7 +87,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 f"{workdir} is already at step {start}, beyond steps={run.steps}; "
                 "raise steps or choose another --workdir"
             )
-        changes = record_run(workdir, experiment, data, resuming=start > 0)
+        changes = record_run(workdir, experiment, model_config, data, resuming=start > 0)
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
         ) as reporter:
@@ -228,12 +228,15 @@ def check_best_metric(metric: str, task, held_out: Mapping[str, HeldOut]) -> Non
         )
 
 
-def record_run(workdir: Path, experiment, data: pipeline.Data, *, resuming: bool) -> list[str]:
-    """Config, environment and tokenizer into the workdir; what changed since the run began."""
+def record_run(
+    workdir: Path, experiment, model_config, data: pipeline.Data, *, resuming: bool
+) -> list[str]:
+    """What trained.py and a person need to know into the workdir; what changed since it began."""
     as_dict = dataclasses.asdict(experiment)
-    digests = {"data_digest": data.digest, "tokenizer_digest": data.tokenizer_digest}
+    digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     record = {**as_dict.pop("run"), **as_dict, **digests}
     changes = records.record_config(workdir, record, resuming=resuming)
+    records.record_model(workdir, model_config, data.labels)
     records.record_environment(workdir, data.description)
     if data.tokenizer is not None:
         data.tokenizer.save(workdir)
