@@ -25,6 +25,7 @@ from training.config import (
     OptimizerConfig,
     RunConfig,
     TaskConfig,
+    measure_problems,
     schedule_problems,
 )
 
@@ -93,6 +94,7 @@ def from_mapping(config: Mapping[str, Any]) -> Experiment:
 def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
     run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
     yield from schedule_problems(experiment.optimizer, run)
+    yield from measure_problems(experiment.eval, task)
     if model.family not in FAMILIES_FOR[task.objective]:
         fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
         yield (

@@ -91,6 +91,19 @@ def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
+def text_scores(
+    measures: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
+    """Those of the measures that are of text, by name; rouge has three."""
+    scores = {}
+    for name in measures:
+        if name in SACREBLEU:
+            scores[name], _ = SACREBLEU[name](hypotheses, references)
+        elif name == "rouge":
+            scores |= rouge(hypotheses, references)
+    return scores
+
+
 def macro_f1(labels_n: np.ndarray, guesses_n: np.ndarray) -> float:
     """The mean of each class's F1, over the classes that occur or are guessed."""
     common, ours, theirs = _confusion(labels_n, guesses_n)
@@ -144,3 +157,31 @@ def in_top(k: int, scores_nc: np.ndarray, labels_n: np.ndarray) -> np.ndarray:
     own_n1 = np.take_along_axis(scores_nc, labels_n[:, None], axis=1)
     not_below_nc = ~(scores_nc < own_n1)  # the label itself is one of them
     return not_below_nc.sum(axis=1) <= k
+
+
+def class_scores(
+    measures: Iterable[str],
+    labels_n: np.ndarray,
+    probabilities_nc: np.ndarray,
+    values_c: np.ndarray | None = None,
+) -> dict[str, float]:
+    """Those of the measures that are of classes, by name.
+
+    `values_c` are the numbers that the classes stand for. The model's guess at such a number is
+    its expected value, which may lie between two classes.
+    """
+    scores = {}
+    guesses_n = probabilities_nc.argmax(axis=1)
+    for name in measures:
+        match name:
+            case "macro_f1":
+                scores[name] = macro_f1(labels_n, guesses_n)
+            case "matthews":
+                scores[name] = matthews(labels_n, guesses_n)
+            case "top5_accuracy":
+                scores[name] = float(in_top(5, probabilities_nc, labels_n).mean())
+            case "pearson" | "spearman":
+                correlation = pearson if name == "pearson" else spearman
+                expected_n = probabilities_nc[:, : len(values_c)] @ values_c
+                scores[name] = correlation(values_c[labels_n], expected_n)
+    return scores

@@ -159,11 +159,18 @@ def make_train_step(
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
-    """Metrics of a batch as sums and counts, and the model's best guess for every answer."""
+    """Metrics of a batch as sums and counts, and what the model answers.
+
+    That is each class's probability where there are classes, else the likeliest token.
+    """
+    has_classes = task.objective in ("classify_text", "classify_images")
 
     def step(params, batch):
         outputs = forward(model, task, params, batch)
         _, metrics = term_sums(task, outputs, batch)
-        return metrics, jnp.argmax(outputs["logits"], axis=-1)
+        logits = outputs["logits"]
+        if has_classes:
+            return metrics, jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+        return metrics, jnp.argmax(logits, axis=-1)
 
     return jax.jit(step, compiler_options=compiler_options())

@@ -107,7 +107,9 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
 
 def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
     """What a person needs to know to run this again."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+    packages = (
+        "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sacrebleu",
+    )  # fmt: skip
     _write_json(
         workdir / "environment.json",
         {
