@@ -7,6 +7,7 @@ through the objective with the r-th random stream. A process builds only its own
 rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.rows import Rows
-from input_pipeline.source import Example, LazyList, content_digest
+from input_pipeline.source import Example, LazyList, content_digest, good_records
 from input_pipeline.sources import Component, components, name_of
 from input_pipeline.streams import Rowmaker, Stream
 from input_pipeline.table import ORIGIN
@@ -171,15 +172,32 @@ class Data:
         return [examples[part[ORIGIN]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
-        """Bytes of text that the targets of these batches spell, over all processes.
+        """Bytes of the original text that the targets of these batches stand for, in all processes.
 
-        Total loss in nats / ln 2 / this number = bits per byte. Tokenizers that lose something,
-        as wordpiece loses white space, spell fewer bytes than the text has.
+        Total loss in nats / ln 2 / this number = bits per byte: of the text as it was, so that
+        tokenizers compare, whatever they lose of it.
         """
         count = self._eval_count(name, batch_size, max_batches)
-        rows = (self._eval_fields(name, index, count) for index in range(count))
-        spelt = (row["targets"][row["weights"] > 0] for row in rows)
-        return sum(int(self.tokenizer.token_bytes[ids].sum()) for ids in spelt)
+        rows, examples = self._evals[name]
+        if self._kind == "pairs":
+            parts = (rows.parts(index)[0] for index in range(count))
+            covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
+            return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
+        # Rows follow each other as the text does, so the sizes are dealt out in one go.
+        sizes = itertools.chain.from_iterable(map(self._document_sizes, good_records(examples)))
+        total = 0
+        for index in range(count):
+            length = len(rows.parts(index)[0]["text"])
+            counts = self._eval_fields(name, index, count)["weights"][:length] > 0
+            total += int(np.fromiter(itertools.islice(sizes, length), np.int64)[counts].sum())
+        return total
+
+    def _document_sizes(self, document: Example) -> np.ndarray:
+        """The bytes that each id of a document covers; eos covers what no other does."""
+        sizes = self.tokenizer.byte_sizes(document["text"])
+        if not document.get("ends", True):
+            return sizes
+        return np.append(sizes, len(document["text"].encode()) - sizes.sum())
 
     def _eval_count(self, name: str, batch_size: int, max_batches: int) -> int:
         rows = len(self._evals[name][0])
