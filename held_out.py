@@ -1,6 +1,6 @@
 """Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jax.sharding import Mesh
 
@@ -12,9 +12,11 @@ from training.evaluation import Evaluator, HeldOut, refuse_measures
 from training.mesh import put_batch, rows_of_batch
 
 
-def hold_out(data: Data, experiment: Experiment, mesh: Mesh) -> dict[str, HeldOut]:
-    """All sets of the data by name; refuses measures that do not go with them."""
-    sets = {name: _hold_out(name, data, experiment, mesh) for name in data.eval_names}
+def hold_out(
+    names: Sequence[str], data: Data, experiment: Experiment, mesh: Mesh
+) -> dict[str, HeldOut]:
+    """These sets of the data by name; refuses measures that do not go with them."""
+    sets = {name: _hold_out(name, data, experiment, mesh) for name in names}
     refuse_measures(experiment.eval.measures, data.labels, sets)
     return sets
 

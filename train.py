@@ -66,7 +66,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     if run.init_from:
         records.refuse_other_tokenizer(checkpoints_to_start_from.parent, data.tokenizer_digest)
     model_config = fit_to_data(experiment.model, data)
-    sets = held_out.hold_out(data, experiment, mesh)
+    sets = held_out.hold_out(data.eval_names, data, experiment, mesh)
     check_best_metric(experiment, sets)
 
     # Model

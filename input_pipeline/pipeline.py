@@ -50,20 +50,28 @@ def load(
     process_index: int = 0,
     process_count: int = 1,
     cache: Cache | None = None,
+    tokenizer: Tokenizer | None = None,
+    to_train: bool = True,
 ) -> "Data":
-    """`cache` is for who wants to say how it is filled, or to see what is in it."""
+    """`cache` is for who wants to say how it is filled, or to see what is in it.
+
+    A model that is trained already comes with its `tokenizer`; the config's is then not looked at.
+    Without `to_train` the held-out sets alone are prepared, and there are no training batches.
+    """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
     cache = cache or Cache(data)
-    tokenizer = cache.tokenizer([component.splits for component in found])
     splits = found[0].splits
+    if tokenizer is None:
+        tokenizer = cache.tokenizer([component.splits for component in found])
     chosen = task.choose(
         objective, splits.kind, data, tokenizer, noise, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
     make = Rowmaker(data, tokenizer, chosen, cache)
-    return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
+    streams = [s for each in found if to_train for s in make.streams(each.splits, each.weight)]
+    return Data(data, found, tokenizer, chosen, make, streams, seed, process_index, process_count)
 
 
 class Data:
@@ -76,14 +84,15 @@ class Data:
         tokenizer: Tokenizer | None,
         chosen: task.Task,
         make: Rowmaker,
+        streams: Sequence[Stream],
         seed: int,
         process_index: int,
         process_count: int,
     ):
         self._config, self._task, self._seed = config, chosen, seed
         self._process_index, self._process_count = process_index, process_count
-        self._streams = [s for each in found for s in make.streams(each.splits, each.weight)]
-        self._order = _order(config, self._streams, seed)
+        self._streams = streams
+        self._order = _order(config, streams, seed) if streams else None
         self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
         for each in found:
             for name, examples in each.splits.evals.items():

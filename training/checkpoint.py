@@ -110,7 +110,8 @@ def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
         if config.best_metric in known
     }
     choose = max if config.best_mode == "max" else min
-    return choose(scores, key=scores.get) if scores else None
+    # Of equals the newest, which is the one that is kept.
+    return choose(sorted(scores, reverse=True), key=scores.get) if scores else None
 
 
 def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: bool) -> dict:

@@ -206,6 +206,17 @@ def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
     assert best_step(tmp_path, other) is None
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
+    options = dict(best_metric=METRIC, best_mode=mode)
+    worse = {METRIC: 0.1 if mode == "max" else 0.9}
+    scores = [{METRIC: 0.5}, worse, {METRIC: 0.5}, worse]
+    assert save(tmp_path, scores, keep=1, **options) == [3, 4]
+    assert save(tmp_path / "all", scores, keep=4, **options) == [1, 2, 3, 4]
+    for workdir in (tmp_path, tmp_path / "all"):
+        assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 3
+
+
 def test_looking_for_the_best_disturbs_no_run_that_goes_on(tmp_path):
     save(tmp_path, [{METRIC: 0.5}, {METRIC: 0.9}], keep=2, best_metric=METRIC)
     unfinished = tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp"
