@@ -5,12 +5,14 @@ everything that is wrong. Past this file no code sees a ConfigDict.
 """
 
 import dataclasses
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
@@ -25,6 +27,7 @@ from training.config import (
     OptimizerConfig,
     RunConfig,
     TaskConfig,
+    measure_problems,
     schedule_problems,
 )
 
@@ -93,6 +96,7 @@ def from_mapping(config: Mapping[str, Any]) -> Experiment:
 def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
     run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
     yield from schedule_problems(experiment.optimizer, run)
+    yield from measure_problems(experiment.eval, task)
     if model.family not in FAMILIES_FOR[task.objective]:
         fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
         yield (
@@ -160,6 +164,34 @@ def config_flag(default: str) -> flags.FlagHolder:
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
     except Exception as error:  # whatever a config file or an override may raise
         _refuse(_explain(sys.argv, error))
+
+
+def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
+    """Defines --config.a.b=v as changes to the config that `read` finds in --workdir=DIR.
+
+    That config says which flags there are, so the command line is searched for DIR beforehand.
+    Without one, as in --help, the defaults stand in.
+    """
+    from configs import default
+
+    try:
+        workdir = _value_of("workdir", sys.argv)
+        config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
+        return config_flags.DEFINE_config_dict("config", config, "Changes to the run's config.")
+    except ConfigError as error:
+        _refuse(str(error))
+    except Exception as error:  # whatever an override may raise
+        _refuse(_explain(sys.argv, error))
+
+
+def _value_of(flag: str, argv: list[str]) -> str:
+    """Of --flag=value or --flag value, as absl reads them; the last one counts."""
+    found = ""
+    for argument, following in itertools.pairwise([*argv, ""]):
+        name, is_given, value = argument.partition("=")
+        if name in (f"--{flag}", f"-{flag}"):
+            found = value if is_given else following
+    return found
 
 
 def launch(main: Callable[..., None], *, more_options: bool = False) -> None:

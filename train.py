@@ -18,14 +18,15 @@ from absl import flags
 from ml_collections import config_flags
 
 import experiment as door
+import held_out
 from input_pipeline import pipeline
-from input_pipeline.source import LazyList
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
 from training import workdir as records
 from training.checkpoint import Checkpoints, find_checkpoint, load_params
 from training.evaluation import Evaluator, HeldOut, measure_names
 from training.flops import head_flops, train_flops
+from training.measures import signatures
 from training.mesh import check_batch, make_mesh, put_batch
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
@@ -65,8 +66,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     if run.init_from:
         records.refuse_other_tokenizer(checkpoints_to_start_from.parent, data.tokenizer_digest)
     model_config = fit_to_data(experiment.model, data)
-    held_out = {name: hold_out(name, data, experiment, mesh) for name in data.eval_names}
-    check_best_metric(experiment.checkpoint.best_metric, task, held_out)
+    sets = held_out.hold_out(data.eval_names, data, experiment, mesh)
+    check_best_metric(experiment, sets)
 
     # Model
     model = make_model(model_config, task)
@@ -87,7 +88,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 f"{workdir} is already at step {start}, beyond steps={run.steps}; "
                 "raise steps or choose another --workdir"
             )
-        changes = record_run(workdir, experiment, data, resuming=start > 0)
+        changes = record_run(workdir, experiment, model_config, data, resuming=start > 0)
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
         ) as reporter:
@@ -110,17 +111,16 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
             reporter.log(parameter_table(abstract.params))
 
             # Evaluation
-            evaluator = Evaluator(model, model_config, task, data.tokenizer)
+            evaluator = Evaluator(
+                model, model_config, task, experiment.eval, data.tokenizer, data.labels
+            )
+            for measure, signature in signatures(experiment.eval.measures).items():
+                reporter.log(f"{measure}: {signature}")
 
             def evaluate(step: int, state) -> dict[str, float]:
-                scores = {}
-                for name, split in held_out.items():
-                    found = evaluator.measure(state.eval_params, split)
-                    scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
+                scores = held_out.measure(evaluator, state.eval_params, sets)
                 reporter.report(step, scores)
-                write_samples(
-                    workdir, step, state, evaluator, held_out, data, experiment.eval.samples
-                )
+                write_samples(workdir, step, state, evaluator, sets, data, experiment.eval.samples)
                 return scores
 
             # The loop
@@ -215,11 +215,12 @@ def fit_to_data(model, data: pipeline.Data):
     return model.resolve(**sizes)
 
 
-def check_best_metric(metric: str, task, held_out: Mapping[str, HeldOut]) -> None:
+def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:
+    metric = experiment.checkpoint.best_metric
     known = [
         f"eval/{name}/{measure}"
-        for name, split in held_out.items()
-        for measure in measure_names(task, split)
+        for name, split in sets.items()
+        for measure in measure_names(experiment.task, split, experiment.eval.measures)
     ]
     if metric and metric not in known:
         raise ConfigError(
@@ -228,12 +229,15 @@ def check_best_metric(metric: str, task, held_out: Mapping[str, HeldOut]) -> Non
         )
 
 
-def record_run(workdir: Path, experiment, data: pipeline.Data, *, resuming: bool) -> list[str]:
-    """Config, environment and tokenizer into the workdir; what changed since the run began."""
+def record_run(
+    workdir: Path, experiment, model_config, data: pipeline.Data, *, resuming: bool
+) -> list[str]:
+    """What trained.py and a person need to know into the workdir; what changed since it began."""
     as_dict = dataclasses.asdict(experiment)
-    digests = {"data_digest": data.digest, "tokenizer_digest": data.tokenizer_digest}
+    digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     record = {**as_dict.pop("run"), **as_dict, **digests}
     changes = records.record_config(workdir, record, resuming=resuming)
+    records.record_model(workdir, model_config, data.labels)
     records.record_environment(workdir, data.description)
     if data.tokenizer is not None:
         data.tokenizer.save(workdir)
@@ -251,24 +255,12 @@ def describe(data: Mapping[str, Any]) -> str:
     return line
 
 
-def hold_out(name: str, data: pipeline.Data, experiment, mesh) -> HeldOut:
-    size, most = experiment.eval.batch_size, experiment.eval.batches
-    is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
-    return HeldOut(
-        batches=LazyList(lambda batch: put_batch(batch, mesh), data.eval_batches(name, size, most)),
-        text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
-        has_one_answer="target" in data.eval_examples(name, 1)[0],
-    )
-
-
-def write_samples(workdir, step, state, evaluator, held_out, data, count: int) -> None:
+def write_samples(workdir, step, state, evaluator, sets, data, count: int) -> None:
     if not count or jax.process_count() > 1:
         return
     (workdir / "samples").mkdir(exist_ok=True)
-    for name, split in held_out.items():
-        text = evaluator.samples(
-            state.eval_params, split, data.eval_examples(name, count), data.labels
-        )
+    for name, split in sets.items():
+        text = evaluator.samples(state.eval_params, split, data.eval_examples(name, count))
         (workdir / "samples" / f"{step:08d}_{name}.txt").write_text(text)
 
 

@@ -28,6 +28,6 @@ def get_config(arg=None):
     config.data.update(dict(tokenizer="wordpiece", tokenizer_size=8192))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=100, batch_size=256))
+    config.eval.update(dict(every=100, batch_size=256, measures=("macro_f1",)))
     config.checkpoint.every = 100
     return config

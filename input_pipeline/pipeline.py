@@ -7,6 +7,7 @@ through the objective with the r-th random stream. A process builds only its own
 rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.rows import Rows
-from input_pipeline.source import Example, LazyList, content_digest
+from input_pipeline.source import Example, LazyList, content_digest, good_records
 from input_pipeline.sources import Component, components, name_of
 from input_pipeline.streams import Rowmaker, Stream
 from input_pipeline.table import ORIGIN
@@ -49,20 +50,28 @@ def load(
     process_index: int = 0,
     process_count: int = 1,
     cache: Cache | None = None,
+    tokenizer: Tokenizer | None = None,
+    to_train: bool = True,
 ) -> "Data":
-    """`cache` is for who wants to say how it is filled, or to see what is in it."""
+    """`cache` is for who wants to say how it is filled, or to see what is in it.
+
+    A model that is trained already comes with its `tokenizer`; the config's is then not looked at.
+    Without `to_train` the held-out sets alone are prepared, and there are no training batches.
+    """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
     cache = cache or Cache(data)
-    tokenizer = cache.tokenizer([component.splits for component in found])
     splits = found[0].splits
+    if tokenizer is None:
+        tokenizer = cache.tokenizer([component.splits for component in found])
     chosen = task.choose(
         objective, splits.kind, data, tokenizer, hiding, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
     make = Rowmaker(data, tokenizer, chosen, cache)
-    return Data(data, found, tokenizer, chosen, make, seed, process_index, process_count)
+    streams = [s for each in found if to_train for s in make.streams(each.splits, each.weight)]
+    return Data(data, found, tokenizer, chosen, make, streams, seed, process_index, process_count)
 
 
 class Data:
@@ -75,14 +84,15 @@ class Data:
         tokenizer: Tokenizer | None,
         chosen: task.Task,
         make: Rowmaker,
+        streams: Sequence[Stream],
         seed: int,
         process_index: int,
         process_count: int,
     ):
         self._config, self._task, self._seed = config, chosen, seed
         self._process_index, self._process_count = process_index, process_count
-        self._streams = [s for each in found for s in make.streams(each.splits, each.weight)]
-        self._order = _order(config, self._streams, seed)
+        self._streams = streams
+        self._order = _order(config, streams, seed) if streams else None
         self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
         for each in found:
             for name, examples in each.splits.evals.items():
@@ -171,15 +181,32 @@ class Data:
         return [examples[part[ORIGIN]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
-        """Bytes of text that the targets of these batches spell, over all processes.
+        """Bytes of the original text that the targets of these batches stand for, in all processes.
 
-        Total loss in nats / ln 2 / this number = bits per byte. Tokenizers that lose something,
-        as wordpiece loses white space, spell fewer bytes than the text has.
+        Total loss in nats / ln 2 / this number = bits per byte: of the text as it was, so that
+        tokenizers compare, whatever they lose of it.
         """
         count = self._eval_count(name, batch_size, max_batches)
-        rows = (self._eval_fields(name, index, count) for index in range(count))
-        spelt = (row["targets"][row["weights"] > 0] for row in rows)
-        return sum(int(self.tokenizer.token_bytes[ids].sum()) for ids in spelt)
+        rows, examples = self._evals[name]
+        if self._kind == "pairs":
+            parts = (rows.parts(index)[0] for index in range(count))
+            covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
+            return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
+        # Rows follow each other as the text does, so the sizes are dealt out in one go.
+        sizes = itertools.chain.from_iterable(map(self._document_sizes, good_records(examples)))
+        total = 0
+        for index in range(count):
+            length = len(rows.parts(index)[0]["text"])
+            counts = self._eval_fields(name, index, count)["weights"][:length] > 0
+            total += int(np.fromiter(itertools.islice(sizes, length), np.int64)[counts].sum())
+        return total
+
+    def _document_sizes(self, document: Example) -> np.ndarray:
+        """The bytes that each id of a document covers; eos covers what no other does."""
+        sizes = self.tokenizer.byte_sizes(document["text"])
+        if not document.get("ends", True):
+            return sizes
+        return np.append(sizes, len(document["text"].encode()) - sizes.sum())
 
     def _eval_count(self, name: str, batch_size: int, max_batches: int) -> int:
         rows = len(self._evals[name][0])

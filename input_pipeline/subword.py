@@ -7,7 +7,6 @@ saved, and the digest is taken over both.
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -19,7 +18,6 @@ from schema import ConfigError
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
 ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
-BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class SubwordTokenizer:
@@ -49,13 +47,11 @@ class SubwordTokenizer:
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)
 
-        # How many bytes of text an id stands for: turns loss per token into bits per byte.
-        self.token_bytes = np.zeros(self.vocab_size, np.int32)
         # What is no text stands between words.
         self._begins, self._ends = np.ones((2, self.vocab_size), bool)
         style = _style(self._tokenizer)
         for id in text_ids:
-            self.token_bytes[id], self._begins[id], self._ends[id] = _measure(pieces[id], style)
+            self._begins[id], self._ends[id] = _spaces(pieces[id], style)
 
     def encode(self, text: str) -> np.ndarray:
         """No special ids are added: that is for the objective to decide."""
@@ -65,6 +61,19 @@ class SubwordTokenizer:
         """The same ids, on all cores."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def byte_sizes(self, text: str) -> np.ndarray:
+        """How many bytes of the text each of its ids covers: together, if there is an id, all.
+
+        What the tokenizer loses, such as white space, belongs to the id behind it, and at the end
+        to the last. A character that is spelt by several ids belongs to the first.
+        """
+        stops = [stop for _, stop in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        sizes = 1 + np.sum([characters >= first for first in (0x80, 0x800, 0x10000)], axis=0)
+        covered = np.maximum.accumulate(np.cumsum([0, *sizes])[stops])
+        covered[-1:] = sizes.sum()
+        return np.diff(covered, prepend=0)
 
     def decode(self, ids: np.ndarray) -> str:
         """Special ids are dropped, and so are ids that a model has beyond the vocabulary."""
@@ -123,17 +132,16 @@ def _style(tokenizer: Tokenizer) -> Style:
     return "byte_level" if "ByteLevel" in stages else "metaspace"
 
 
-def _measure(piece: str, style: Style) -> tuple[int, bool, bool]:
-    """Bytes of text a piece stands for; whether it begins with a space; whether it ends in one."""
+def _spaces(piece: str, style: Style) -> tuple[bool, bool]:
+    """Whether a piece begins with a space, and whether it ends in one."""
     match style:
         case "wordpiece":
-            return len(piece.removeprefix("##").encode()), not piece.startswith("##"), False
+            return not piece.startswith("##"), False
         case "byte_level":  # a character for each byte; these are tab to carriage return, and space
-            size, spaces = len(piece), "ĉĊċČčĠ"
+            spaces = "ĉĊċČčĠ"
         case "metaspace":
-            size = 1 if BYTE_PIECE.fullmatch(piece) else len(piece.replace("▁", " ").encode())
             spaces = "▁ \t\n\v\f\r"
-    return size, piece[0] in spaces, piece[-1] in spaces
+    return piece[0] in spaces, piece[-1] in spaces
 
 
 def _unknown_id(layout: dict, pieces: Mapping[int, str]) -> int | None:

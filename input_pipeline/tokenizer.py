@@ -24,11 +24,9 @@ class ByteTokenizer:
         self.text_ids = np.arange(256, dtype=np.int32) + self.first_byte_id
         # Numbered from the end of the vocabulary, as in T5.
         self.sentinel_ids = np.arange(self.vocab_size - 1, self.text_ids[-1], -1, dtype=np.int32)
-        # How many bytes of text an id stands for: turns loss per token into bits per byte.
-        self.token_bytes = np.zeros(self.vocab_size, np.int32)
-        self.token_bytes[self.text_ids] = 1
+        self._is_text = np.isin(np.arange(self.vocab_size), self.text_ids)
         # What is no text stands between words, as whitespace does.
-        self._ends_word = self.token_bytes == 0
+        self._ends_word = ~self._is_text
         self._ends_word[self.encode(" \t\n\v\f\r")] = True
 
     def encode(self, text: str) -> np.ndarray:
@@ -37,6 +35,10 @@ class ByteTokenizer:
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]
+
+    def byte_sizes(self, text: str) -> np.ndarray:
+        """How many bytes of the text each of its ids covers."""
+        return np.ones(len(text.encode()), np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
         """Special ids are dropped; bytes that are no valid UTF-8 show as the character �."""
@@ -48,7 +50,7 @@ class ByteTokenizer:
         """True at the first id and after whitespace; special ids are words of their own."""
         ids = np.asarray(ids)
         after_end = np.concatenate([[True], self._ends_word[ids[:-1]]])[: len(ids)]
-        return after_end | (self.token_bytes[ids] == 0)
+        return after_end | ~self._is_text[ids]
 
     @property
     def digest(self) -> str:

@@ -150,6 +150,23 @@ AT_THE_DOOR = [
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 0},
         "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
     ),
+    # Measures
+    ({"eval.measures": ("blue",)}, "Did you mean 'bleu'?"),
+    ({"eval.measures": "bleu"}, "eval.measures='bleu' must be a tuple"),
+    (
+        {"eval.measures": ("bleu", "macro_f1")},
+        "macro_f1 does not go with task.objective=seq2seq; choose among: bleu, chrf, rouge",
+    ),
+    (
+        {
+            "model.family": "encoder",
+            "task.objective": "masked_lm",
+            "eval.measures": ("top5_accuracy",),
+        },
+        "top5_accuracy does not go with task.objective=masked_lm; set it to ()",
+    ),
+    ({"eval.beam_size": 0}, "eval.beam_size=0 must be at least 1"),
+    ({"eval.length_penalty": -0.1}, "eval.length_penalty=-0.1 must be at least 0"),
     # Public data sets
     ({"data.source": "tfds", "data.kind": "documents"}, "data.name is empty; set it for data.so"),
     (

@@ -1,7 +1,8 @@
-"""For the whole suite: no silent dtype promotion, and a cache of its own."""
+"""For the whole suite: no silent dtype promotion, a cache of its own, and quick compilation."""
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from input_pipeline import cache
 
@@ -12,3 +13,17 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 def cache_of_its_own(tmp_path_factory):
     """No test leaves anything in the cache of who runs it, or finds anything there."""
     cache.DEFAULT_DIRECTORY = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def compile_once(tmp_path_factory):
+    """Runs of one experiment share their programs, so only the first has to compile them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    compilation_cache.reset_cache()

@@ -18,8 +18,8 @@ ALLOWED = {
     },
     "model": {"schema", "jax", "flax", "numpy"},
     "training": {
-        "schema", "model", "jax", "flax", "numpy", "optax", "orbax", "tensorboardX", "tqdm",
-        "wandb",
+        "schema", "model", "jax", "flax", "numpy", "optax", "orbax", "sacrebleu", "tensorboardX",
+        "tqdm", "wandb",
     },
     "pretrained": {"schema", "model", "numpy", "safetensors"},
 }  # fmt: skip

@@ -1,6 +1,5 @@
 """Whole jobs, tiny: what they leave behind, and that an interruption changes nothing."""
 
-import copy
 import json
 import os
 import re
@@ -9,11 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 import train
 from configs import (
@@ -29,22 +25,12 @@ from configs import (
 )
 from schema import ConfigError
 from tests.input_pipeline.corpora import write_corpus
+from tests.runs import STEPS, TINY, saved, tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Dropout and the moving average are on, so that they too must survive an interruption. The
-# schedule is constant because the others depend on the number of steps, which is changed here.
-TINY = {
-    "model": dict(
-        width=16, heads=2, feed_forward=32, encoder_layers=1, decoder_layers=1,
-        dropout_residual=0.1,
-    ),
-    "data": dict(batch_size=4),
-    "optimizer": dict(schedule="constant", warmup_steps=0, ema_decay=0.9),
-    "checkpoint": dict(every=2, keep=9),
-    "eval": dict(every=2, batch_size=8, batches=1, samples=2),
-}  # fmt: skip
-STEPS = 4
+pytestmark = pytest.mark.usefixtures("compile_once")
+
 # By family: the experiment, what to shrink of its data, and what it is judged by.
 EXPERIMENTS = {
     "encoder": (langid, dict(length=24), {"loss", "accuracy"}),
@@ -56,41 +42,6 @@ EXPERIMENTS = {
     ),
     "ViT": (digits, {}, {"loss", "accuracy"}),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _compile_once(tmp_path_factory):
-    """Runs of one experiment share their programs, so only the first has to compile them."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
-    compilation_cache.reset_cache()
-
-
-def tiny(config, steps=STEPS, **sections):
-    config = copy.deepcopy(config.get_config().to_dict())
-    for changes in (TINY, sections):
-        for name, values in changes.items():
-            if isinstance(values, dict):
-                assert values.keys() <= config[name].keys()
-                config[name].update(values)
-            else:
-                config[name] = values
-    return {**config, "steps": steps, "log_every": 1}
-
-
-def saved(workdir, step):
-    """Every array of a checkpoint, by name."""
-    tree = {}
-    with ocp.StandardCheckpointer() as checkpointer:
-        for item in ("params", "rest"):
-            tree[item] = checkpointer.restore(workdir / "checkpoints" / str(step) / item)
-    return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree.leaves_with_path(tree)}
 
 
 def metrics(workdir):
@@ -124,6 +75,7 @@ def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
 
 def check_files(workdir, *, has_tokenizer):
     assert json.loads((workdir / "config.json").read_text())["steps"] == STEPS
+    assert json.loads((workdir / "model.json").read_text())["model"]["width"] == 16
     assert "packages" in json.loads((workdir / "environment.json").read_text())
     assert (workdir / "tokenizer.json").exists() == has_tokenizer
     assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"2", "4"}

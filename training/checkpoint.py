@@ -1,10 +1,11 @@
 """Checkpoints of a run: saved in the background, waited for, and found again."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
@@ -91,17 +92,57 @@ def _rest(state: TrainState) -> dict:
     return {"step": state.step, "opt_state": state.opt_state, "ema": state.ema}
 
 
+def saved_steps(workdir: str | Path) -> list[int]:
+    """The steps of the checkpoints that are complete, in order."""
+    directory = Path(workdir, DIRECTORY)
+    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+
+
+def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
+    """Of the checkpoints that are there, the best by `best_metric`; None if none was scored."""
+    # Unlike that of `Checkpoints`, this manager clears nothing away: the run may still go on.
+    options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
+    with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
+        metrics = {step: manager.metrics(step) or {} for step in manager.all_steps()}
+    scores = {
+        step: known[config.best_metric]
+        for step, known in metrics.items()
+        if config.best_metric in known
+    }
+    choose = max if config.best_mode == "max" else min
+    # Of equals the newest, which is the one that is kept.
+    return choose(sorted(scores, reverse=True), key=scores.get) if scores else None
+
+
+def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: bool) -> dict:
+    """The parameters saved at these steps, or their mean; with `ema`, the moving averages of them.
+
+    `like` is a tree of shapes that says where each is to be placed.
+    """
+    restore = _restore_ema if ema else _restore_params
+    directory = Path(workdir, DIRECTORY).resolve()
+    total = None
+    with ocp.Checkpointer(_items()) as checkpointer:
+        for step in steps:  # one after another, so that two at most are in memory
+            found = restore(checkpointer, directory / str(step), like)
+            if len(steps) == 1:
+                return found
+            found = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found)
+            total = found if total is None else jax.tree.map(jnp.add, total, found)
+    return jax.tree.map(lambda leaf, to: (leaf / len(steps)).astype(to.dtype), total, like)
+
+
 def find_checkpoint(run: str) -> tuple[Path, int]:
     """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
     directory = Path(workdir, DIRECTORY).resolve()
     if not directory.is_dir():
         raise ConfigError(f"init_from={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")
-    steps = ocp.utils.checkpoint_steps(directory)
+    steps = saved_steps(workdir)
     if not steps or (step and int(step) not in steps):
-        listed = ", ".join(map(str, sorted(steps))) or "none"
+        listed = ", ".join(map(str, steps)) or "none"
         raise ConfigError(f"init_from={run}: no such checkpoint; steps saved there: {listed}")
-    return directory, int(step) if step else max(steps)
+    return directory, int(step) if step else steps[-1]
 
 
 def load_params(run: str, like: dict) -> tuple[dict, list[str]]:
@@ -112,21 +153,12 @@ def load_params(run: str, like: dict) -> tuple[dict, list[str]]:
     """
     directory, step = find_checkpoint(run)
     ours = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
-    # Of the items only the first is wanted; one without a handler would be complained about.
-    handler = ocp.CompositeCheckpointHandler(
-        params=ocp.StandardCheckpointHandler(),
-        rest=ocp.StandardCheckpointHandler(),
-        metrics=ocp.JsonCheckpointHandler(),
-    )
-    with ocp.Checkpointer(handler) as checkpointer:
+    with ocp.Checkpointer(_items()) as checkpointer:
         saved = checkpointer.metadata(directory / str(step)).item_metadata["params"]
         wanted = jax.tree.map_with_path(
             lambda path, shape: _as_saved(shape, ours.get(_name(path))), dict(saved)
         )
-        loaded = checkpointer.restore(
-            directory / str(step),
-            args=ocp.args.Composite(params=ocp.args.StandardRestore(wanted)),
-        )["params"]
+        loaded = _restore_params(checkpointer, directory / str(step), wanted)
     theirs = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(loaded)}
     new = []
 
@@ -141,6 +173,28 @@ def load_params(run: str, like: dict) -> tuple[dict, list[str]]:
     if len(new) == len(ours):
         raise ConfigError(f"init_from={run}: none of its parameters fits this model")
     return merged, new
+
+
+def _items() -> ocp.CompositeCheckpointHandler:
+    """What a checkpoint is made of: an item without a handler would be complained about."""
+    return ocp.CompositeCheckpointHandler(
+        params=ocp.StandardCheckpointHandler(),
+        rest=ocp.PyTreeCheckpointHandler(),
+        metrics=ocp.JsonCheckpointHandler(),
+    )
+
+
+def _restore_params(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> dict:
+    args = ocp.args.Composite(params=ocp.args.StandardRestore(wanted))
+    return checkpointer.restore(path, args=args)["params"]
+
+
+def _restore_ema(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> dict:
+    item = {"ema": wanted}
+    places = ocp.checkpoint_utils.construct_restore_args(item)
+    # Partial: the optimizer's state, twice as large, stays on the disk.
+    args = ocp.args.PyTreeRestore(item, restore_args=places, partial_restore=True)
+    return checkpointer.restore(path, args=ocp.args.Composite(rest=args))["rest"]["ema"]
 
 
 def _as_saved(saved, ours) -> jax.ShapeDtypeStruct:

@@ -132,12 +132,41 @@ class CheckpointConfig:
             )
 
 
+Measure = Literal[
+    "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy"
+]
+OF_TEXT = ("bleu", "chrf", "rouge")
+OF_NUMBERS = ("pearson", "spearman")  # need classes that are numbers
+OF_CLASSES = ("macro_f1", "matthews", *OF_NUMBERS, "top5_accuracy")
+MEASURES_FOR = {
+    "seq2seq": OF_TEXT,
+    "prefix_lm": OF_TEXT,
+    "classify_text": OF_CLASSES,
+    "classify_images": OF_CLASSES,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
     every: Count
     batch_size: PositiveInt
     batches: Count
+    measures: tuple[Measure, ...]
+    beam_size: PositiveInt
+    length_penalty: NonNegativeFloat
     samples: Count
+
+
+def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
+    """Measures of answers that the objective does not give."""
+    fitting = MEASURES_FOR.get(task.objective, ())
+    for measure in evaluation.measures:
+        if measure not in fitting:
+            instead = f"choose among: {', '.join(fitting)}" if fitting else "set it to ()"
+            yield (
+                f"eval.measures: {measure} does not go with task.objective={task.objective}; "
+                f"{instead}"
+            )
 
 
 def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:

@@ -12,13 +12,17 @@ import numpy as np
 from jax import Array
 
 from model.config import TransformerConfig
-from training.config import TaskConfig
+from schema import ConfigError
+from training.config import OF_CLASSES, OF_NUMBERS, OF_TEXT, EvalConfig, TaskConfig
 from training.generation import make_answer, make_continuation
+from training.measures import class_scores, text_scores
+from training.mesh import fetch
 from training.step import make_eval_step
 
 SAMPLE_TEMPERATURE = 0.8  # for continuations of running text, where the likeliest is dull
 
 HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
+NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +32,12 @@ class HeldOut:
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
     has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
+    # For each row of each batch the text of its answer as the data has it, or None where a row
+    # fills up the batch; empty where no measure asks for text.
+    references: Sequence[str | None] = ()
 
 
-def measure_names(task: TaskConfig, held_out: HeldOut) -> list[str]:
+def measure_names(task: TaskConfig, held_out: HeldOut, measures: Sequence[str]) -> list[str]:
     """What `Evaluator.measure` will return for this set."""
     names = ["loss", "accuracy"]
     if task.next_sentence:
@@ -41,26 +48,68 @@ def measure_names(task: TaskConfig, held_out: HeldOut) -> list[str]:
         names += ["perplexity"]
     if held_out.text_bytes:
         names += ["bits_per_byte"]
-    return names
+    return names + [name for measure in measures for name in NAMES_OF.get(measure, (measure,))]
+
+
+def refuse_measures(
+    measures: Sequence[str], labels: Sequence[str], held_out: Mapping[str, HeldOut]
+) -> None:
+    """Those that go with the objective, but not with the data."""
+    for measure in measures:
+        if measure in OF_TEXT:
+            for name, split in held_out.items():
+                if not split.has_one_answer:
+                    raise ConfigError(
+                        f"eval.measures: {measure} compares answers with references, which {name} "
+                        "has none of; set it to ()"
+                    )
+        if measure in OF_NUMBERS:
+            words = [label for label in labels if not _is_number(label)]
+            if words:
+                raise ConfigError(
+                    f"eval.measures: {measure} needs classes that are numbers, but one of the "
+                    f"data's is {words[0]!r}; take it out"
+                )
+        if measure == "top5_accuracy" and len(labels) <= 5:
+            raise ConfigError(
+                f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
+            )
 
 
 class Evaluator:
     """Measures parameters on held-out sets; everything it runs is compiled once."""
 
     def __init__(
-        self, model: nn.Module, config: TransformerConfig, task: TaskConfig, tokenizer: Any
+        self,
+        model: nn.Module,
+        config: TransformerConfig,
+        task: TaskConfig,
+        settings: EvalConfig,
+        tokenizer: Any,
+        labels: Sequence[str],
     ):
-        self._task, self._tokenizer = task, tokenizer
+        self._task, self._settings = task, settings
+        self._tokenizer, self._labels = tokenizer, labels
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, bool], Callable] = {}
 
     def measure(self, params, held_out: HeldOut) -> dict[str, float]:
-        totals = None
+        measures = self._settings.measures
+        has_classes = any(measure in OF_CLASSES for measure in measures)
+        totals, hypotheses, judged = None, [], []
         for batch in held_out.batches:
-            sums, _ = self._eval_step(params, batch)
+            sums, answers = self._eval_step(params, batch)
+            if has_classes:
+                judged.append(fetch((batch["labels"], answers, batch["weights"])))
             if held_out.has_one_answer:
-                sums = {**sums, "exact_match": self._exact(params, batch)}
+                # Generated once, and judged by whatever is asked for.
+                tokens_bn, expected_bn, weights_bn = self._generate(
+                    params, batch, has_one_answer=True
+                )
+                sums = {**sums, "exact_match": _exact_rows(tokens_bn, expected_bn, weights_bn)}
+                if held_out.references:
+                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
             totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
@@ -69,12 +118,23 @@ class Evaluator:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
         if held_out.text_bytes:
             scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes
+        if hypotheses:
+            pairs = zip(hypotheses, held_out.references, strict=True)
+            real = [pair for pair in pairs if pair[1] is not None]
+            scores |= text_scores(measures, *zip(*real, strict=True))
+        if judged:
+            labels_n, probabilities_nc, weights_n = map(np.concatenate, zip(*judged, strict=True))
+            real_n = weights_n > 0
+            scores |= class_scores(
+                measures, labels_n[real_n], probabilities_nc[real_n], self._class_values()
+            )
         return scores
 
-    def _exact(self, params, batch: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Rows whose generated tokens are the target's, up to its end; and rows in all."""
-        tokens_bn, expected_bn, counts_bn = self._generate(params, batch, has_one_answer=True)
-        return _exact_rows(tokens_bn, expected_bn, counts_bn)
+    def _class_values(self) -> np.ndarray | None:
+        """The numbers that the classes stand for, where that is asked for."""
+        if any(measure in OF_NUMBERS for measure in self._settings.measures):
+            return np.array([float(label) for label in self._labels])
+        return None
 
     def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
         """Generated tokens, with the targets and their weights at the same places."""
@@ -102,16 +162,15 @@ class Evaluator:
             self._generators[key] = make(self._model, self._config, **ids, **options)
         return self._generators[key]
 
-    def samples(
-        self, params, held_out: HeldOut, examples: Sequence[Mapping], labels: Sequence[str]
-    ) -> str:
+    def samples(self, params, held_out: HeldOut, examples: Sequence[Mapping]) -> str:
         """A few rows of the first batch as a person would want to see them."""
-        batch, count = held_out.batches[0], len(examples)
+        batch, count, labels = held_out.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
         match self._task.objective:
             case "classify_text" | "classify_images":
-                _, guesses_b = self._eval_step(params, batch)
-                rows = zip(examples, jax.device_get(guesses_b), strict=False)
+                _, probabilities_bc = self._eval_step(params, batch)
+                guesses_b = jax.device_get(probabilities_bc).argmax(axis=1)
+                rows = zip(examples, guesses_b, strict=False)
                 blocks = [
                     f"{_shown(row)} -> {labels[guess]} ({labels[row['label']]})"
                     for row, guess in rows
@@ -151,6 +210,13 @@ class Evaluator:
         return [self._tokenizer.decode(row[:length]) for row, length, _ in pairs]
 
 
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
 def _shown(example: Mapping) -> str:
     return " | ".join(example[key] for key in ("text", "text_pair") if key in example) or "image"
 
@@ -177,6 +243,7 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 
 @jax.jit
 def _exact_rows(tokens_bn: Array, expected_bn: Array, weights_bn: Array) -> tuple[Array, Array]:
+    """Rows whose generated tokens are the target's, up to its end; and rows in all."""
     # The end-of-sequence token is among the targets, so nothing can follow a right answer.
     right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1)
     real_b = (weights_bn > 0).any(axis=1)

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import optax
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from model.sharding import MESH_AXES, mesh_axes, partition_spec
@@ -53,6 +54,20 @@ def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Arra
         name: jax.make_array_from_process_local_data(sharding, array)
         for name, array in batch.items()
     }
+
+
+def fetch(arrays):
+    """A tree of arrays that may be spread over processes, whole on every one of them."""
+    return process_allgather(arrays, tiled=True)
+
+
+def rows_of_batch(batch_size: int, mesh: Mesh) -> np.ndarray:
+    """Which row of a batch each row of its global arrays is.
+
+    Processes put their shares where their devices are, which need not be in the processes' order.
+    """
+    shares = np.arange(batch_size, dtype=np.int32).reshape(jax.process_count(), -1)
+    return fetch(put_batch({"row": shares[jax.process_index()]}, mesh)["row"])
 
 
 def parameter_shardings(boxed_params, mesh: Mesh):

@@ -8,6 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import tensorboardX
@@ -94,14 +95,19 @@ class JsonLines:
         self._file = path.open("a", buffering=1)  # line by line, so that a crash loses none
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        # JSON has no NaN and no infinity: they become strings, which float() reads back.
-        values = {
-            name: value if math.isfinite(value) else str(value) for name, value in metrics.items()
-        }
-        self._file.write(json.dumps({"step": step, **values}, allow_nan=False) + "\n")
+        self._file.write(json_line({"step": step, **metrics}))
 
     def close(self) -> None:
         self._file.close()
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """JSON has no NaN and no infinity: they become strings, which float() reads back."""
+    values = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(values, allow_nan=False) + "\n"
 
 
 def _drop_lines_after(step: int, path: Path) -> None:

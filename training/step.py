@@ -43,33 +43,47 @@ def abstract_state(
 
     The state is born sharded: no device ever holds more of it than its part.
     """
-    # Zeros of NumPy and a key that is only a shape: nothing here compiles or runs.
-    example = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
-    arguments, named = model_arguments(task, example)
-
-    def init_params(key):
-        return model.init({"params": key}, *arguments, **named)["params"]
+    init_params = _initializer(model, task, batch)
 
     def init(key):
         params = nn.meta.unbox(init_params(key))
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
 
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    shapes = jax.eval_shape(init, key)
-    params_at = parameter_shardings(jax.eval_shape(init_params, key), mesh)
+    shapes = jax.eval_shape(init, _key_shape())
+    params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
     shardings = TrainState(
         step=NamedSharding(mesh, PartitionSpec()),
         params=params_at,
         opt_state=optimizer_shardings(optimizer, shapes.opt_state, shapes.params, params_at, mesh),
         ema=params_at if config.ema_decay else None,
     )
-    abstract = jax.tree.map(
+    return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
+
+
+def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Mesh) -> dict:
+    """Shapes and shardings of the parameters alone."""
+    boxed = jax.eval_shape(_initializer(model, task, batch), _key_shape())
+    return _placed(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
+
+
+def _initializer(model: nn.Module, task: TaskConfig, batch: Mapping) -> Callable[[Array], dict]:
+    # Zeros of NumPy: nothing here compiles or runs.
+    example = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
+    arguments, named = model_arguments(task, example)
+    return lambda key: model.init({"params": key}, *arguments, **named)["params"]
+
+
+def _key_shape() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def _placed(shapes, shardings):
+    return jax.tree.map(
         lambda shape, at: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=at),
         shapes,
         shardings,
     )
-    return abstract, jax.jit(init, out_shardings=shardings)
 
 
 def make_train_step(
@@ -145,11 +159,18 @@ def make_train_step(
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
-    """Metrics of a batch as sums and counts, and the model's best guess for every answer."""
+    """Metrics of a batch as sums and counts, and what the model answers.
+
+    That is each class's probability where there are classes, else the likeliest token.
+    """
+    has_classes = task.objective in ("classify_text", "classify_images")
 
     def step(params, batch):
         outputs = forward(model, task, params, batch)
         _, metrics = term_sums(task, outputs, batch)
-        return metrics, jnp.argmax(outputs["logits"], axis=-1)
+        logits = outputs["logits"]
+        if has_classes:
+            return metrics, jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+        return metrics, jnp.argmax(logits, axis=-1)
 
     return jax.jit(step, compiler_options=compiler_options())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import flax.linen as nn
+import numpy as np
 from jax import Array
 
 from model.config import TransformerConfig
@@ -38,6 +39,15 @@ def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple
         case "classify_images":
             return (batch["images"],), {}
     raise ValueError(f"unknown objective {task.objective!r}")
+
+
+def smallest_batch(model: TransformerConfig) -> dict[str, np.ndarray]:
+    """One row that a model of this config can read: enough to know the shapes of its parameters."""
+    if model.input == "patches":
+        shape = (1, model.image_size, model.image_size, model.image_channels)
+        return {"images": np.zeros(shape, np.float32)}
+    token = np.zeros((1, 1), np.int32)
+    return {"inputs": token, "encoder_inputs": token}
 
 
 def forward(

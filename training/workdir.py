@@ -1,17 +1,22 @@
 """The records in a run's directory, and whether a run may continue there."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from model.config import TransformerConfig
 from schema import ConfigError
 
+CONFIG, MODEL = "config.json", "model.json"
+# What the record of a config holds beside the config.
+DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
 FIXED = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "seed",
@@ -45,12 +50,12 @@ def prepare(workdir: str | Path) -> Path:
 
 def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -> list[str]:
     """Writes config.json; returns what changed since the run began, or refuses the change."""
-    path = workdir / "config.json"
+    path = workdir / CONFIG
     # Through JSON and back, so that tuples compare equal to the lists they are stored as.
     new = json.loads(json.dumps(record))
     changes = []
     if resuming and path.exists():
-        changes = list(_differences(json.loads(path.read_text()), new))
+        changes = list(differences(json.loads(path.read_text()), new))
         refused = [
             f"{name}: {was} -> {now}"
             for name, was, now in changes
@@ -65,9 +70,30 @@ def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -
     return [f"{name}: {was} -> {now}" for name, was, now in changes]
 
 
+def read_config(workdir: Path) -> dict[str, Any]:
+    """The config of the run that a directory holds."""
+    record = _read_json(
+        workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
+    )
+    return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+
+
+def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:
+    """What cannot be known without the data: the model's sizes, and the names of the classes."""
+    _write_json(workdir / MODEL, {"model": dataclasses.asdict(model), "labels": list(labels)})
+
+
+def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What `record_model` wrote."""
+    record = _read_json(
+        workdir / MODEL, f"run train.py with --workdir={workdir} once more, which writes it"
+    )
+    return record["model"], tuple(record["labels"])
+
+
 def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
     """Parameters of a run mean nothing to ids that another tokenizer gives."""
-    path = workdir / "config.json"
+    path = workdir / CONFIG
     if not path.exists():
         return
     theirs = json.loads(path.read_text())
@@ -81,7 +107,9 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
 
 def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
     """What a person needs to know to run this again."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
+    packages = (
+        "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sacrebleu",
+    )  # fmt: skip
     _write_json(
         workdir / "environment.json",
         {
@@ -94,20 +122,36 @@ def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
     )
 
 
+def _read_json(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no valid JSON"
+        raise ConfigError(f"{path} cannot be read ({reason}); {remedy}") from error
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has lists for what is a tuple in a config."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+
+
 def _write_json(path: Path, value: Any) -> None:
     temporary = path.with_suffix(".json.new")
     temporary.write_text(json.dumps(value, indent=2) + "\n")
     temporary.replace(path)
 
 
-def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(name, old value, new value) of each key that differs, by its dotted name."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield path, old, new
         return
     for key in sorted(old.keys() | new.keys()):
         name = f"{path}.{key}" if path else key
-        yield from _differences(old.get(key), new.get(key), name)
+        yield from differences(old.get(key), new.get(key), name)
 
 
 def _is_fixed(name: str) -> bool:

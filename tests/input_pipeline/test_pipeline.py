@@ -208,10 +208,34 @@ def test_eval_bytes_are_the_bytes_of_the_text():
     assert data.eval_bytes("held_out", 1, max_batches=1) == 23
 
 
+@pytest.mark.parametrize("tokenizer", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_eval_bytes_are_those_of_the_text_whatever_the_tokenizer(tokenizer, packing, monkeypatch):
+    documents = [{"text": f"  hélas\t月 Größe, {i}\n" * 5} for i in range(4)] + [{"text": " \n "}]
+    documents[2]["ends"] = False
+    splits = Splits("documents", documents, {"held_out": documents}, (), {}, tokenizer, "memory")
+    monkeypatch.setitem(sources.EMBEDDED, "pydoc", lambda: splits)
+    keys = dict(tokenizer=tokenizer, tokenizer_size=400, length=8, packing=packing)
+    data = load("pydoc", "causal_lm", **keys)
+    assert data.eval_bytes("held_out", 4) == sum(len(d["text"].encode()) for d in documents)
+    batches = len(data.eval_batches("held_out", 4))
+    counts = [data.eval_bytes("held_out", 4, n) for n in range(1, batches + 1)]
+    assert counts == sorted(counts) and 0 < counts[0] < counts[-1] == data.eval_bytes("held_out", 4)
+
+
 def test_prefixes_are_not_counted_as_bytes_to_predict():
     data = load("pydoc", "prefix_lm")
-    weights = sum(batch["weights"].sum() for batch in data.eval_batches("held_out", 4))
-    assert weights - 2 <= data.eval_bytes("held_out", 4) <= weights
+    batches = data.eval_batches("held_out", 4)
+    eos = data.tokenizer.eos_id
+    said = sum((batch["weights"] * (batch["targets"] != eos)).sum() for batch in batches)
+    assert data.eval_bytes("held_out", 4) == said
+
+
+def test_of_pairs_the_bytes_are_those_of_the_answers():
+    data = load("dates", "prefix_lm")
+    assert data.eval_bytes("held_out", 4) == 7 * 3
+    # Of six columns sep and eos take two; source and target share the rest.
+    assert load("dates", "prefix_lm", length=6).eval_bytes("held_out", 4) == 7 * 2
 
 
 def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):

@@ -63,9 +63,9 @@ def test_special_ids_are_dropped_and_broken_text_is_shown(tokenizer):
     assert tokenizer.decode(ids) == "n�"
 
 
-def test_token_bytes_count_the_text(tokenizer):
-    ids = np.array([tokenizer.bos_id, *tokenizer.encode("né"), tokenizer.sentinel_ids[3]])
-    assert tokenizer.token_bytes[ids].tolist() == [0, 1, 1, 1, 0]
+def test_an_id_covers_a_byte(tokenizer):
+    assert tokenizer.byte_sizes("né").tolist() == [1, 1, 1]
+    assert tokenizer.byte_sizes("").tolist() == []
 
 
 def test_words_start_after_whitespace(tokenizer):

@@ -10,7 +10,14 @@ import pytest
 
 from configs.default import get_config
 from schema import ConfigError
-from training.checkpoint import Checkpoints, find_checkpoint, load_params
+from training.checkpoint import (
+    Checkpoints,
+    best_step,
+    find_checkpoint,
+    load_params,
+    read_params,
+    saved_steps,
+)
 from training.config import CheckpointConfig
 from training.step import TrainState
 
@@ -163,3 +170,62 @@ def test_what_is_not_there_is_refused(tmp_path):
         load_params(f"{tmp_path}:1", make_params(0))
     with pytest.raises(ConfigError, match="none of its parameters fits this model"):
         load_params(str(tmp_path), {"other": {"kernel": jnp.ones((3, 3))}})
+
+
+@pytest.mark.parametrize("ema", [True, False])
+def test_parameters_or_their_moving_average_are_read_alone(tmp_path, ema, caplog):
+    save(tmp_path, [{}, {METRIC: 0.5}], best_metric=METRIC)
+    caplog.clear()
+    found = read_params(tmp_path, [2], abstract(make_params(seed=99)), ema=ema)
+    assert_same(found, make_params(seed=2 + 3 if ema else 2))
+    assert caplog.records == [], "orbax has nothing to warn about"
+
+
+@pytest.mark.parametrize("ema", [True, False])
+def test_the_mean_of_checkpoints_is_taken_in_float32(tmp_path, ema):
+    save(tmp_path, [{}] * 3, keep=3)
+    found = read_params(tmp_path, [1, 2, 3], abstract(make_params(seed=99)), ema=ema)
+    each = [make_params(seed + 3 if ema else seed) for seed in (1, 2, 3)]
+
+    def mean(*leaves):
+        total = leaves[0].astype(jnp.float32)
+        for leaf in leaves[1:]:
+            total += leaf.astype(jnp.float32)
+        return (total / 3).astype(leaves[0].dtype)
+
+    assert_same(found, jax.tree.map(mean, *each))
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
+def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
+    options = dict(best_metric=METRIC, best_mode=mode)
+    scores = [{METRIC: 0.5}, {METRIC: 0.9}, {METRIC: 0.1}, {}]
+    assert save(tmp_path, scores, keep=4, **options) == [1, 2, 3, 4]
+    assert best_step(tmp_path, dataclasses.replace(CONFIG, **options)) == best
+    other = dataclasses.replace(CONFIG, best_metric="eval/dates/loss")
+    assert best_step(tmp_path, other) is None
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
+    options = dict(best_metric=METRIC, best_mode=mode)
+    worse = {METRIC: 0.1 if mode == "max" else 0.9}
+    scores = [{METRIC: 0.5}, worse, {METRIC: 0.5}, worse]
+    assert save(tmp_path, scores, keep=1, **options) == [3, 4]
+    assert save(tmp_path / "all", scores, keep=4, **options) == [1, 2, 3, 4]
+    for workdir in (tmp_path, tmp_path / "all"):
+        assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 3
+
+
+def test_looking_for_the_best_disturbs_no_run_that_goes_on(tmp_path):
+    save(tmp_path, [{METRIC: 0.5}, {METRIC: 0.9}], keep=2, best_metric=METRIC)
+    unfinished = tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    config = dataclasses.replace(CONFIG, keep=1, best_metric=METRIC)
+    assert best_step(tmp_path, config) == 2
+    assert saved_steps(tmp_path) == [1, 2]
+    assert unfinished.exists()
+
+
+def test_a_directory_without_checkpoints_has_no_steps(tmp_path):
+    assert saved_steps(tmp_path) == []

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from configs.default import get_config
+from schema import ConfigError
 from tests.tiny import tiny_config
-from training.config import TaskConfig
-from training.evaluation import Evaluator, HeldOut, measure_names
+from training import measures
+from training.config import EvalConfig, TaskConfig
+from training.evaluation import Evaluator, HeldOut, measure_names, refuse_measures
 
 TASK = TaskConfig(**get_config().task.to_dict())
+EVAL = EvalConfig(**get_config().eval.to_dict())
 PAD, BOS, EOS, SEP = 0, 1, 2, 3
 V = 9
 
@@ -57,12 +60,20 @@ def batch(**rows):
     }
 
 
-def measure(objective, params, *batches, model=None, text_bytes=0, has_one_answer=False, **task):
+def make_evaluator(objective, model=None, measures=(), labels=(), **task):
     task = dataclasses.replace(TASK, objective=objective, **task)
-    evaluator = Evaluator(model or Bigrams(), tiny_config(), task, Tokenizer())
-    held_out = HeldOut(batches, text_bytes, has_one_answer)
+    settings = dataclasses.replace(EVAL, measures=measures)
+    return Evaluator(model or Bigrams(), tiny_config(), task, settings, Tokenizer(), labels), task
+
+
+def measure(
+    objective, params, *batches, text_bytes=0, has_one_answer=False, references=(), **options
+):
+    evaluator, task = make_evaluator(objective, **options)
+    held_out = HeldOut(batches, text_bytes, has_one_answer, references)
     scores = evaluator.measure(jnp.asarray(params), held_out)
-    assert sorted(scores) == sorted(measure_names(task, held_out))  # promised before any compile
+    promised = measure_names(task, held_out, options.get("measures", ()))
+    assert sorted(scores) == sorted(promised)  # before any compile
     return scores
 
 
@@ -174,6 +185,114 @@ def test_classes_by_hand():
     }
 
 
+# The model says "56" to everything: right, then wrong, and one row that fills up the batch.
+TWO_ANSWERS = dict(
+    segment_ids=[[1, 1, 1]] * 3,
+    encoder_inputs=[[4, EOS]] * 3,
+    encoder_segment_ids=[[1, 1]] * 3,
+    inputs=[[BOS, 5, 6], [BOS, 7, 7], [BOS, 5, 6]],
+    targets=[[5, 6, EOS], [7, 7, EOS], [5, 6, EOS]],
+    weights=[[1, 1, 1], [1, 1, 1], [0, 0, 0]],
+)
+
+
+def test_texts_are_compared_with_the_references_and_not_with_the_targets():
+    """The targets may be cut off, or have lost something in the tokenizer."""
+    scores = measure(
+        "seq2seq",
+        CHAIN,
+        batch(**TWO_ANSWERS),
+        batch(**TWO_ANSWERS),
+        has_one_answer=True,
+        measures=("bleu", "chrf", "rouge"),
+        references=["56", "77", None, "a 56", "56", None],
+    )
+    # Words in common: 1 of 1 and 1; 0; 1 of 1 and 2; 1 of 1 and 1.
+    assert scores["rouge1"] == scores["rougeL"] == pytest.approx((1 + 0 + 2 / 3 + 1) / 4)
+    assert scores["exact_match"] == pytest.approx(1 / 2)
+    assert scores["rouge2"] == 0
+    expected, _ = measures.chrf(["56"] * 4, ["56", "77", "a 56", "56"])
+    assert scores["chrf"] == expected > 0
+
+
+def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
+    calls = []
+    generate = Evaluator._generate
+
+    def counted(*args, **options):
+        calls.append(1)
+        return generate(*args, **options)
+
+    monkeypatch.setattr(Evaluator, "_generate", counted)
+    measure(
+        "seq2seq",
+        CHAIN,
+        batch(**TWO_ANSWERS),
+        has_one_answer=True,
+        measures=("bleu", "chrf", "rouge"),
+        references=["56", "77", None],
+    )
+    assert len(calls) == 1
+
+
+# Says class 0, 1 or 2 after a token of that number, with probability 1/2; the others have 1/4.
+CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
+
+
+def test_measures_of_classes_by_hand():
+    scores = measure(
+        "classify_text",
+        CLASSES,
+        batch(inputs=[[0], [0], [1]], labels=[0, 0, 1], weights=[1, 1, 1]),
+        batch(inputs=[[1], [2], [0]], labels=[0, 2, 2], weights=[1, 1, 0]),
+        model=FirstTokenClassifier(),
+        measures=("macro_f1", "matthews", "pearson", "spearman"),
+        labels=("0", "1", "5"),
+    )
+    # Guesses 0 0 1 1 2 for 0 0 1 0 2. F1: 2 right of 2 and 3; 1 of 2 and 1; 1 of 1 and 1.
+    assert scores["accuracy"] == pytest.approx(4 / 5)
+    assert scores["macro_f1"] == pytest.approx((4 / 5 + 2 / 3 + 1) / 3)
+    # 4 right of 5; guessed 2 2 1 times, occurring 3 1 1 times.
+    expected = (4 * 5 - 9) / math.sqrt((25 - 9) * (25 - 11))
+    assert scores["matthews"] == pytest.approx(expected)
+    # The classes stand for 0, 1 and 5; what is said is the mean of them by probability.
+    said = np.array([6, 6, 7, 7, 11]) / 4
+    assert scores["pearson"] == pytest.approx(np.corrcoef(said, [0, 0, 1, 0, 5])[0, 1])
+    ranks = np.corrcoef([1.5, 1.5, 3.5, 3.5, 5], [2, 2, 4, 2, 5])[0, 1]
+    assert scores["spearman"] == pytest.approx(ranks)
+
+
+def test_the_best_five_of_many_classes():
+    logits = jnp.asarray([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]] * 7)
+    scores = measure(
+        "classify_images",
+        logits,
+        dict(batch(labels=[0, 4, 5, 6], weights=[1, 1, 1, 0]), images=jnp.zeros((4, 1), jnp.int32)),
+        model=FirstTokenClassifier(),
+        measures=("top5_accuracy",),
+        labels=tuple("abcdefg"),
+    )
+    assert scores["accuracy"] == pytest.approx(1 / 3)
+    assert scores["top5_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("measure", "labels", "has_one_answer", "reason"),
+    [
+        ("bleu", (), False, "bleu compares answers with references, which some has none of"),
+        ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
+        ("spearman", ("1", "nan"), False, "but one of the data's is 'nan'"),
+        ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
+    ],
+)
+def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_one_answer, reason):
+    sets = {"some": HeldOut([], 0, has_one_answer)}
+    with pytest.raises(ConfigError, match=reason):
+        refuse_measures((measure,), labels, sets)
+    allowed = {"some": HeldOut([], 0, has_one_answer=True)}
+    refuse_measures((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
+
+
 def test_rows_that_fill_up_a_batch_have_no_next_sentence():
     scores = measure(
         "masked_lm",
@@ -193,8 +312,7 @@ def test_rows_that_fill_up_a_batch_have_no_next_sentence():
 
 
 def test_samples_show_question_answer_and_truth():
-    task = dataclasses.replace(TASK, objective="seq2seq")
-    evaluator = Evaluator(Bigrams(), tiny_config(), task, Tokenizer())
+    evaluator, _ = make_evaluator("seq2seq")
     rows = batch(
         **SOURCE,
         segment_ids=[[1, 1, 1]] * 5,
@@ -203,15 +321,16 @@ def test_samples_show_question_answer_and_truth():
         weights=[[1, 1, 1]] * 5,
     )
     held_out = HeldOut([rows], 0, has_one_answer=True)
-    text = evaluator.samples(jnp.asarray(CHAIN), held_out, [{"source": "four"}] * 2, ())
+    text = evaluator.samples(jnp.asarray(CHAIN), held_out, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
 
 
 def test_samples_of_a_classifier_name_the_classes():
-    task = dataclasses.replace(TASK, objective="classify_text")
-    evaluator = Evaluator(FirstTokenClassifier(), tiny_config(), task, Tokenizer())
+    evaluator, _ = make_evaluator(
+        "classify_text", model=FirstTokenClassifier(), labels=("half", "quarter")
+    )
     rows = batch(inputs=[[1], [2], [3]], labels=[0, 1, 0], weights=[1, 1, 1])
     examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
-    text = evaluator.samples(HALVES, HeldOut([rows], 0, False), examples, ("half", "quarter"))
+    text = evaluator.samples(HALVES, HeldOut([rows], 0, False), examples)
     assert text == "x -> half (half)\ny -> half (quarter)\n"

@@ -6,7 +6,9 @@ import json
 import pytest
 
 from configs import default
+from model.config import TransformerConfig
 from schema import ConfigError
+from tests.tiny import tiny_config
 from training import workdir
 
 
@@ -125,6 +127,22 @@ def test_the_environment_names_versions_devices_and_data(tmp_path):
     assert found["data"] == {"source": "dates", "train_rows": 5}
     assert found["packages"].keys() >= {"jax", "flax", "optax", "orbax-checkpoint"}
     assert len(found["devices"]) >= 1
+
+
+def test_a_config_is_read_as_it_was_recorded(tmp_path):
+    """Tuples are tuples again, in tuples too, and the digests are left out."""
+    mixture = (("pydoc", 1.0), ("text_files:x", 2.0))
+    written = record(data__mixture=mixture)
+    workdir.record_config(tmp_path, written, resuming=False)
+    expected = {key: value for key, value in written.items() if not key.endswith("_digest")}
+    assert workdir.read_config(tmp_path) == expected
+
+
+def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
+    config = tiny_config(num_classes=2)
+    workdir.record_model(tmp_path, config, ("no", "yes"))
+    sizes, labels = workdir.read_model(tmp_path)
+    assert TransformerConfig(**sizes) == config and labels == ("no", "yes")
 
 
 def test_parameters_for_another_tokenizer_are_refused(tmp_path):

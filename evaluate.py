@@ -1,0 +1,155 @@
+"""Scores a trained model: python evaluate.py --workdir=DIR [--step=N|best] [--split=NAME]
+
+The newest checkpoint of the run in DIR unless --step names one; with --average=N the mean of the
+last N up to there. The held-out sets of the run's own config, unless --split names one of them or
+another split of the data. --config.a.b=v changes what that config says of data, eval and mesh.
+
+Prints one JSON object, and appends it to DIR/evaluations.jsonl.
+"""
+
+import dataclasses
+import reprlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+from tqdm import tqdm
+
+import experiment as door
+import held_out
+import trained
+from input_pipeline import pipeline
+from schema import ConfigError
+from training import workdir as records
+from training.evaluation import Evaluator
+from training.measures import signatures
+from training.mesh import check_batch
+from training.reporting import json_line
+
+RECORD = "evaluations.jsonl"
+
+
+def evaluate(
+    workdir: str | Path,
+    step: str = "",
+    split: str = "",
+    average: int = 1,
+    config: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Scores and what they are scores of; `config` is the run's own, with changes."""
+    begin = time.perf_counter()
+    recorded = trained.recorded_config(workdir)
+    config = recorded if config is None else config
+    workdir = records.prepare(workdir)  # that the record can be written is found out now
+    model = trained.load(workdir, step, average, config)
+    settings, mesh = model.experiment.eval, model.mesh
+    check_batch("eval.batch_size", settings.batch_size, mesh)
+
+    data, names = load_data(model, split)
+    refuse_other_data(model, data)
+    is_primary = jax.process_index() == 0
+    with jax.set_mesh(mesh):
+        sets = {
+            name: dataclasses.replace(
+                each,
+                batches=tqdm(
+                    each.batches, name, unit="batch", disable=None if is_primary else True
+                ),
+            )
+            for name, each in held_out.hold_out(names, data, model.experiment, mesh).items()
+        }
+        evaluator = Evaluator(
+            model.model,
+            model.model_config,
+            model.experiment.task,
+            settings,
+            model.tokenizer,
+            model.labels,
+        )
+        scores = held_out.measure(evaluator, model.params, sets)
+    record = {
+        "step": model.step,
+        "split": split or "all",
+        **scores,
+        "signatures": signatures(settings.measures),
+        "averaged_steps": list(model.steps),
+        "overrides": trained.changes(recorded, config),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    if is_primary:
+        with (workdir / RECORD).open("a") as file:
+            file.write(json_line(record))
+    return record
+
+
+def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
+    """The data, and the names of those of its held-out sets that are meant by --split."""
+    experiment = model.experiment
+
+    def load(eval_split: str) -> pipeline.Data:
+        section = dataclasses.replace(experiment.data, eval_split=eval_split)
+        if problems := list(section.problems()):
+            raise ConfigError(problems)
+        return pipeline.load(
+            section,
+            objective=experiment.task.objective,
+            noise=experiment.noise,
+            seed=experiment.run.seed,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            tokenizer=model.tokenizer,
+            to_train=False,
+        )
+
+    data = load(experiment.data.eval_split)
+    if not split or split in data.eval_names:
+        return data, (split,) if split else data.eval_names
+    other = load(split)
+    if other.digest == data.digest:
+        # Sources that do not know splits by name hold out the same text, whatever it is called.
+        raise ConfigError(
+            f"--split={split}: data.source={experiment.data.source} has no such split; "
+            f"it holds out: {', '.join(data.eval_names)}"
+        )
+    return other, other.eval_names
+
+
+def refuse_other_data(model: trained.Trained, data: pipeline.Data) -> None:
+    """Data that the parameters can make nothing of."""
+    config = model.model_config
+    if data.labels != model.labels:
+        raise ConfigError(
+            f"the data's classes, {reprlib.repr(data.labels)}, are not those that the model was "
+            f"trained on, {reprlib.repr(model.labels)}; choose data with the same"
+        )
+    sizes = config.image_size, config.image_size, config.image_channels
+    if data.image_shape is not None and data.image_shape != sizes:
+        raise ConfigError(
+            f"the data's images are {'x'.join(map(str, data.image_shape))}, but the model was "
+            f"trained on {'x'.join(map(str, sizes))}; set data.image_size"
+        )
+    if data.text_pairs and config.token_types == 1:
+        raise ConfigError(
+            "the data's examples are pairs of texts, but the model was trained on single ones and "
+            "has model.token_types=1; choose other data"
+        )
+
+
+def main() -> None:
+    if not WORKDIR.value:
+        raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
+    record = evaluate(WORKDIR.value, STEP.value, SPLIT.value, AVERAGE.value, CONFIG.value.to_dict())
+    if jax.process_index() == 0:
+        print(json_line(record), end="")
+
+
+if __name__ == "__main__":
+    WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
+    CONFIG = door.recorded_config_flag(trained.recorded_config)
+    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
+    SPLIT = flags.DEFINE_string("split", "", "A held-out set, or another split of the data.")
+    AVERAGE = flags.DEFINE_integer("average", 1, "Checkpoints to take the mean of.")
+    door.launch(main)

@@ -1,0 +1,231 @@
+"""The script that scores a trained model: what train.py said of it last, and more on request."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sacrebleu
+
+import evaluate
+import experiment
+import train
+import trained
+from configs import digits, langid_mlm, text_lm, translation
+from input_pipeline import cache
+from schema import ConfigError
+from tests.corpora import text_files, write
+from tests.runs import STEPS, tiny
+from training.evaluation import Evaluator
+
+pytestmark = pytest.mark.usefixtures("compile_once")
+
+ROOT = Path(__file__).resolve().parent.parent
+# Rows of each split; the last line is longer than a row of the data.
+SIZES = {"train": 40, "validation": 11, "test": 3}
+LENGTH = 40
+
+
+def english(split, number):
+    return f"this is number {number} of the {split} text" + " again" * (number % 10 == 9)
+
+
+def german(split, number):
+    return f"das ist die Zahl {number} aus dem Text {split}" + ", noch einmal" * (number % 10 == 9)
+
+
+def write_translation(directory):
+    for split, size in SIZES.items():
+        for ending, line in (("en", english), ("de", german)):
+            lines = [line(split, number) + "\n" for number in range(size)]
+            write(directory / f"{split}.{ending}", "".join(lines))
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory, compile_once):
+    """A translation run with a tokenizer of its own, and its last scores."""
+    directory = tmp_path_factory.mktemp("translation")
+    write_translation(directory / "corpus")
+    data = dict(
+        path=str(directory / "corpus"), cache_dir=str(directory / "cache"), tokenizer_size=400,
+        length=LENGTH, encoder_length=LENGTH,
+    )  # fmt: skip
+    settings = dict(batch_size=4, batches=0, measures=("bleu", "chrf", "rouge"))
+    checkpoint = dict(every=2, keep=9, best_metric="eval/validation/chrf")
+    config = tiny(translation, data=data, eval=settings, checkpoint=checkpoint)
+    return directory / "run", train.train_and_evaluate(config, directory / "run")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory, compile_once):
+    """A ViT's run, without a moving average."""
+    workdir = tmp_path_factory.mktemp("digits")
+    settings = dict(measures=("top5_accuracy", "matthews", "spearman"))
+    config = tiny(digits, steps=2, optimizer=dict(ema_decay=0.0), eval=settings)
+    return workdir, train.train_and_evaluate(config, workdir)
+
+
+def scores_of(record):
+    return {name: value for name, value in record.items() if name.startswith("eval/")}
+
+
+def with_changes(workdir, **sections):
+    config = trained.recorded_config(workdir)
+    return config | {name: config[name] | values for name, values in sections.items()}
+
+
+def test_text_is_scored_as_at_the_end_of_training(translated, tmp_path, monkeypatch):
+    workdir, last = translated
+
+    def forbidden(*_):
+        raise AssertionError("the run has a tokenizer")
+
+    monkeypatch.setattr(cache, "train_tokenizer", forbidden)
+    config = with_changes(workdir, data=dict(cache_dir=str(tmp_path)))
+    record = evaluate.evaluate(workdir, config=config)
+    assert scores_of(record) == last
+    assert last.keys() >= {f"eval/validation/{name}" for name in ("bleu", "chrf", "rougeL")}
+    assert record["step"] == STEPS and record["split"] == "all"
+    assert record["averaged_steps"] == [STEPS]
+    assert record["overrides"] == {"data.cache_dir": str(tmp_path)}
+    assert record["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
+    assert len(list(tmp_path.iterdir())) == 1, "nothing was prepared but the held-out text"
+    assert json.loads((workdir / "evaluations.jsonl").read_text().splitlines()[-1]) == record
+
+
+def test_images_are_scored_as_at_the_end_of_training(pictures):
+    workdir, last = pictures
+    record = evaluate.evaluate(workdir)
+    assert scores_of(record) == last
+    names = "loss", "accuracy", "top5_accuracy", "matthews", "spearman"
+    assert {name.rpartition("/")[2] for name in last} == set(names)
+
+
+def test_hidden_tokens_are_scored_as_at_the_end_of_training(tmp_path):
+    last = train.train_and_evaluate(tiny(langid_mlm, steps=1, data=dict(length=24)), tmp_path)
+    assert scores_of(evaluate.evaluate(tmp_path)) == last
+
+
+def test_running_text_is_scored_as_at_the_end_of_training(tmp_path):
+    data = dict(text_files(tmp_path / "corpus"), length=32, cache_dir=str(tmp_path / "cache"))
+    config = tiny(text_lm, steps=1, data=dict(data, tokenizer="wordpiece", tokenizer_size=300))
+    last = train.train_and_evaluate(config, tmp_path / "run")
+    assert scores_of(evaluate.evaluate(tmp_path / "run")) == last
+    assert "eval/validation/bits_per_byte" in last
+
+
+def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monkeypatch):
+    workdir, _ = translated
+    tokenizer = trained.load(workdir).tokenizer
+
+    def translate(text):
+        number = text.split()[3]
+        return f"Das ist Zahl {number} aus dem Text, noch einmal" if int(number) % 2 else "nein"
+
+    def generator(self, length, has_one_answer):
+        def answer(params, source_bs, segments_bs):
+            texts = [translate(tokenizer.decode(row)) for row in np.asarray(source_bs)]
+            ids = [np.append(tokenizer.encode(text), tokenizer.eos_id)[:length] for text in texts]
+            return jnp.asarray([np.pad(row, (0, length - len(row))) for row in ids])
+
+        return answer
+
+    monkeypatch.setattr(Evaluator, "_generator", generator)
+    scores = evaluate.evaluate(workdir)
+    numbers = range(SIZES["validation"])
+    hypotheses = [translate(english("validation", number)) for number in numbers]
+    references = [german("validation", number) for number in numbers]
+    bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert scores["eval/validation/bleu"] == pytest.approx(bleu) and 10 < bleu < 90
+    chrf = sacrebleu.corpus_chrf(hypotheses, [references]).score
+    assert scores["eval/validation/chrf"] == pytest.approx(chrf)
+    assert scores["eval/validation/exact_match"] == 0
+
+
+def test_another_split_of_the_files(translated):
+    workdir, last = translated
+    record = evaluate.evaluate(workdir, split="test", config=with_changes(workdir))
+    assert record["split"] == "test" and record["overrides"] == {}
+    assert {name.split("/")[1] for name in scores_of(record)} == {"test"}
+    assert record["eval/test/loss"] != last["eval/validation/loss"]
+    one_set = evaluate.evaluate(workdir, split="validation")
+    assert scores_of(one_set) == last
+
+
+def test_the_mean_of_the_checkpoints_is_another_model(translated):
+    workdir, last = translated
+    record = evaluate.evaluate(workdir, average=2)
+    assert record["averaged_steps"] == [2, 4] and record["step"] == 4
+    first = evaluate.evaluate(workdir, step="2")
+    losses = {each["eval/validation/loss"] for each in (first, record, last)}
+    assert len(losses) == 3
+
+
+def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures):
+    with pytest.raises(ConfigError, match=r"has no nope\.en"):
+        evaluate.evaluate(translated[0], split="nope")
+    with pytest.raises(ConfigError, match="'train' is what the model is trained on"):
+        evaluate.evaluate(translated[0], split="train")
+    with pytest.raises(
+        ConfigError, match=r"--split=test: .*digits has no such split; .*: held_out"
+    ):
+        evaluate.evaluate(pictures[0], split="test")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (dict(labels=("no", "yes")), r"classes, \('no', 'yes'\), are not .*, \('a', 'b'\); choose"),
+        (dict(image_shape=(8, 8, 3)), "images are 8x8x3, but the model was trained on 8x8x1"),
+        (dict(text_pairs=True), "are pairs of texts, but the model was trained on single ones"),
+    ],
+)
+def test_data_that_the_model_was_not_made_for_is_refused(data, reason):
+    config = SimpleNamespace(image_size=8, image_channels=1, token_types=1)
+    model = SimpleNamespace(model_config=config, labels=("a", "b"))
+    fits = dict(labels=("a", "b"), image_shape=(8, 8, 1), text_pairs=False)
+    evaluate.refuse_other_data(model, SimpleNamespace(**fits))
+    with pytest.raises(ConfigError, match=reason):
+        evaluate.refuse_other_data(model, SimpleNamespace(**fits | data))
+
+
+def run(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "evaluate.py", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        | environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_command_line_prints_one_object_on_any_number_of_devices(pictures):
+    workdir, last = pictures
+    two_devices = "--xla_force_host_platform_device_count=2"
+    ended = run("--workdir", str(workdir), "--config.eval.samples=0", XLA_FLAGS=two_devices)
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    record = json.loads(line)
+    assert scores_of(record) == pytest.approx(last, rel=1e-5)
+    assert record["overrides"] == {"eval.samples": 0}
+    assert (workdir / "evaluations.jsonl").read_text().splitlines()[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "--workdir is missing; give the directory of a run"),
+        (["--workdir=/no/such/run"], "/no/such/run is not a run's directory; check --workdir"),
+        (["--workdir={}", "--config.evla.every=3"], "evla is not a config key. Did you mean"),
+    ],
+)
+def test_bad_input_is_refused_in_a_line(pictures, arguments, reason):
+    ended = run(*(argument.format(pictures[0]) for argument in arguments))
+    assert (ended.returncode, ended.stdout) == (experiment.BAD_INPUT, "")
+    assert reason in ended.stderr and len(ended.stderr.splitlines()) == 1

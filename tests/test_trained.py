@@ -1,0 +1,171 @@
+"""A run's directory gives back its model: which parameters, under which config, or why not."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import experiment
+import train
+import trained
+from configs import langid
+from input_pipeline.embedded import names
+from schema import ConfigError
+from tests.runs import STEPS, saved, tiny
+
+BEST = dict(best_metric="eval/held_out/loss", best_mode="min")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, compile_once):
+    """Langid with a moving average: checkpoints at the steps 2 and 4, tokens and labels."""
+    workdir = tmp_path_factory.mktemp("langid")
+    checkpoint = dict(every=2, keep=9, **BEST)
+    config = tiny(langid, data=dict(length=24), checkpoint=checkpoint)
+    train.train_and_evaluate(config, workdir)
+    return workdir, config
+
+
+def named(params):
+    return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree.leaves_with_path(params)}
+
+
+def ema(workdir, step):
+    begin = "['rest']['ema']"
+    found = saved(workdir, step)
+    return {name[len(begin) :]: x for name, x in found.items() if name.startswith(begin)}
+
+
+def assert_same(params, expected):
+    params = named(params)
+    assert params.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(params[name], value, err_msg=name)
+
+
+def copy_of(run, tmp_path, **sections):
+    """The run somewhere else, with keys of its record changed."""
+    shutil.copytree(run[0], tmp_path / "copy")
+    path = tmp_path / "copy" / "config.json"
+    record = json.loads(path.read_text())
+    for section, values in sections.items():
+        record[section].update(values)
+    path.write_text(json.dumps(record))
+    return tmp_path / "copy"
+
+
+def refusal(*args, **options):
+    with pytest.raises(ConfigError) as refused:
+        trained.load(*args, **options)
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+def test_the_model_is_what_was_trained(run):
+    workdir, config = run
+    model = trained.load(workdir)
+    assert model.experiment == experiment.from_mapping(config)
+    assert model.tokenizer.vocab_size == model.model_config.vocab_size == 362
+    assert model.labels == names.load().labels
+    assert model.model_config.num_classes == len(model.labels) == 20
+    assert (model.step, model.steps) == (STEPS, (STEPS,))
+
+
+def test_where_an_average_is_kept_it_is_what_was_evaluated(run):
+    workdir, _ = run
+    newest = trained.load(workdir).params
+    assert_same(newest, ema(workdir, 4))
+    assert_same(trained.load(workdir, "2").params, ema(workdir, 2))
+    kernel = "['classes']['kernel']"
+    raw = saved(workdir, 4)[f"['params']{kernel}"]
+    assert not np.array_equal(named(newest)[kernel], raw)
+
+
+def test_checkpoints_are_averaged(run):
+    workdir, _ = run
+    mean = trained.load(workdir, average=2)
+    assert mean.steps == (2, 4)
+    first, second = ema(workdir, 2), ema(workdir, 4)
+    assert_same(mean.params, {name: (first[name] + second[name]) / 2 for name in first})
+
+
+def test_the_best_is_the_one_with_the_best_score(run, tmp_path):
+    workdir, _ = run
+    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    losses = {
+        each["step"]: each[BEST["best_metric"]] for each in records if "train/loss" not in each
+    }
+    best = min(losses, key=losses.get)
+    assert trained.load(workdir, "best").step == best
+    worst = copy_of(run, tmp_path, checkpoint=dict(best_mode="max"))
+    assert trained.load(worst, "best").step == 6 - best
+
+
+def test_a_mesh_that_does_not_fit_these_devices_gives_way(run, tmp_path):
+    elsewhere = copy_of(run, tmp_path, mesh=dict(data=1, fsdp=16))
+    model = trained.load(elsewhere)
+    assert model.mesh.shape["fsdp"] == 1 and model.mesh.size == jax.device_count()
+    config = trained.recorded_config(elsewhere)
+    asked_for = {**config, "mesh": {**config["mesh"], "fsdp": 32}}
+    assert "mesh.fsdp=32" in refusal(elsewhere, config=asked_for)
+
+
+def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
+    older = copy_of(run, tmp_path)
+    for name, section in (("config.json", "eval"), ("model.json", "model")):
+        record = json.loads((older / name).read_text())
+        del record[section]["batch_size" if section == "eval" else "rope_theta"]
+        (older / name).write_text(json.dumps(record))
+    model = trained.load(older)
+    assert model.experiment.eval.batch_size == 256
+    assert model.model_config.rope_theta == 10_000.0
+
+
+def test_data_and_evaluation_may_be_changed_and_nothing_else(run):
+    workdir, _ = run
+    config = trained.recorded_config(workdir)
+
+    def with_changes(section, **values):
+        return {**config, section: {**config[section], **values}}
+
+    batches = with_changes("eval", batches=3)
+    assert trained.changes(config, batches) == {"eval.batches": 3}
+    assert trained.load(workdir, config=batches).experiment.eval.batches == 3
+    for section, change in [
+        ("model", dict(width=32)),
+        ("task", dict(objective="masked_lm")),
+        ("optimizer", dict(ema_decay=0.0)),
+        ("data", dict(tokenizer="bpe")),
+    ]:
+        (key,) = change
+        assert f"{section}.{key} cannot be changed" in refusal(
+            workdir, config=with_changes(section, **change)
+        )
+
+
+def test_what_is_not_there_is_refused(run, tmp_path):
+    workdir, _ = run
+    assert "config.json cannot be read (No such file or directory)" in refusal(tmp_path / "none")
+    for step in ("3", "-2", "newest"):
+        assert "is no checkpoint of" in refusal(workdir, step)
+        assert "choose best or one of: 2, 4" in refusal(workdir, step)
+    assert "average=3 must be 1 to 2" in refusal(workdir, average=3)
+    assert "average=2 must be 1 to 1, " in refusal(workdir, "2", average=2)
+    assert "average=0 must be 1 to 2" in refusal(workdir, average=0)
+
+    broken = copy_of(run, tmp_path, checkpoint=dict(best_metric="", best_mode="max"))
+    assert "step=best needs a run with checkpoint.best_metric" in refusal(broken, "best")
+    (broken / "model.json").write_text("{")
+    assert "model.json cannot be read (no valid JSON); run train.py" in refusal(broken)
+    shutil.rmtree(broken / "checkpoints")
+    shutil.copy(workdir / "model.json", broken)
+    assert "has no checkpoint; train it first" in refusal(broken)
+
+
+def test_a_run_that_was_never_scored_has_no_best(run, tmp_path):
+    unscored = copy_of(run, tmp_path, checkpoint=dict(best_metric="eval/held_out/accuracy"))
+    assert "has been scored by eval/held_out/accuracy; choose one of: 2, 4" in refusal(
+        unscored, "best"
+    )

@@ -1,0 +1,148 @@
+"""A trained model out of its run's directory: the config, the tokenizer and the parameters.
+
+What train.py recorded there is enough to rebuild the model; the data is not needed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+from jax.sharding import Mesh
+
+import experiment as door
+import schema
+from configs import default
+from input_pipeline.tokenizer import Tokenizer, load_tokenizer
+from model.config import TransformerConfig
+from schema import ConfigError
+from training import workdir as records
+from training.checkpoint import best_step, read_params, saved_steps
+from training.config import CheckpointConfig, MeshConfig
+from training.mesh import make_mesh
+from training.step import abstract_params
+from training.task import make_model, smallest_batch
+
+# What may be changed once the parameters are there, and what not even of that: ids that another
+# tokenizer gives mean nothing to them.
+CHANGEABLE = ("data", "eval", "mesh")
+FIXED = ("data.tokenizer", "data.tokenizer_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    experiment: door.Experiment
+    model_config: TransformerConfig  # with the sizes that the data decided
+    model: nn.Module
+    params: dict  # the moving average, where the run keeps one
+    tokenizer: Tokenizer | None  # None for images
+    labels: tuple[str, ...]
+    mesh: Mesh  # where the parameters are
+    steps: tuple[int, ...]  # of the checkpoint, or of those whose mean the parameters are
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1]
+
+
+def load(
+    workdir: str | Path, step: str = "", average: int = 1, config: Mapping[str, Any] | None = None
+) -> Trained:
+    """The model that a run left: at its newest checkpoint, at that of a step, or at the "best".
+
+    With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
+    own, from `recorded_config`, with changes to what `CHANGEABLE` lists.
+    """
+    workdir = Path(workdir)
+    recorded = recorded_config(workdir)
+    config = recorded if config is None else config
+    changed = changes(recorded, config)
+    _refuse_changes(changed)
+    experiment = door.from_mapping(config)
+    task = experiment.task
+    sizes, labels = records.read_model(workdir)
+    model_config, problems = schema.build(
+        TransformerConfig, {**default.get_config().model.to_dict(), **sizes}, "model"
+    )
+    if problems:
+        raise ConfigError([f"{workdir / records.MODEL}: {problem}" for problem in problems])
+    steps = _choose(workdir, step, average, experiment.checkpoint)
+    has_tokenizer = model_config.input == "tokens"
+    tokenizer = load_tokenizer(workdir) if has_tokenizer else None
+
+    model = make_model(model_config, task)
+    mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
+    like = abstract_params(model, task, smallest_batch(model_config), mesh)
+    params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
+    return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
+
+
+def recorded_config(workdir: str | Path) -> dict[str, Any]:
+    """The config of a run. Keys that are younger than the run have their defaults."""
+    config = default.get_config().to_dict()
+    for key, value in records.read_config(Path(workdir)).items():
+        is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
+        config[key] = {**config[key], **value} if is_section else value
+    return config
+
+
+def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the run's own config, by dotted name."""
+    return {name: now for name, _, now in records.differences(recorded, dict(config))}
+
+
+def _refuse_changes(changed: Mapping[str, Any]) -> None:
+    refused = [
+        name for name in changed if name in FIXED or name.partition(".")[0] not in CHANGEABLE
+    ]
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed: the parameters were trained so; "
+            f"what can be are keys of {', '.join(CHANGEABLE)}, but not {' or '.join(FIXED)}"
+        )
+
+
+def _choose(workdir: Path, step: str, average: int, config: CheckpointConfig) -> tuple[int, ...]:
+    """The steps of the checkpoints that are meant."""
+    saved = saved_steps(workdir)
+    listed = ", ".join(map(str, saved))
+    if not saved:
+        raise ConfigError(f"{workdir} has no checkpoint; train it first, or choose another")
+    if step == "best":
+        if not config.best_metric:
+            raise ConfigError(
+                f"step=best needs a run with checkpoint.best_metric, which {workdir} is not; "
+                f"choose one of: {listed}"
+            )
+        last = best_step(workdir, config)
+        if last is None:
+            raise ConfigError(
+                f"step=best: no checkpoint of {workdir} has been scored by "
+                f"{config.best_metric}; choose one of: {listed}"
+            )
+    elif not step:
+        last = saved[-1]
+    elif step.isdecimal() and int(step) in saved:
+        last = int(step)
+    else:
+        raise ConfigError(
+            f"step={step} is no checkpoint of {workdir}; choose best or one of: {listed}"
+        )
+    up_to_there = [each for each in saved if each <= last]
+    if not 1 <= average <= len(up_to_there):
+        raise ConfigError(
+            f"average={average} must be 1 to {len(up_to_there)}, the number of checkpoints in "
+            f"{workdir} up to step {last}; they are: {', '.join(map(str, up_to_there))}"
+        )
+    return tuple(up_to_there[-average:])
+
+
+def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
+    """That of the config; where the run's own does not fit these devices, all along `data`."""
+    try:
+        return make_mesh(config)
+    except ConfigError:
+        if not is_recorded:
+            raise
+        return make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
