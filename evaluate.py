@@ -96,7 +96,7 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
         return pipeline.load(
             section,
             objective=experiment.task.objective,
-            noise=experiment.noise,
+            hiding=experiment.hiding,
             seed=experiment.run.seed,
             process_index=jax.process_index(),
             process_count=jax.process_count(),

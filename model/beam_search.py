@@ -92,9 +92,7 @@ def beam_search(
     )
     # All beams start alike: only the first may be extended, or they would stay alike.
     live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
-    start = _Search(
-        jnp.zeros((), jnp.int32), live, nothing, for_each(beams, logits_bv), cache.repeated(beams)
-    )
+    start = _Search(jnp.zeros((), jnp.int32), live, nothing, *for_each(beams, (logits_bv, cache)))
     search = jax.lax.while_loop(could_change, extend, start)
     unfinished_bk = search.live.scores_bk / length_penalty(search.step, alpha)
     # Those that were given up are no answers: only the last step makes them so.

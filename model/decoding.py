@@ -33,6 +33,9 @@ class Sampling:
         return self.temperature > 0
 
 
+GREEDY = Sampling()
+
+
 @dataclasses.dataclass(frozen=True)
 class Ends:
     """What ends a row, and what fills it up behind its end."""
@@ -160,4 +163,6 @@ def has_ended(tokens_bn: Array, step: Array, ends: Ends) -> Array:
 
 def for_each(times: int, tree: Any) -> Any:
     """Every row of every array so many times, copies side by side; numbers stay as they are."""
+    if times == 1:
+        return tree
     return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, tree)

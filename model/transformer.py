@@ -25,10 +25,6 @@ class Cache:
     # token takes the place of the oldest.
     index: Array
 
-    def repeated(self, times: int) -> "Cache":
-        """Every row so many times, copies side by side."""
-        return jax.tree.map(lambda x: jnp.repeat(x, times, axis=0) if x.ndim else x, self)
-
     def of_rows(self, rows_b: Array) -> "Cache":
         """Row b becomes what row rows_b[b] was, which must have the same prompt and source."""
         layers = tuple(

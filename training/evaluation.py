@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -12,14 +12,15 @@ import numpy as np
 from jax import Array
 
 from model.config import TransformerConfig
+from model.decoding import GREEDY, Ends, Sampling
 from schema import ConfigError
 from training.config import OF_CLASSES, OF_NUMBERS, OF_TEXT, EvalConfig, TaskConfig
-from training.generation import make_answer, make_continuation
+from training.generation import Generator, Prompts
 from training.measures import class_scores, text_scores
 from training.mesh import fetch
 from training.step import make_eval_step
 
-SAMPLE_TEMPERATURE = 0.8  # for continuations of running text, where the likeliest is dull
+FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, where the likeliest is dull
 
 HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
 NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
@@ -92,7 +93,7 @@ class Evaluator:
         self._tokenizer, self._labels = tokenizer, labels
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
-        self._generators: dict[tuple[int, bool], Callable] = {}
+        self._generators: dict[tuple[int, int, bool], Generator] = {}
 
     def measure(self, params, held_out: HeldOut) -> dict[str, float]:
         measures = self._settings.measures
@@ -138,29 +139,47 @@ class Evaluator:
 
     def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
         """Generated tokens, with the targets and their weights at the same places."""
-        generate = self._generator(batch["inputs"].shape[1], has_one_answer)
-        if self._task.objective in ("seq2seq", "span_corruption"):
-            tokens_bn = generate(params, batch["encoder_inputs"], batch["encoder_segment_ids"])
-            return tokens_bn, batch["targets"], batch["weights"]
-        lengths_b = _prompt_lengths(batch)
-        tokens_bn = generate(params, batch["inputs"], lengths_b, jax.random.key(0))
-        return tokens_bn, *_behind_prompt(batch["targets"], batch["weights"], lengths_b)
+        targets_bt, weights_bt = batch["targets"], batch["weights"]
+        if self._has_source:
+            starts_b1 = jnp.full_like(targets_bt[:, :1], self._tokenizer.bos_id)
+            prompts = Prompts(
+                starts_b1,
+                jnp.ones_like(starts_b1[:, 0]),
+                batch["encoder_inputs"],
+                batch["encoder_segment_ids"],
+            )
+        else:
+            prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
+            targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
+        rows, length = batch["inputs"].shape
+        beams = self._settings.beam_size if has_one_answer else 1
+        generator = self._generator(rows * beams, length, has_one_answer)
+        params = generator.lay_out(params)
+        if beams > 1:
+            alpha = self._settings.length_penalty
+            found = generator.search(params, prompts, beams=beams, alpha=alpha)
+            return found.tokens_bkn[:, 0], targets_bt, weights_bt
+        keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
+        return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
-    def _generator(self, length: int, has_one_answer: bool) -> Callable:
-        key = length, has_one_answer
+    def _generator(self, rows: int, length: int, has_one_answer: bool) -> Generator:
+        key = rows, length, has_one_answer
         if key not in self._generators:
             tokenizer = self._tokenizer
-            ids = dict(eos_id=tokenizer.eos_id, pad_id=tokenizer.pad_id)
-            if self._task.objective in ("seq2seq", "span_corruption"):
-                make = make_answer
-                options = dict(steps=length, bos_id=tokenizer.bos_id)
-            else:
-                make = make_continuation
-                whole = self._task.objective == "prefix_lm"
-                temperature = 0.0 if has_one_answer else SAMPLE_TEMPERATURE
-                options = dict(steps=length, see_whole_prompt=whole, temperature=temperature)
-            self._generators[key] = make(self._model, self._config, **ids, **options)
+            self._generators[key] = Generator(
+                self._model,
+                self._config,
+                Ends(tokenizer.eos_id, tokenizer.pad_id),
+                steps=length,
+                rows=rows,
+                see_whole_prompt=self._task.objective == "prefix_lm",
+                sampling=GREEDY if has_one_answer else FOR_SAMPLES,
+            )
         return self._generators[key]
+
+    @property
+    def _has_source(self) -> bool:
+        return self._task.objective in ("seq2seq", "span_corruption")
 
     def samples(self, params, held_out: HeldOut, examples: Sequence[Mapping]) -> str:
         """A few rows of the first batch as a person would want to see them."""

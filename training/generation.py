@@ -11,7 +11,7 @@ from jax import Array
 
 from model.beam_search import Beams, beam_search
 from model.config import TransformerConfig
-from model.decoding import Decode, Ends, Progress, Sampling, advance, begin, for_each
+from model.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
 from model.decoding_params import lay_out, restore
 from model.speculation import Speculated, speculate
 from model.transformer import Cache, empty_cache
@@ -46,7 +46,7 @@ class Generator:
         rows: int,  # that the model works on at a time, all beams and outputs counted
         slots: int = 0,  # 0: as many as are needed
         see_whole_prompt: bool = False,  # tokens of the prompt see each other (prefix LM)
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = GREEDY,
     ):
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
