@@ -17,11 +17,11 @@ def get_config(arg=None):
     config = default.get_config()
     config.steps = 2000
     config.model.update(architectures.gpt2_style())
-    config.model.update(dict(decoder_layers=4, width=128, heads=4, feed_forward=512, bias=False))
+    config.model.update(dict(decoder_layers=4, width=128, heads=4, feed_forward=512, position="rope"))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="text_files", batch_size=12, length=64))
     config.task.objective = "causal_lm"
-    config.optimizer.update(dict(learning_rate=1e-3, final_fraction=0.1, beta2=0.99))
-    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1, decay_embeddings=True))
+    config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95, beta2=0.98))
+    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
     config.eval.update(dict(every=500, batch_size=128))
     return config
