@@ -57,9 +57,13 @@ def beam_search(
     candidates = min(2 * beams, beams * vocab)
     positions_m = for_each(beams, positions_b)
 
+    def score(sums: Array, tokens: Array | int) -> Array:
+        # NEVER must not be divided: it would be above NEVER and pass for a sequence.
+        return jnp.where(sums > NEVER / 2, sums / length_penalty(tokens, alpha), NEVER)
+
     def could_change(search: _Search) -> Array:
         # A log-probability can only fall, and the penalty of the greatest length divides it most.
-        best_possible_b = search.live.scores_bk[:, 0] / length_penalty(steps, alpha)
+        best_possible_b = score(search.live.scores_bk[:, 0], steps)
         return (search.step < steps) & (best_possible_b > search.done.scores_bk[:, -1]).any()
 
     def extend(search: _Search) -> _Search:
@@ -73,7 +77,7 @@ def beam_search(
 
         # An end counts if it is among the best that could be kept.
         counts_bc = ends_bc & (jnp.arange(candidates) < beams)
-        scores_bc = jnp.where(counts_bc, sums_bc / length_penalty(search.step + 1, alpha), NEVER)
+        scores_bc = jnp.where(counts_bc, score(sums_bc, search.step + 1), NEVER)
         done = _best(beams, search.done, Beams(tokens_bcn, scores_bc))
 
         alive_bc = jnp.where(ends_bc, NEVER, sums_bc)
@@ -94,7 +98,7 @@ def beam_search(
     live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
     start = _Search(jnp.zeros((), jnp.int32), live, nothing, *for_each(beams, (logits_bv, cache)))
     search = jax.lax.while_loop(could_change, extend, start)
-    unfinished_bk = search.live.scores_bk / length_penalty(search.step, alpha)
+    unfinished_bk = score(search.live.scores_bk, search.step)
     # Those that were given up are no answers: only the last step makes them so.
     unfinished_bk = jnp.where(search.step < steps, NEVER, unfinished_bk)
     return _best(beams, search.done, search.live._replace(scores_bk=unfinished_bk))

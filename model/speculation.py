@@ -70,11 +70,15 @@ def speculate(
         return jax.vmap(jax.random.categorical)(keys_b, jnp.log(shares_bv)).astype(jnp.int32)
 
     def a_round(state: _State) -> _State:
-        start_b = positions_b + state.counts_b - 1  # where the newest token stands
+        newest_b = positions_b + state.counts_b - 1
+        # Drafts may go beyond the last token, but not to positions that the model may not have.
+        positions_tb = jnp.minimum(
+            newest_b + jnp.arange(ahead + 1)[:, None], positions_b + steps - 1
+        )
 
         def draft_one(carry, number):
             token_b, cache = carry
-            logits_b1v, cache = draft(token_b[:, None], (start_b + number)[:, None], cache)
+            logits_b1v, cache = draft(token_b[:, None], positions_tb[number][:, None], cache)
             shares_bv = probabilities(logits_b1v)[:, 0]
             next_b = draw(keys_of(0, state.rounds * (ahead + 1) + number), shares_bv)
             return (next_b, cache), (next_b, shares_bv)
@@ -87,8 +91,7 @@ def speculate(
         draft_shares_bnv = jnp.moveaxis(draft_shares_nbv[:ahead], 0, 1)
 
         given_bt = jnp.concatenate([state.last_b[:, None], drafted_bn], axis=1)
-        positions_bt = start_b[:, None] + jnp.arange(ahead + 1)
-        logits_btv, cache = decode(given_bt, positions_bt, state.cache)
+        logits_btv, cache = decode(given_bt, positions_tb.T, state.cache)
         shares_btv = probabilities(logits_btv)
 
         # A draft is accepted with the ratio of its two probabilities, if all before it were.
@@ -117,7 +120,7 @@ def speculate(
             token_b = jnp.where(open_b, new_bt[:, number], tokens_bn[everyone, place_b])
             tokens_bn = tokens_bn.at[everyone, place_b].set(token_b)
             ended_b |= open_b & _ended_at(tokens_bn, place_b, ends)
-            counts_b += open_b
+            counts_b += open_b.astype(jnp.int32)
         index_b = cache.index - (ahead + 1) + accepted_b + 1
         return _State(
             rounds=state.rounds + 1,

@@ -23,10 +23,8 @@ IMAGES = dict(
 )
 
 # Tests compile many small programs and run each a few times: with these, compiling takes a third.
-quick_jit = functools.partial(
-    jax.jit,
-    compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-)
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+quick_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 
 
 def tiny_config(**overrides) -> TransformerConfig:

@@ -15,6 +15,7 @@ from model.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, be
 from model.decoding_params import lay_out, restore
 from model.speculation import Speculated, speculate
 from model.transformer import Cache, empty_cache
+from schema import ConfigError
 from training.compilation import decoding_options, kernels_turned
 
 
@@ -97,6 +98,18 @@ class Generator:
         ahead: int,
     ) -> Speculated:
         """The tokens of `sequences`, with a smaller model of the same tokenizer drafting them."""
+        if self._sampling.repetition_penalty != 1:
+            raise ConfigError(
+                f"repetition_penalty={self._sampling.repetition_penalty} depends on tokens that "
+                "are only drafted; with a draft model set it to 1"
+            )
+        needed = prompts.tokens_bt.shape[1] + self.steps + ahead
+        slots = min(self._slots or needed, drafter._slots or needed)
+        if slots < needed:
+            raise ConfigError(
+                f"a cache of {slots} slots would forget, and drafts cannot be taken back from it; "
+                f"with a draft model give it {needed}, or 0 for as many as are needed"
+            )
         return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
 
     def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
@@ -163,6 +176,12 @@ class Generator:
         given = dict(segments_bt=inside_bt.astype(jnp.int32), last_only=True)
         if self._see_whole_prompt:
             given["prefix_bt"] = inside_bt
+        slots = self._slots or length + room
+        if slots < length:
+            raise ConfigError(
+                f"a cache of {slots} slots cannot hold prompts of {length} tokens; "
+                "give it as many at least, or shorter prompts"
+            )
         source_slots = 0
         if prompts.source_bs is not None:
             source_slots = prompts.source_bs.shape[1]
@@ -172,7 +191,7 @@ class Generator:
                 segments_bt=prompts.source_segments_bs,
                 method="encode",
             )
-        cache = empty_cache(self.config, batch, self._slots or length + room, source_slots)
+        cache = empty_cache(self.config, batch, slots, source_slots)
         decode = self._decoder(params, prompts.source_segments_bs)
         logits_b1v, cache = decode(tokens_bt, positions_bt, cache, **given)
         return logits_b1v[:, 0], cache

@@ -62,7 +62,7 @@ def decode_in_chunks(
 
 def assert_same_at_real_tokens(rows: Rows, cached, full):
     for piece, other in zip(rows.pick(cached), rows.pick(full), strict=True):
-        np.testing.assert_allclose(piece, other, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(piece, other, rtol=0, atol=1e-5)
 
 
 @every_position

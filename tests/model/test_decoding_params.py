@@ -1,0 +1,53 @@
+"""Parameters laid out for decoding come back as they were, layer by layer."""
+
+import jax
+import numpy as np
+import pytest
+
+from model.decoding_params import Turned, lay_out, restore
+from tests.model.examples import text_params
+from tests.tiny import tiny_config
+
+CONFIG = tiny_config(family="encoder_decoder", kv_heads=2, activation="swiglu", head_size=6)
+
+
+def is_turned(leaf):
+    return isinstance(leaf, Turned)
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_restored_parameters_are_those_of_each_layer(turn):
+    params = text_params(CONFIG)
+    restored = restore(lay_out(params, CONFIG, turn=turn))
+    blocks = restored["backbone"]["decoder"].pop("blocks")
+    stacked = params["backbone"]["decoder"]["blocks"]
+    assert len(blocks) == CONFIG.decoder_layers
+    for number in range(CONFIG.decoder_layers):
+        layer = jax.tree.map(lambda leaf, n=number: leaf[n], stacked)
+        jax.tree.map(np.testing.assert_array_equal, blocks[f"layer_{number}"], layer)
+    # All else is left alone: the encoder reads once, and its layers stay stacked.
+    others = {
+        name: leaf for name, leaf in params["backbone"]["decoder"].items() if name != "blocks"
+    }
+    backbone = {**params["backbone"], "decoder": others}
+    jax.tree.map(np.testing.assert_array_equal, restored, {**params, "backbone": backbone})
+
+
+def test_turned_kernels_have_a_row_for_each_output():
+    laid_out = lay_out(text_params(CONFIG), CONFIG, turn=True)
+    layer = laid_out["backbone"]["decoder"]["blocks"]["layer_0"]
+    config, heads = CONFIG, CONFIG.heads * CONFIG.head_size
+    few = config.kv_heads * config.head_size
+    shapes = {
+        ("self_attention", "query"): (heads, config.width),
+        ("cross_attention", "key"): (few, config.width),
+        ("self_attention", "value"): (few, config.width),
+        ("cross_attention", "out"): (config.width, heads),
+        ("feed_forward", "gate"): (config.feed_forward, config.width),
+        ("feed_forward", "in"): (config.feed_forward, config.width),
+        ("feed_forward", "out"): (config.width, config.feed_forward),
+    }
+    for (module, name), shape in shapes.items():
+        assert layer[module][name]["kernel"].matrix.shape == shape
+    # Nothing but kernels is turned, and all of those: four and four of attention, three more.
+    assert sum(map(is_turned, jax.tree.leaves(layer, is_leaf=is_turned))) == 4 + 4 + 3
