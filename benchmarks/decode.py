@@ -1,0 +1,202 @@
+"""Our decoding against transformers' `generate` and CTranslate2, side by side in one run.
+
+    pip install -e '.[bench]' && python benchmarks/decode.py
+
+GPT-2 small and the 2017 paper's base (as Marian builds it), in float32 with the same random
+weights on all sides; each is given 32 tokens and says exactly as many new ones as asked. Before
+anything is timed, a whole pass of transformers' model without a cache judges what was said: by
+greedy search every token must be the likeliest, and by beam search the sequences as likely as
+those of transformers. Rounds alternate, so that a busy moment of the machine hits all sides; the
+best round of each counts. Times are those of whole calls, from the prompt or the source on.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import jax
+import numpy as np
+import torch
+import transformers
+from absl import app, flags
+
+from benchmarks import decoders
+from benchmarks.decoders import CORES, GIVEN, Shape
+
+ROUNDS = flags.DEFINE_integer("rounds", 2, "Alternations; the best of each side counts.", 1)
+ONLY = flags.DEFINE_enum("only", None, ["gpt2", "base"], "One shape alone.")
+NEW_TOKENS = flags.DEFINE_integer("new_tokens", 128, "Tokens for every row.", 1, 1024 - GIVEN)
+SKIP_CTRANSLATE2 = flags.DEFINE_bool("skip_ctranslate2", False, "Leave CTranslate2 out.")
+
+SIDES = OURS, THEIRS, CT2 = "ours", "transformers", "CTranslate2"
+BATCH = 16
+METHODS = [("greedy", 1, 1), ("greedy", 1, BATCH), ("beam 4", 4, 1), ("beam 4", 4, BATCH)]
+COPIED = 512 * 2**20  # bytes, far more than caches hold
+# How far the logit of a greedy choice may be below the greatest, of which logits differ by tens.
+GREEDY_TOLERANCE = 0.01
+# Nats a token. Sums of log-probabilities are now and then as good as equal; then searches part.
+BEAM_TOLERANCE = 0.05
+
+
+def compare(shape: Shape, ctranslate2, machine: str) -> None:
+    """Prints a line for every method; `ctranslate2` is the model loaded there, or None."""
+    print(headings())
+    for method, beams, rows in METHODS:
+        asked, how = shape.first(rows), dict(beams=beams, steps=NEW_TOKENS.value)
+        ours = decoders.Ours(asked, **how)
+        sides = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
+        if ctranslate2 is not None:
+            sides[CT2] = decoders.CTranslate2(ctranslate2, asked, **how)
+        kept, formula = ours.cache_bytes(), cache_formula(asked, rows * beams)
+        if kept != formula:
+            sys.exit(f"{method}, batch {rows}: a cache of {kept} bytes, by the formula {formula}")
+
+        said = {side: decoder.tokens() for side, decoder in sides.items()}  # compiles, allocates
+        check(asked, beams, said)
+        rounds = [
+            {side: seconds(decoder.tokens) for side, decoder in sides.items()}
+            for _ in range(ROUNDS.value)
+        ]
+        tokens = rows * NEW_TOKENS.value
+        speeds = {side: tokens / min(times[side] for times in rounds) for side in sides}
+        ratios = {side: speeds[OURS] / speed for side, speed in speeds.items()}
+        same = {side: (tokens_bn == said[THEIRS]).mean() for side, tokens_bn in said.items()}
+        groups = (cells(speeds, SIDES, ",.1f"), cells(ratios, (THEIRS, CT2), ".2f"),
+                  cells(same, (OURS, CT2), ".1%"))  # fmt: skip
+        cache = f"{kept / 1e6:>8.2f} {formula / 1e6:>8.2f}"
+        print(f"{method:6} {rows:>5} {'  '.join(groups)}  {cache}", flush=True)
+        if beams == rows == 1:
+            read = bytes_for_a_token(shape.params)
+            rates = [f"{side} {read * speed / 1e9:.1f}" for side, speed in speeds.items()]
+            print(
+                f"  weights of {read / 1e6:.1f} MB a token, in GB/s: {', '.join(rates)}; {machine}"
+            )
+
+
+def headings() -> str:
+    groups = [
+        ("tokens/s", SIDES),
+        ("ours : theirs", (THEIRS, CT2)),
+        ("as transformers", (OURS, CT2)),
+    ]
+    above = "  ".join(f"{title:^{13 * len(sides) - 1}}" for title, sides in groups)
+    below = "  ".join(" ".join(f"{side:>12}" for side in sides) for _, sides in groups)
+    return f"{'':12} {above}  {'cache, MB':>17}\n{'method':6} batch {below}  {'arrays':>8} formula"
+
+
+def cells(values: Mapping[str, float], sides: Sequence[str], form: str) -> str:
+    return " ".join(f"{format(values[s], form) if s in values else '-':>12}" for s in sides)
+
+
+def check(shape: Shape, beams: int, said: Mapping[str, np.ndarray]) -> None:
+    """Ends the program if a side has not said what the weights say."""
+    wanted = shape.start_bt.shape[0], NEW_TOKENS.value
+    for side, tokens_bn in said.items():
+        if tokens_bn.shape != wanted:
+            sys.exit(f"{side} said tokens of shape {tokens_bn.shape} instead of {wanted}")
+    judged = {side: judge(shape, tokens_bn) for side, tokens_bn in said.items()}
+    likelihood_b = judged[THEIRS][0].mean(1)
+    for side, (log_probs_bn, gaps_bn) in judged.items():
+        if beams == 1 and gaps_bn.max() > GREEDY_TOLERANCE:
+            sys.exit(f"{side} chose a token whose logit is {gaps_bn.max():.3f} below the greatest")
+        less = (likelihood_b - log_probs_bn.mean(1)).max()
+        if beams > 1 and less > BEAM_TOLERANCE:
+            sys.exit(f"{side} found a sequence {less:.3f} nats a token below that of {THEIRS}")
+
+
+@torch.inference_mode()
+def judge(shape: Shape, tokens_bn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probabilities of the tokens, and how far their logits are below the greatest."""
+    log_probs, gaps = [], []
+    # A row at a time, because logits over the vocabulary are large.
+    for row, tokens_n in enumerate(torch.from_numpy(tokens_bn.astype(np.int64))):
+        start_t = torch.from_numpy(shape.start_bt[row].astype(np.int64))
+        inputs_1t = torch.cat([start_t, tokens_n[:-1]])[None]
+        if shape.source_bs is None:
+            given = dict(input_ids=inputs_1t)
+        else:
+            source_1s = torch.from_numpy(shape.source_bs[row : row + 1].astype(np.int64))
+            given = dict(input_ids=source_1s, decoder_input_ids=inputs_1t)
+        logits_nv = shape.theirs(**given, use_cache=False).logits[0, len(start_t) - 1 :]
+        chosen_n = logits_nv.gather(1, tokens_n[:, None])[:, 0]
+        log_probs.append((chosen_n - logits_nv.logsumexp(1)).numpy())
+        gaps.append((logits_nv.amax(1) - chosen_n).numpy())
+    return np.stack(log_probs), np.stack(gaps)
+
+
+def cache_formula(shape: Shape, rows: int) -> int:
+    """Bytes of keys and values: those of all tokens, and of the source where there is one."""
+    config = shape.config
+    slots = shape.start_bt.shape[1] + NEW_TOKENS.value
+    if shape.source_bs is not None:
+        slots += shape.source_bs.shape[1]
+    return 2 * config.decoder_layers * rows * config.kv_heads * config.head_size * slots * 4
+
+
+def bytes_for_a_token(params: dict) -> int:
+    """Of the weights that every new token has to go through.
+
+    The encoder, and the layers that make keys and values of what it says, are used once for a
+    source. Of the table of positions a token needs one row; the table of tokens is the output
+    layer as well.
+    """
+    total = 0
+    for path, array in jax.tree_util.tree_leaves_with_path(params):
+        modules = {entry.key for entry in path}
+        of_source = "cross_attention" in modules and modules & {"key", "value"}
+        if not (of_source or modules & {"encoder", "position_embedding"}):
+            total += array.nbytes
+    return total
+
+
+def bandwidths() -> tuple[float, float]:
+    """Bytes per second of a copy, which reads and writes each, and of a sum, which reads them."""
+    source = torch.ones(COPIED // 4)
+    target = torch.zeros_like(source)
+    copying = min(seconds(lambda: target.copy_(source)) for _ in range(8))
+    reading = min(seconds(source.sum) for _ in range(8))
+    return 2 * COPIED / copying, COPIED / reading
+
+
+def seconds(call: Callable) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def ctranslate2_version() -> str | None:
+    """None if it is not wanted, or cannot be had."""
+    if SKIP_CTRANSLATE2.value:
+        return None
+    try:
+        import ctranslate2
+    except ImportError as error:
+        print(f"CTranslate2 not available: {error}; pip install -e '.[bench]' brings it")
+        return None
+    return ctranslate2.__version__
+
+
+def main(_):
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(CORES)
+    ctranslate2 = ctranslate2_version()
+    print(f"{CORES} cores; jax {jax.__version__}, torch {torch.__version__}, ", end="")
+    print(f"transformers {transformers.__version__}, ctranslate2 {ctranslate2 or '-'}")
+    copying, reading = bandwidths()
+    machine = f"this machine copies at {copying / 1e9:.1f}, reads at {reading / 1e9:.1f}"
+    for make in (decoders.gpt2, decoders.base):
+        if ONLY.value not in (None, make.__name__):
+            continue
+        torch.manual_seed(0)
+        shape = make(BATCH)
+        count = sum(array.size for array in jax.tree.leaves(shape.params))
+        print(f"\n{make.__name__}: {count:,} parameters, {GIVEN} tokens given, ", end="")
+        print(f"{NEW_TOKENS.value} new ones")
+        compare(shape, decoders.load_in_ctranslate2(shape) if ctranslate2 else None, machine)
+
+
+if __name__ == "__main__":
+    app.run(main)
