@@ -5,9 +5,11 @@ held out. nanoGPT states a validation loss of 1.88 nats a character; the text is
 character is a byte.
 
 Command:  python train.py --config=configs/shakespeare.py --config.data.path=FILE
-Hardware: not yet run
-Time:     not yet run
-Score:    not yet run
+Hardware: one core of two, shared with other work
+Time:     3 min 40 s of CPU time (14 min 43 s by the clock)
+Score:    1.594 nats a byte held out (2.30 bits); with learned positions and AdamW (learning rate
+          0.001, beta2 0.99), as nanoGPT has them, 1.898. Windows start from nothing here, so the
+          first of 64 bytes is guessed blindly.
 """
 
 from configs import architectures, default
@@ -17,7 +19,8 @@ def get_config(arg=None):
     config = default.get_config()
     config.steps = 2000
     config.model.update(architectures.gpt2_style())
-    config.model.update(dict(decoder_layers=4, width=128, heads=4, feed_forward=512, position="rope"))
+    config.model.update(dict(decoder_layers=4, width=128, heads=4, feed_forward=512))
+    config.model.position = "rope"
     architectures.choose(config.model, arg)
     config.data.update(dict(source="text_files", batch_size=12, length=64))
     config.task.objective = "causal_lm"
