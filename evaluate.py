@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 from absl import flags
-from tqdm import tqdm
 
 import experiment as door
 import held_out
@@ -52,15 +51,7 @@ def evaluate(
     refuse_other_data(model, data)
     is_primary = jax.process_index() == 0
     with jax.set_mesh(mesh):
-        sets = {
-            name: dataclasses.replace(
-                each,
-                batches=tqdm(
-                    each.batches, name, unit="batch", disable=None if is_primary else True
-                ),
-            )
-            for name, each in held_out.hold_out(names, data, model.experiment, mesh).items()
-        }
+        sets = held_out.hold_out(names, data, model.experiment, mesh)
         evaluator = Evaluator(
             model.model,
             model.model_config,
@@ -69,7 +60,7 @@ def evaluate(
             model.tokenizer,
             model.labels,
         )
-        scores = held_out.measure(evaluator, model.params, sets)
+        scores = held_out.measure(evaluator, model.params, sets, show_progress=is_primary)
     record = {
         "step": model.step,
         "split": split or "all",

@@ -1,8 +1,10 @@
 """Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jax.sharding import Mesh
+from tqdm import tqdm
 
 from experiment import Experiment
 from input_pipeline.pipeline import Data
@@ -21,10 +23,15 @@ def hold_out(
     return sets
 
 
-def measure(evaluator: Evaluator, params, sets: Mapping[str, HeldOut]) -> dict[str, float]:
-    """The scores of all sets, as eval/<set>/<measure>."""
+def measure(
+    evaluator: Evaluator, params, sets: Mapping[str, HeldOut], *, show_progress: bool = False
+) -> dict[str, float]:
+    """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal."""
     scores = {}
     for name, held_out in sets.items():
+        if show_progress:
+            bar = tqdm(held_out.batches, name, unit="batch", disable=None)
+            held_out = dataclasses.replace(held_out, batches=bar)
         found = evaluator.measure(params, held_out)
         scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
     return scores

@@ -7,9 +7,8 @@ row does not depend on the rows beside it.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -45,8 +44,7 @@ class Ends:
     stops: tuple[tuple[int, ...], ...] = ()  # sequences of tokens that end it as well
 
 
-@flax.struct.dataclass
-class Progress:
+class Progress(NamedTuple):
     """A batch under way: in goes one, out comes a later one."""
 
     step: Array  # tokens that every row has got, its padding counted

@@ -1,14 +1,12 @@
 """Parameters laid out for decoding, where reading them is most of the work.
 
-Training keeps the layers of a stack in one array and every kernel with its inputs first. A loop
-over tokens would cut those arrays apart again for every token, so here each layer has its own. And
-XLA's CPU backend is half as quick again at the product of some rows with a kernel if the kernel's
-outputs come first (measured for 16 rows: benchmarks/decode.py).
+Training keeps the layers of a stack in one array. A loop over tokens would cut it apart again for
+every token, so here each layer has arrays of its own; and kernels may have their outputs first,
+which suits some libraries better when there are only a few rows to multiply with.
 """
 
 import flax.struct
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
@@ -50,6 +48,5 @@ def _turned(path, leaf: Array) -> Array | Turned:
     if name != "kernel":
         return leaf
     # Heads and their columns are the inputs of the layer behind attention, elsewhere the outputs.
-    inputs = leaf.shape[0] if module != "out" else -1
-    rows = leaf.reshape(inputs, leaf.shape[-1]) if module == "out" else leaf.reshape(inputs, -1)
-    return Turned(jnp.asarray(rows.T), leaf.shape)
+    matrix = (-1, leaf.shape[-1]) if module == "out" else (leaf.shape[0], -1)
+    return Turned(leaf.reshape(matrix).T, leaf.shape)

@@ -127,15 +127,13 @@ def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monke
         number = text.split()[3]
         return f"Das ist Zahl {number} aus dem Text, noch einmal" if int(number) % 2 else "nein"
 
-    def generator(self, length, has_one_answer):
-        def answer(params, source_bs, segments_bs):
-            texts = [translate(tokenizer.decode(row)) for row in np.asarray(source_bs)]
-            ids = [np.append(tokenizer.encode(text), tokenizer.eos_id)[:length] for text in texts]
-            return jnp.asarray([np.pad(row, (0, length - len(row))) for row in ids])
+    def generate(self, params, batch, *, has_one_answer):
+        texts = [translate(tokenizer.decode(row)) for row in np.asarray(batch["encoder_inputs"])]
+        ids = [np.append(tokenizer.encode(text), tokenizer.eos_id)[:LENGTH] for text in texts]
+        tokens_bn = np.stack([np.pad(row, (0, LENGTH - len(row))) for row in ids])
+        return jnp.asarray(tokens_bn), batch["targets"], batch["weights"]
 
-        return answer
-
-    monkeypatch.setattr(Evaluator, "_generator", generator)
+    monkeypatch.setattr(Evaluator, "_generate", generate)
     scores = evaluate.evaluate(workdir)
     numbers = range(SIZES["validation"])
     hypotheses = [translate(english("validation", number)) for number in numbers]

@@ -31,7 +31,8 @@ MODEL_ORDER = [
     {"layers"},
     {"attention"},
     {"transformer"},
-    {"heads", "decoding"},
+    {"heads", "decoding", "decoding_params"},
+    {"beam_search", "speculation"},
 ]
 
 
@@ -80,6 +81,8 @@ def test_the_model_is_built_in_order():
         assert not later, f"model/{path.name} may not import {sorted(later)}"
 
 
-@pytest.mark.parametrize("module", ["config", "masks", "positions", "sharding", "decoding"])
+@pytest.mark.parametrize(
+    "module", ["config", "masks", "positions", "sharding", "decoding", "beam_search", "speculation"]
+)
 def test_pure_functions_know_no_flax(module):
     assert "flax" not in {top(name) for name in imported(ROOT / "model" / f"{module}.py")}

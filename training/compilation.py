@@ -20,13 +20,17 @@ def compiler_options() -> dict[str, bool | str] | None:
 
 
 def kernels_turned(rows: int) -> bool:
-    """Whether decoding so many rows at a time is faster with the outputs of kernels first."""
+    """Whether decoding so many rows at a time is faster with the outputs of kernels first.
+
+    It is for YNN, which gains more from this than it loses to Eigen as it is; a product with very
+    few rows is bound by reading the kernel, which Eigen does in any order. The bound was measured
+    on the shapes of benchmarks/decode.py.
+    """
     return jax.default_backend() == "cpu" and rows >= 8
 
 
 def decoding_options(rows: int) -> dict[str, bool | str] | None:
-    """YNN is the quicker one at the products that decoding consists of, if rows are not few."""
     options = compiler_options()
     if kernels_turned(rows):
-        del options["xla_cpu_experimental_ynn_fusion_type"]
+        del options["xla_cpu_experimental_ynn_fusion_type"]  # by default it does all products
     return options

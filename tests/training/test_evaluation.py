@@ -31,17 +31,22 @@ class Tokenizer:
 class Bigrams:
     """Looks the next token up by the last one. Takes the place of every head."""
 
-    def apply(self, variables, inputs, *source, method=None, cache=None, **_):
-        table_vv = variables["params"]
+    def apply(self, variables, inputs, *source, method=None, cache=None, last_only=False, **_):
+        table_vv = variables["params"]["table"]
         if method == "encode":
             return inputs[..., None]
-        logits_btv = table_vv[inputs]
+        logits_btv = table_vv[inputs[:, -1:] if last_only else inputs]
         return (logits_btv, cache) if method == "decode" else logits_btv
 
 
 class FirstTokenClassifier:
     def apply(self, variables, inputs_bt, **_):
-        return variables["params"][inputs_bt[:, 0]]
+        return variables["params"]["table"][inputs_bt[:, 0]]
+
+
+def params_with(table):
+    """Of a decoder without layers, and with the table."""
+    return {"backbone": {"decoder": {"blocks": {}}}, "table": jnp.asarray(table)}
 
 
 class WithNextSentence(Bigrams):
@@ -67,11 +72,11 @@ def make_evaluator(objective, model=None, measures=(), labels=(), **task):
 
 
 def measure(
-    objective, params, *batches, text_bytes=0, has_one_answer=False, references=(), **options
+    objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
 ):
     evaluator, task = make_evaluator(objective, **options)
     held_out = HeldOut(batches, text_bytes, has_one_answer, references)
-    scores = evaluator.measure(jnp.asarray(params), held_out)
+    scores = evaluator.measure(params_with(table), held_out)
     promised = measure_names(task, held_out, options.get("measures", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
     return scores
@@ -321,7 +326,7 @@ def test_samples_show_question_answer_and_truth():
         weights=[[1, 1, 1]] * 5,
     )
     held_out = HeldOut([rows], 0, has_one_answer=True)
-    text = evaluator.samples(jnp.asarray(CHAIN), held_out, [{"source": "four"}] * 2)
+    text = evaluator.samples(params_with(CHAIN), held_out, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
 
@@ -332,5 +337,5 @@ def test_samples_of_a_classifier_name_the_classes():
     )
     rows = batch(inputs=[[1], [2], [3]], labels=[0, 1, 0], weights=[1, 1, 1])
     examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
-    text = evaluator.samples(HALVES, HeldOut([rows], 0, False), examples)
+    text = evaluator.samples(params_with(HALVES), HeldOut([rows], 0, False), examples)
     assert text == "x -> half (half)\ny -> half (quarter)\n"

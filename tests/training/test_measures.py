@@ -61,6 +61,21 @@ def test_rouge_by_hand():
     assert turned == {"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 2 / 4}
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "expected"),
+    [
+        ("testing", dict(rouge1=1 / 2)),
+        ("testing one", dict(rouge1=4 / 5, rouge2=2 / 3, rougeL=4 / 5)),
+        ("testing two", dict(rougeL=4 / 5)),
+        ("", dict(rouge1=0, rouge2=0, rougeL=0)),
+    ],
+)
+def test_rouge_is_that_of_the_package(hypothesis, expected):
+    """The figures are those of rouge-score's own tests."""
+    scores = measures.rouge([hypothesis], ["testing one two"])
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
+
+
 def test_rouge_clips_counts_and_averages_over_texts():
     scores = measures.rouge(["the the the", "ÉTÉ 2024"], ["the cat", "ete, 2024?"])
     # 1 of 3 and 1 of 2 words; then of "t", "2024" and "ete", "2024" one each. No pairs in common.

@@ -1,0 +1,27 @@
+"""Tiny Shakespeare, byte by byte, in the small setting that nanoGPT's README gives for a CPU.
+
+FILE is the text of 1,115,394 bytes that nanoGPT downloads as input.txt; the last tenth of it is
+held out. nanoGPT states a validation loss of 1.88 nats a character; the text is ASCII, so a
+character is a byte.
+
+Command:  python train.py --config=configs/shakespeare.py --config.data.path=FILE
+Hardware: not yet run
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 2000
+    config.model.update(architectures.gpt2_style())
+    config.model.update(dict(decoder_layers=4, width=128, heads=4, feed_forward=512, bias=False))
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="text_files", batch_size=12, length=64))
+    config.task.objective = "causal_lm"
+    config.optimizer.update(dict(learning_rate=1e-3, final_fraction=0.1, beta2=0.99))
+    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1, decay_embeddings=True))
+    config.eval.update(dict(every=500, batch_size=128))
+    return config
