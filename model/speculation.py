@@ -117,7 +117,7 @@ def speculate(
             token_b = jnp.where(open_b, new_bt[:, number], tokens_bn[everyone, place_b])
             tokens_bn = tokens_bn.at[everyone, place_b].set(token_b)
             ended_b |= open_b & _ended_at(tokens_bn, place_b, ends)
-            counts_b += open_b
+            counts_b += open_b.astype(jnp.int32)
         index_b = cache.index - (ahead + 1) + accepted_b + 1
         return _State(
             rounds=state.rounds + 1,
