@@ -27,6 +27,19 @@ FIELD_KEYS = {
 }
 OPTIONAL = ("text_pair_field",)
 
+# What the examples of a source are; of a public data set data.kind says it.
+KINDS = {
+    "dates": "pairs",
+    "pydoc": "documents",
+    "names": "labelled",
+    "digits": "images",
+    "text_files": "documents",
+    "translation_files": "pairs",
+    "labelled_text_files": "labelled",
+    "image_files": "images",
+    "text_to_text_files": "pairs",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -81,6 +94,14 @@ class DataConfig:
     # Read ahead
     prefetch: Count
     workers: Count
+
+    @property
+    def example_kind(self) -> str:
+        """The kind of the examples, known without loading them; a mixture's are all of one."""
+        source = self.source
+        if self.mixture and source != "text_to_text_files":
+            source = self.mixture[0][0].partition(":")[0]
+        return KINDS.get(source, self.kind)
 
     def problems(self) -> Iterator[str]:
         if self.crop_padding and 0 < self.crop_scale < 1:

@@ -121,11 +121,11 @@ def classify_text(
     texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
     answer = {"labels": np.int32(row["label"]), "weights": np.float32(1)}
     if "hide" not in row:
-        return {**_between_separators(texts, tokenizer), **answer}
+        return {**between_separators(texts, tokenizer), **answer}
     if row["hide"]:
         fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
     else:
-        fields = _between_separators(texts, tokenizer)
+        fields = between_separators(texts, tokenizer)
         fields |= {"targets": fields["inputs"], "weights": np.zeros(len(fields["inputs"]))}
     return {**fields, "token_weights": fields["weights"], **answer}
 
@@ -175,7 +175,8 @@ def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Toke
     }
 
 
-def _between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
+def between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
+    """[cls] text [sep], or [cls] text [sep] text [sep] with the types of their tokens."""
     sep = [tokenizer.sep_id]
     tokens = np.concatenate([[tokenizer.cls_id], *(part for text in texts for part in (text, sep))])
     if len(texts) == 1:
@@ -190,7 +191,7 @@ def _masked(
     noise_rate: float,
     whole_words: bool,
 ) -> Fields:
-    fields = _between_separators(texts, tokenizer)
+    fields = between_separators(texts, tokenizer)
     tokens = fields["inputs"]
     maskable = np.arange(1, len(tokens) - 1)
     maskable = maskable[maskable != len(texts[0]) + 1]  # the separator between two texts

@@ -23,6 +23,8 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 class SubwordTokenizer:
     """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None."""
 
+    space_is_a_token = False  # it is a part of the piece behind it, or stands between two
+
     def __init__(
         self, content: str, roles: Mapping[str, int | None], sentinel_ids: Iterable[int] = ()
     ):
@@ -36,6 +38,8 @@ class SubwordTokenizer:
         self.mask_id, self.cls_id, self.sep_id = roles["mask"], roles["cls"], roles["sep"]
         self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
         self.sentinel_count = len(self.sentinel_ids)
+        # How text spells the mask; only published vocabularies read it so themselves.
+        self.mask_name = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
 
         pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
         self.vocab_size = max(pieces) + 1
@@ -43,7 +47,8 @@ class SubwordTokenizer:
         special = {id for id, token in added.items() if token.special}
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
-        text_ids = sorted(pieces.keys() - special - {_unknown_id(json.loads(content), pieces)})
+        self._unknown_id = _unknown_id(json.loads(content), pieces)
+        text_ids = sorted(pieces.keys() - special - {self._unknown_id})
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)
 
@@ -80,6 +85,16 @@ class SubwordTokenizer:
         ids = np.asarray(ids, np.int64)
         ids = ids[ids < self.vocab_size]
         return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
+
+    def unspelt(self, text: str) -> str:
+        """What of the text becomes the unknown id first: a character, or else a word; or ""."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if self._unknown_id not in encoding.ids:
+            return ""
+        start, stop = encoding.offsets[encoding.ids.index(self._unknown_id)]
+        # WordPiece gives up a whole word for one character in it, or for its length.
+        word = text[start:stop]
+        return next((c for c in word if self._unknown_id in self.encode(c)), word)
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """True at the first id, at ids that begin with a space, and after ids that end in one.

@@ -17,6 +17,8 @@ class ByteTokenizer:
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
     sentinel_count = 100
+    mask_name = None
+    space_is_a_token = True
     vocab_size = first_byte_id + 256 + sentinel_count
 
     def __init__(self):
@@ -45,6 +47,11 @@ class ByteTokenizer:
         ids = np.asarray(ids)
         text = ids[np.isin(ids, self.text_ids)]
         return (text - self.first_byte_id).astype(np.uint8).tobytes().decode(errors="replace")
+
+    def unspelt(self, text: str) -> str:
+        """What of the text has no ids: nothing."""
+        del text
+        return ""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """True at the first id and after whitespace; special ids are words of their own."""

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from input_pipeline import sources
+from input_pipeline.config import KINDS as KINDS_OF
 from input_pipeline.source import Splits
 from schema import ConfigError
+from tests.input_pipeline.corpora import KINDS, write_corpus
 from tests.input_pipeline.files.test_reading import written
 from tests.tiny import data_config
 
@@ -92,3 +94,23 @@ def test_parts_of_a_mixture_have_names_and_weights(stand_in, tmp_path):
     # A part that says no place of its own takes data.path.
     (alone,) = sources.components(data_config(path=str(path), mixture=(("text_files", 1.0),)))
     assert len(alone.splits.train) == len(found[0].splits.train)
+
+
+@pytest.mark.parametrize("source", sources.EMBEDDED)
+def test_the_kind_of_embedded_examples_is_known_beforehand(source):
+    data = data_config(source=source)
+    assert data.example_kind == sources.components(data)[0].splits.kind
+    mixture = ((source, 1.0),)
+    assert data_config(source="dates", mixture=mixture).example_kind == data.example_kind
+
+
+def test_the_kind_of_examples_in_files_is_known_beforehand(tmp_path):
+    write_corpus(tmp_path)
+    for folder in ("pairs", "documents", "labelled", "tasks"):
+        source, _, keys = KINDS[folder]
+        data = data_config(source=source, path=str(tmp_path / folder), **keys)
+        assert data.example_kind == sources.components(data)[0].splits.kind
+    tasks = data_config(source="text_to_text_files", mixture=(("t0", 1.0),))
+    assert tasks.example_kind == "pairs"
+    assert data_config(source="tfds", kind="labelled").example_kind == "labelled"
+    assert set(KINDS_OF) | set(sources.BY_NAME) == {*sources.EMBEDDED, *sources.FROM_CONFIG}

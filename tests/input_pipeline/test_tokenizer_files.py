@@ -115,6 +115,21 @@ def test_what_is_lost_is_covered_by_what_follows(opened):
     assert words.tolist() == [len(part.encode()) for part in ("  Friday", "\n\tFRIDAY", " Größe ")]
 
 
+def test_what_cannot_be_spelt_is_what_gets_the_unknown_id(opened):
+    for name in NAMES:
+        vocab = json.loads(opened[name]._content)["model"]["vocab"]
+        pieces = list(vocab) if isinstance(vocab, dict) else [piece for piece, _ in vocab]
+        unknown = {pieces.index(piece) for piece in ("[UNK]", "<unk>") if piece in pieces}
+        unspelt = [string for string in STRINGS if opened[name].unspelt(string)]
+        encoded = zip(STRINGS, map(opened[name].encode, STRINGS), strict=True)
+        assert unspelt == [string for string, ids in encoded if unknown & set(ids.tolist())]
+        assert bool(unspelt) == (name != "gpt2")
+    assert opened["bert_cased"].unspelt("Friday \U0001f469! ж") == "\U0001f469"
+    assert opened["bert_cased"].unspelt("Friday " + "a" * 101) == "a" * 101
+    assert opened["t5"].unspelt("Friday \U0001f469!") == "\U0001f469"
+    assert opened["gpt2"].unspelt("Friday \U0001f469!") == ""
+
+
 def test_words_start_at_the_mark(opened):
     text = "Friday Montag Freitag"
     for name in NAMES:
