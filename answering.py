@@ -1,0 +1,188 @@
+"""A trained model's answers to lines: what it writes, fills in, or takes them for.
+
+What answers depends on what the model was trained for; all three have the same two methods:
+
+    prompt(line, name) -> the fields of its row, or a refusal that calls the line by this name
+    answers(batch, numbers) -> for the first rows of a batch, lines of these numbers, the outputs
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from tqdm import tqdm
+
+import trained
+import writing_options
+from input_pipeline.objectives import Fields
+from input_pipeline.prompts import ImagePrompts, TextPrompts, in_batches
+from schema import ConfigError
+from training.compilation import compiler_options
+from training.mesh import put_batch
+from training.task import forward
+from writing import Writer
+
+CANDIDATES = 5  # for each gap
+
+Outputs = list[dict[str, Any]]
+
+
+def choose(model: trained.Trained, given: Mapping[str, Any], batch_size: int):
+    """The answerer for a model; `given` are options of writing, for models that write."""
+    objective = model.experiment.task.objective
+    if model.model_config.has_decoder and objective != "classify_text":
+        return Writer(model, writing_options.choose(given), batch_size)
+    if given:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise ConfigError(
+            f"{flags}: this is about writing text, which a model with task.objective={objective} "
+            "does not do; leave it out"
+        )
+    return Filler(model) if objective == "masked_lm" else Classifier(model)
+
+
+def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int) -> list[Outputs]:
+    """The outputs for each line, in order; every line is checked before the first is answered."""
+    rows = [answerer.prompt(line, name) for line, name in zip(lines, names, strict=True)]
+    note_long_rows(rows, answerer.trained_length)
+    found: list[Outputs] = [[] for _ in lines]
+    with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
+        for numbers, batch in in_batches(rows, batch_size, answerer.longest):
+            outputs = answerer.answers(batch, numbers)
+            for number, each in zip(numbers, outputs, strict=True):
+                found[number] = each
+            bar.update(len(numbers))
+    return found
+
+
+def stream(writer: Writer, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
+    """The answer to one line, in pieces."""
+    row = writer.prompt(line, name)
+    ((_, batch),) = in_batches([row], batch_size, writer.longest)
+    return writer.stream(batch, number)
+
+
+def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
+    """What was never so long in training may be answered badly."""
+    sizes = [len(row.get("encoder_inputs", row.get("inputs", ()))) for row in rows]
+    long = sum(size > trained_length for size in sizes)
+    if long:
+        logging.warning(
+            "%d of %d lines have more tokens than rows had in training: up to %d, not %d",
+            long, len(rows), max(sizes), trained_length,
+        )  # fmt: skip
+
+
+class Filler:
+    """Answers texts that have gaps with the likeliest tokens in them."""
+
+    def __init__(self, model: trained.Trained):
+        self._model, self._tokenizer = model, model.tokenizer
+        task, data = model.experiment.task, model.experiment.data
+        self._prompt = TextPrompts(
+            task.objective, data.example_kind, self._tokenizer, takes_two=task.next_sentence
+        )
+        self.longest = _longest(model)
+        self.trained_length = data.length
+        text_ids_n = jnp.asarray(self._tokenizer.text_ids)
+
+        def candidates(params, batch):
+            logits_btv = forward(model.model, task, params, batch)["logits"]
+            shares_btv = jax.nn.softmax(logits_btv.astype(jnp.float32), axis=-1)
+            # A gap is filled with text, whatever else the model may believe in.
+            shares_btk, places_btk = jax.lax.top_k(shares_btv[..., text_ids_n], CANDIDATES)
+            return shares_btk, text_ids_n[places_btk]
+
+        self._candidates = jax.jit(candidates, compiler_options=compiler_options())
+
+    def prompt(self, text: str, name: str) -> Fields:
+        return _refuse_long(self._prompt(text, name), name, self.longest)
+
+    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        placed = put_batch(batch, self._model.mesh)
+        shares_btk, ids_btk = jax.device_get(self._candidates(self._model.params, placed))
+        rows = zip(batch["inputs"], ids_btk, shares_btk, numbers, strict=False)
+        return [[self._filled(*row)] for *row, _ in rows]
+
+    def _filled(
+        self, inputs_t: np.ndarray, ids_tk: np.ndarray, shares_tk: np.ndarray
+    ) -> dict[str, Any]:
+        gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
+        filled_t = inputs_t.copy()
+        filled_t[gaps] = ids_tk[gaps, 0]
+        ends = np.flatnonzero(inputs_t == self._tokenizer.sep_id)
+        texts = [self._tokenizer.decode(part) for part in np.split(filled_t, ends)[:-1]]
+        return {
+            "text": "\t".join(texts),
+            "gaps": [
+                [
+                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
+                    for id, share in zip(ids_tk[gap].tolist(), shares_tk[gap].tolist(), strict=True)
+                ]
+                for gap in gaps
+            ],
+        }
+
+
+class Classifier:
+    """Answers texts, or the paths of images, with classes, the likeliest first."""
+
+    def __init__(self, model: trained.Trained):
+        self._model = model
+        task, data, config = model.experiment.task, model.experiment.data, model.model_config
+        if task.objective == "classify_images":
+            self._prompt = ImagePrompts(
+                config.image_size, config.image_channels, data.image_mean, data.image_std
+            )
+            self.longest = 0
+        else:
+            self._prompt = TextPrompts(
+                task.objective, data.example_kind, model.tokenizer, takes_two=_takes_two(model)
+            )
+            self.longest = _longest(model)
+        self.trained_length = data.length
+
+        def probabilities(params, batch):
+            logits_bc = forward(model.model, task, params, batch)["logits"]
+            return jax.nn.softmax(logits_bc.astype(jnp.float32), axis=-1)
+
+        self._probabilities = jax.jit(probabilities, compiler_options=compiler_options())
+
+    def prompt(self, text: str, name: str) -> Fields:
+        return _refuse_long(self._prompt(text, name), name, self.longest)
+
+    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        placed = put_batch(batch, self._model.mesh)
+        shares_bc = jax.device_get(self._probabilities(self._model.params, placed))
+        labels = self._model.labels
+        return [
+            [{"label": labels[c], "probability": float(shares_c[c])} for c in np.argsort(-shares_c)]
+            for shares_c in shares_bc[: len(numbers), : len(labels)]
+        ]
+
+
+def _longest(model: trained.Trained) -> int:
+    """The most columns that a row may have; 0: any number."""
+    config = model.model_config
+    return config.max_length if config.position == "learned" else 0
+
+
+def _takes_two(model: trained.Trained) -> bool:
+    """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
+    data = model.experiment.data
+    if model.model_config.token_types == 1:
+        return False
+    return data.source == "labelled_text_files" or bool(data.text_pair_field)
+
+
+def _refuse_long(fields: Fields, name: str, longest: int) -> Fields:
+    tokens = len(fields.get("inputs", ()))
+    if longest and tokens > longest:
+        raise ConfigError(
+            f"{name} has {tokens} tokens with the special ones, and model.position=learned ends at "
+            f"model.max_length={longest}; shorten it"
+        )
+    return fields
