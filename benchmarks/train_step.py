@@ -33,6 +33,7 @@ from training.task import make_model
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each side counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
 ONLY = flags.DEFINE_enum("only", None, ["gpt2", "bert", "encoder_decoder"], "One shape alone.")
+ACCUMULATE = flags.DEFINE_integer("accumulate", 1, "Micro-batches in our step.")
 THREADS = flags.DEFINE_integer("threads", 0, "torch threads; 0: torch's own choice.")
 
 VOCAB, WIDTH, HEADS, FEED_FORWARD, LAYERS = 8192, 384, 6, 1536, 6
@@ -53,6 +54,7 @@ def our_step(style: dict, objective: str, batch: dict[str, np.ndarray]) -> tuple
     config.data.update(dict(batch_size=BATCH, length=LENGTH, encoder_length=LENGTH))
     config.task.objective = objective
     config.optimizer.update(dict(learning_rate=LEARNING_RATE, schedule="constant", clip_norm=0.0))
+    config.optimizer.accumulate = ACCUMULATE.value
     experiment = door.from_mapping(config.to_dict())
     model_config = experiment.model.resolve()
     model = make_model(model_config, experiment.task)

@@ -4,9 +4,10 @@ DIR holds train.en.gz, train.de.gz, val.en.gz, val.de.gz and test_2016_flickr.en
 plain), raw text.
 
 Command:  python train.py --config=configs/multi30k.py --config.data.path=DIR
+          python evaluate.py --workdir=runs/multi30k --split=test_2016_flickr
 Hardware: 2 CPU cores
-Time:     not yet run
-Score:    not yet run
+Time:     108 min, on one of the cores, beside other work on the other
+Score:    39.3 BLEU on test_2016_flickr with a beam of 4 (docs/results.md), 2.1 million parameters
 """
 
 from configs import architectures, default
@@ -14,7 +15,7 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 5000
+    config.steps = 4000
     config.model.update(architectures.transformer_style())
     config.model.update(dict(width=128, encoder_layers=4, decoder_layers=4, heads=4))
     config.model.update(dict(feed_forward=256, norm_placement="pre"))
@@ -27,6 +28,6 @@ def get_config(arg=None):
     config.data.update(dict(packing=True, batch_size=32, length=128, encoder_length=128))
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=5e-3, warmup_steps=1000, beta2=0.98))
-    config.eval.update(dict(every=1000, batch_size=128))
+    config.eval.update(dict(every=1000, batch_size=128, measures=("bleu", "chrf")))
     config.checkpoint.update(dict(every=250, keep=8))
     return config

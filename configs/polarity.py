@@ -12,8 +12,8 @@ Command:  python train.py --config=configs/polarity.py --config.data.path=polari
           from masked-LM pretraining on the same training sentences, after configs/polarity_mlm.py:
           the same with --workdir=runs/polarity_tuned --config.init_from=runs/polarity_mlm
 Hardware: 2 CPU cores
-Time:     not yet run
-Score:    not yet run
+Time:     1 min 51 s of one core, shared with other work
+Score:    75.4% of 1,066 held-out sentences; 75.2% from masked-LM pretraining
 """
 
 from configs import architectures, default
