@@ -93,7 +93,7 @@ def test_attention_weights():
 
 def test_context():
     attention = Attention(CONFIG, deterministic=True)
-    context, _ = attention.apply({"params": attention_params()}, X, mask_b1ts=causal_mask())
+    context = attention.apply({"params": attention_params()}, X, mask_b1ts=causal_mask())
     assert_to_4_decimals(context[0], CONTEXT)
 
 
