@@ -8,7 +8,6 @@ Rows have different lengths; padding is compared nowhere.
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 
 import jax
@@ -18,7 +17,9 @@ import pytest
 
 from configs import architectures
 from model.heads import Classifier, LanguageModel, MaskedLanguageModel
+from tests.model import published_models
 from tests.model import published_names as names
+from tests.model.published_models import learned, oracle
 from tests.tiny import quick_jit, random_params, tiny_config
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -29,17 +30,6 @@ SIZES = dict(
 )  # fmt: skip
 TOLERANCE = 3e-5  # absolute, of logits and gradients of order one in float32
 LENGTHS, SOURCE_LENGTHS = (20, 13, 1), (7, 18, 2)
-
-
-@functools.cache
-def oracle():
-    """torch and transformers, imported late: most runs deselect this file and need not wait."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch = pytest.importorskip("torch")
-        transformers = pytest.importorskip("transformers")
-    transformers.logging.set_verbosity_error()
-    return torch, transformers
 
 
 @dataclasses.dataclass
@@ -74,14 +64,6 @@ def randomize(model):
             centre = 1.0 if "norm" in name.lower() or "ln_" in name else 0.0
             weight.copy_(centre + 0.2 * torch.randn(weight.shape, generator=generator))
     return model.double().eval()
-
-
-def learned(model) -> dict:
-    # `named_parameters` lists a tied weight once.
-    weights = {n: p for n, p in model.named_parameters() if "embed_positions" not in n}
-    if hasattr(model, "final_logits_bias"):
-        weights["final_logits_bias"] = model.final_logits_bias.requires_grad_()
-    return weights
 
 
 def pair(theirs, inputs, read, model, our_inputs, our_options, table, targets, adapt=dict):
@@ -161,18 +143,11 @@ def bert_classifier():
 
 
 def gpt2():
-    _, hf = oracle()
     config = config_of(architectures.gpt2_style)
-    theirs = hf.GPT2LMHeadModel(
-        hf.GPT2Config(
-            vocab_size=config.vocab_size, n_embd=config.width, n_layer=config.decoder_layers,
-            n_head=config.heads, n_inner=config.feed_forward, n_positions=config.max_length,
-            layer_norm_epsilon=config.norm_epsilon, bos_token_id=1, eos_token_id=1,
-        )
-    )  # fmt: skip
     tokens, mask = padded(LENGTHS, seed=0)
     return pair(
-        theirs, dict(input_ids=tokens, attention_mask=mask), lambda out: [out.logits],
+        published_models.gpt2(config), dict(input_ids=tokens, attention_mask=mask),
+        lambda out: [out.logits],
         LanguageModel(config), [tokens], dict(segments_bt=mask), names.GPT2,
         [random_targets(mask, config.vocab_size)], names.gpt2_as_linear,
     )  # fmt: skip
@@ -220,42 +195,14 @@ def encoder_decoder(theirs, config, table):
 
 
 def t5(style, table, feed_forward):
-    torch, hf = oracle()
     # So few buckets that these lengths reach the logarithmic ones, and the last.
     config = config_of(style, head_size=7, relative_buckets=8, relative_max_distance=12)
-    theirs = hf.T5ForConditionalGeneration(
-        hf.T5Config(
-            vocab_size=config.vocab_size, d_model=config.width, d_kv=config.head_size,
-            d_ff=config.feed_forward, num_layers=config.encoder_layers,
-            num_decoder_layers=config.decoder_layers, num_heads=config.heads,
-            relative_attention_num_buckets=8, relative_attention_max_distance=12,
-            layer_norm_epsilon=config.norm_epsilon, feed_forward_proj=feed_forward,
-            tie_word_embeddings=config.tie_output,
-        )
-    )  # fmt: skip
-    if not config.tie_output:
-        # transformers 5 ties at construction whatever its config says; v1.1's weights are two.
-        theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach().clone())
-    return encoder_decoder(theirs, config, table)
+    return encoder_decoder(published_models.t5(config, feed_forward), config, table)
 
 
 def marian(activation, their_activation):
-    _, hf = oracle()
     config = config_of(architectures.transformer_style, activation=activation, output_bias=True)
-    sizes = {
-        f"{side}_{key}": value
-        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
-        for key, value in dict(
-            layers=layers, attention_heads=config.heads, ffn_dim=config.feed_forward
-        ).items()
-    }
-    theirs = hf.MarianMTModel(
-        hf.MarianConfig(
-            vocab_size=config.vocab_size, d_model=config.width, **sizes,
-            max_position_embeddings=config.max_length, activation_function=their_activation,
-            scale_embedding=True, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-        )
-    )  # fmt: skip
+    theirs = published_models.marian(config, their_activation)
     return encoder_decoder(theirs, config, names.MARIAN)
 
 

@@ -1,0 +1,75 @@
+"""Models of transformers, built to the sizes of our configs. Importing this imports no torch."""
+
+import functools
+import warnings
+
+import pytest
+
+from model.config import TransformerConfig
+
+
+@functools.cache
+def oracle():
+    """torch and transformers, imported late: most runs deselect this file and need not wait."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+    transformers.logging.set_verbosity_error()
+    return torch, transformers
+
+
+def learned(model) -> dict:
+    # `named_parameters` lists a tied weight once.
+    weights = {n: p for n, p in model.named_parameters() if "embed_positions" not in n}
+    if hasattr(model, "final_logits_bias"):
+        weights["final_logits_bias"] = model.final_logits_bias.requires_grad_()
+    return weights
+
+
+def gpt2(config: TransformerConfig):
+    _, hf = oracle()
+    return hf.GPT2LMHeadModel(
+        hf.GPT2Config(
+            vocab_size=config.vocab_size, n_embd=config.width, n_layer=config.decoder_layers,
+            n_head=config.heads, n_inner=config.feed_forward, n_positions=config.max_length,
+            layer_norm_epsilon=config.norm_epsilon, bos_token_id=1, eos_token_id=1,
+        )
+    )  # fmt: skip
+
+
+def t5(config: TransformerConfig, feed_forward: str):
+    torch, hf = oracle()
+    model = hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            vocab_size=config.vocab_size, d_model=config.width, d_kv=config.head_size,
+            d_ff=config.feed_forward, num_layers=config.encoder_layers,
+            num_decoder_layers=config.decoder_layers, num_heads=config.heads,
+            relative_attention_num_buckets=config.relative_buckets,
+            relative_attention_max_distance=config.relative_max_distance,
+            layer_norm_epsilon=config.norm_epsilon, feed_forward_proj=feed_forward,
+            tie_word_embeddings=config.tie_output,
+        )
+    )  # fmt: skip
+    if not config.tie_output:
+        # transformers 5 ties at construction whatever its config says; v1.1's weights are two.
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def marian(config: TransformerConfig, activation: str):
+    _, hf = oracle()
+    sizes = {
+        f"{side}_{key}": value
+        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        for key, value in dict(
+            layers=layers, attention_heads=config.heads, ffn_dim=config.feed_forward
+        ).items()
+    }
+    return hf.MarianMTModel(
+        hf.MarianConfig(
+            vocab_size=config.vocab_size, d_model=config.width, **sizes,
+            max_position_embeddings=config.max_length, activation_function=activation,
+            scale_embedding=True, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+        )
+    )  # fmt: skip
