@@ -121,6 +121,26 @@ def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
     assert found.rounds == rounds == -(-(steps - 1) // (ahead + 1))
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 3, 4])
+def test_a_draft_that_was_wrong_goes_on_from_what_is_right(ahead):
+    """Tokens would be right all the same, but more calls would be needed for them."""
+
+    def rounds(prompt):
+        right = greedy(next_logits(TARGET, prompt), steps=11 + ahead)
+        count, calls = 1, 0
+        while count < 11:
+            for token in right[count : count + ahead]:
+                if next_logits(DRAFTS["good"], prompt)([right[:count]])[0].argmax() != token:
+                    break
+                count += 1
+            count, calls = count + 1, calls + 1
+        return calls
+
+    expected = max(map(rounds, PROMPTS))
+    assert -(-10 // (ahead + 1)) < expected < 10, "sometimes right and sometimes wrong"
+    assert speculated("good", ahead=ahead, steps=11).rounds == expected
+
+
 def test_a_draft_that_is_never_right_costs_a_call_for_each_token():
     assert speculated("wrong", ahead=3, steps=11).rounds == 11 - 1
 
