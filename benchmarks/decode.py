@@ -50,7 +50,7 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
         sides = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
         if ctranslate2 is not None:
             sides[CT2] = decoders.CTranslate2(ctranslate2, asked, **how)
-        kept, formula = ours.cache_bytes(), cache_formula(asked, rows * beams)
+        kept, formula = ours.cache_bytes(), cache_formula(asked, beams)
         if kept != formula:
             sys.exit(f"{method}, batch {rows}: a cache of {kept} bytes, by the formula {formula}")
 
@@ -127,12 +127,13 @@ def judge(shape: Shape, tokens_bn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(log_probs), np.stack(gaps)
 
 
-def cache_formula(shape: Shape, rows: int) -> int:
-    """Bytes of keys and values: those of all tokens, and of the source where there is one."""
+def cache_formula(shape: Shape, beams: int) -> int:
+    """Bytes of keys and values: of what was given, once, and of all tokens of all beams."""
     config = shape.config
-    slots = shape.start_bt.shape[1] + NEW_TOKENS.value
+    slots = shape.start_bt.shape[1] + beams * NEW_TOKENS.value
     if shape.source_bs is not None:
         slots += shape.source_bs.shape[1]
+    rows = len(shape.start_bt)
     return 2 * config.decoder_layers * rows * config.kv_heads * config.head_size * slots * 4
 
 

@@ -163,8 +163,9 @@ class Ours:
 
     def cache_bytes(self) -> int:
         """Of the keys and values that are kept, as they are before the first token."""
-        progress = self._generator._begin(self._params, self._prompts, outputs=self._beams)
-        return sum(array.nbytes for array in jax.tree.leaves(progress.cache.layers))
+        slots = self._generator.slots(self._prompts, self._beams)
+        _, cache = self._generator._read(self._params, self._prompts, slots)
+        return sum(array.nbytes for array in jax.tree.leaves(cache.layers))
 
 
 class Transformers:

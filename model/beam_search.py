@@ -2,6 +2,10 @@
 
 Sequences are ranked by log-probability / ((5 + n) / 6) ** alpha, n being the number of their
 tokens, the end among them: the length penalty of the 2017 paper (Wu et al., 2016).
+
+The sequences of a row are branches of one tree, and share one row of the cache: each step puts a
+token for every beam into it, and a mask shows each beam its own ancestors. So nothing is copied
+when a branch is given up for another, and the prompt and the source are kept once for all beams.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.decoding import Decode, for_each
+from model.decoding import Decode
 
 NEVER = -1e9  # worse than any sequence, yet finite: sums of it stay numbers
 
@@ -26,7 +30,8 @@ class _Search(NamedTuple):
     step: Array
     live: Beams  # scored by plain log-probability: all are of one length
     done: Beams
-    logits_mv: Array  # M = B * K: every live sequence is a row of the model's batch
+    holders_bkn: Array  # which beam held a live sequence's n-th token; -1 where there is none yet
+    logits_bkv: Array
     cache: Any
 
 
@@ -45,17 +50,36 @@ def beam_search(
     alpha: float,
     eos_id: int,
     pad_id: int,
+    prompt_slots: int,
+    window: int = 0,
 ) -> Beams:
     """The best `beams` sequences of at most `steps` tokens behind each row's prompt.
 
     `logits_bv`, `positions_b` and `cache` are those of the prompts, a row each, as in
-    `decoding.advance`. Sequences without an end count when there are no more steps. The search
-    is over when in no row a live sequence could still be among the best, however it went on.
+    `decoding.advance`. The prompts fill the first `prompt_slots` of the cache; it has room for
+    `beams * steps` tokens behind them. `decode` is also given which slots each query may see,
+    (B, K, S): of its prompt and its ancestors, the `window` newest if that is not 0.
+
+    Sequences without an end count when there are no more steps. The search is over when in no row
+    a live sequence could still be among the best, however it went on.
     """
     rows, vocab = logits_bv.shape
     # Of twice as many continuations, at most half are ends: enough are left to go on with.
     candidates = min(2 * beams, beams * vocab)
-    positions_m = for_each(beams, positions_b)
+    # The age of a slot counts in tokens: those that the beams got in one step are as old.
+    order_s = jnp.arange(prompt_slots + steps * beams)
+    order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
+
+    def visible(holders_bkn: Array, step: Array) -> Array:
+        is_holder_bknk = holders_bkn[..., None] == jnp.arange(beams)
+        visible_bks = jnp.pad(
+            is_holder_bknk.reshape(rows, beams, -1),
+            ((0, 0), (0, 0), (prompt_slots, 0)),
+            constant_values=True,
+        )
+        if window:
+            visible_bks &= prompt_slots + step - order_s < window
+        return visible_bks
 
     def score(sums: Array, tokens: Array | int) -> Array:
         # NEVER must not be divided: it would be above NEVER and pass for a sequence.
@@ -67,8 +91,8 @@ def beam_search(
         return (search.step < steps) & (best_possible_b > search.done.scores_bk[:, -1]).any()
 
     def extend(search: _Search) -> _Search:
-        log_probs_mv = jax.nn.log_softmax(search.logits_mv.astype(jnp.float32))
-        sums_bkv = search.live.scores_bk[:, :, None] + log_probs_mv.reshape(rows, beams, vocab)
+        log_probs_bkv = jax.nn.log_softmax(search.logits_bkv.astype(jnp.float32))
+        sums_bkv = search.live.scores_bk[:, :, None] + log_probs_bkv
         sums_bc, places_bc = jax.lax.top_k(sums_bkv.reshape(rows, -1), candidates)
         parents_bc, tokens_bc = places_bc // vocab, (places_bc % vocab).astype(jnp.int32)
         tokens_bcn = _rows_of(search.live.tokens_bkn, parents_bc)
@@ -84,19 +108,25 @@ def beam_search(
         _, kept_bk = jax.lax.top_k(alive_bc, beams)
         live = Beams(_rows_of(tokens_bcn, kept_bk), _rows_of(alive_bc, kept_bk))
         parents_bk = _rows_of(parents_bc, kept_bk)
-        parents_m = (parents_bk + beams * jnp.arange(rows)[:, None]).reshape(-1)
-        last_m1 = live.tokens_bkn[:, :, search.step].reshape(-1, 1)
-        logits_m1v, cache = decode(
-            last_m1, (positions_m + search.step)[:, None], search.cache.of_rows(parents_m)
+        holders_bkn = _rows_of(search.holders_bkn, parents_bk)
+        holders_bkn = holders_bkn.at[:, :, search.step].set(jnp.arange(beams))
+        positions_bk = jnp.broadcast_to(positions_b[:, None] + search.step, (rows, beams))
+        logits_bkv, cache = decode(
+            live.tokens_bkn[:, :, search.step],
+            positions_bk,
+            search.cache,
+            visible_bts=visible(holders_bkn, search.step),
         )
-        return _Search(search.step + 1, live, done, logits_m1v[:, 0], cache)
+        return _Search(search.step + 1, live, done, holders_bkn, logits_bkv, cache)
 
     nothing = Beams(
         jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER)
     )
     # All beams start alike: only the first may be extended, or they would stay alike.
     live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
-    start = _Search(jnp.zeros((), jnp.int32), live, nothing, *for_each(beams, (logits_bv, cache)))
+    logits_bkv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
+    holders_bkn = jnp.full((rows, beams, steps), -1, jnp.int32)
+    start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bkn, logits_bkv, cache)
     search = jax.lax.while_loop(could_change, extend, start)
     unfinished_bk = score(search.live.scores_bk, search.step)
     # Those that were given up are no answers: only the last step makes them so.

@@ -1,9 +1,12 @@
 """Parameters laid out for decoding, where reading them is most of the work.
 
 Training keeps the layers of a stack in one array. A loop over tokens would cut it apart again for
-every token, so here each layer has arrays of its own; and kernels may have their outputs first,
-which suits some libraries better when there are only a few rows to multiply with.
+every token, so here each layer has arrays of its own. And libraries that multiply a few rows with
+a large matrix want its inputs first, or its outputs: kernels have their inputs first, the table of
+tokens, where it is the output layer too, its outputs. So one or the other may have to be turned.
 """
+
+from typing import Literal
 
 import flax.struct
 import jax
@@ -12,10 +15,12 @@ from jax import Array
 from model.config import TransformerConfig
 from model.transformer import by_layer
 
+Order = Literal["as_trained", "inputs_first", "outputs_first"]
+
 
 @flax.struct.dataclass
 class Turned:
-    """A kernel as a matrix with a row for each of its outputs."""
+    """A parameter as a matrix, transposed."""
 
     matrix: Array
     shape: tuple[int, ...] = flax.struct.field(pytree_node=False)
@@ -25,14 +30,19 @@ class Turned:
         return self.matrix.T.reshape(self.shape)
 
 
-def lay_out(params: dict, config: TransformerConfig, *, turn: bool) -> dict:
+def lay_out(params: dict, config: TransformerConfig, order: Order) -> dict:
     """Parameters of a model that has a decoder -> what `restore` takes."""
-    decoder = params["backbone"]["decoder"]
+    backbone = dict(params["backbone"])
+    decoder = backbone["decoder"]
     blocks = by_layer(decoder["blocks"], config.decoder_layers)
-    if turn:
-        blocks = jax.tree.map_with_path(_turned, blocks)
-    backbone = {**params["backbone"], "decoder": {**decoder, "blocks": blocks}}
-    return {**params, "backbone": backbone}
+    vocabulary = {name: module for name, module in params.items() if name == "vocabulary"}
+    if order == "outputs_first":
+        blocks, vocabulary = jax.tree.map_with_path(_turned_kernel, (blocks, vocabulary))
+    if order == "inputs_first" and config.tie_output:
+        table = backbone["token_embedding"]["embedding"]
+        backbone["token_embedding"] = {"embedding": Turned(table.T, table.shape)}
+    backbone["decoder"] = {**decoder, "blocks": blocks}
+    return {**params, **vocabulary, "backbone": backbone}
 
 
 def restore(laid_out: dict) -> dict:
@@ -43,10 +53,10 @@ def restore(laid_out: dict) -> dict:
     )
 
 
-def _turned(path, leaf: Array) -> Array | Turned:
-    *_, module, name = (entry.key for entry in path)
-    if name != "kernel":
+def _turned_kernel(path, leaf: Array) -> Array | Turned:
+    names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+    if names[-1] != "kernel":
         return leaf
     # Heads and their columns are the inputs of the layer behind attention, elsewhere the outputs.
-    matrix = (-1, leaf.shape[-1]) if module == "out" else (leaf.shape[0], -1)
+    matrix = (-1, leaf.shape[-1]) if names[-2] == "out" else (leaf.shape[0], -1)
     return Turned(leaf.reshape(matrix).T, leaf.shape)

@@ -25,14 +25,6 @@ class Cache:
     # token takes the place of the oldest.
     index: Array
 
-    def of_rows(self, rows_b: Array) -> "Cache":
-        """Row b becomes what row rows_b[b] was, which must have the same prompt and source."""
-        layers = tuple(
-            layer.replace(key_bgks=layer.key_bgks[rows_b], value_bgsk=layer.value_bgsk[rows_b])
-            for layer in self.layers
-        )
-        return self.replace(layers=layers)
-
 
 @flax.struct.dataclass
 class Surroundings:
@@ -150,6 +142,7 @@ class Stack(nn.Module):
         source_bsd: Array | None = None,
         source_segments_bs: Array | None = None,
         cache: Cache | None = None,
+        visible_bts: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Cache | None]:
         config = self.config
@@ -166,15 +159,18 @@ class Stack(nn.Module):
             if prefix_bt is not None:
                 key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache_slot)
 
+        mask_b1ts = attention_mask(
+            positions_bt, key_positions_bs, segments_bt, key_segments_bs,
+            causal=self.causal, key_prefix_bs=key_prefix_bs,
+        )  # fmt: skip
+        if visible_bts is not None:
+            mask_b1ts &= visible_bts[:, None]
         around = Surroundings(
-            mask_b1ts=attention_mask(
-                positions_bt, key_positions_bs, segments_bt, key_segments_bs,
-                causal=self.causal, key_prefix_bs=key_prefix_bs,
-            ),
+            mask_b1ts=mask_b1ts,
             bias_bhts=self._bias(positions_bt, key_positions_bs),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
             cache_slot=None if cache is None else cache_slot,
-        )  # fmt: skip
+        )
         if self.cross:
             around = around.replace(
                 source_bsd=source_bsd,
@@ -351,11 +347,13 @@ class Transformer(nn.Module):
         source_bsd: Array | None = None,
         source_segments_bs: Array | None = None,
         cache: Cache | None = None,
+        visible_bts: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Cache | None]:
         """Hidden states of the decoder, and the next cache if one was given.
 
         With a cache that already holds the source's keys and values, `source_bsd` may be None.
+        Where `visible_bts` is False, a token does not see a slot that it otherwise would.
         """
         if cache is not None and positions_bt is None:
             steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
@@ -371,6 +369,7 @@ class Transformer(nn.Module):
             source_bsd=source_bsd,
             source_segments_bs=source_segments_bs,
             cache=cache,
+            visible_bts=visible_bts,
             deterministic=deterministic,
         )
 

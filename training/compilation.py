@@ -2,6 +2,8 @@
 
 import jax
 
+from model.decoding_params import Order
+
 
 def compiler_options() -> dict[str, bool | str] | None:
     """What XLA's CPU backend needs to be told; other backends are left to their own choices.
@@ -19,18 +21,20 @@ def compiler_options() -> dict[str, bool | str] | None:
     }
 
 
-def kernels_turned(rows: int) -> bool:
-    """Whether decoding so many rows at a time is faster with the outputs of kernels first.
+def decoding_order(rows: int) -> Order:
+    """How the matrices should lie to decode so many rows at a time.
 
-    It is for YNN, which gains more from this than it loses to Eigen as it is; a product with very
-    few rows is bound by reading the kernel, which Eigen does in any order. The bound was measured
-    on the shapes of benchmarks/decode.py.
+    On a CPU, Eigen is the faster for few rows and wants inputs first; it is many times slower with
+    outputs first. For more rows YNN is, and gains a little from outputs first. The bound was
+    measured on the shapes of benchmarks/decode.py.
     """
-    return jax.default_backend() == "cpu" and rows >= 8
+    if jax.default_backend() != "cpu":
+        return "as_trained"
+    return "inputs_first" if rows < 8 else "outputs_first"
 
 
 def decoding_options(rows: int) -> dict[str, bool | str] | None:
     options = compiler_options()
-    if kernels_turned(rows):
+    if decoding_order(rows) == "outputs_first":
         del options["xla_cpu_experimental_ynn_fusion_type"]  # by default it does all products
     return options

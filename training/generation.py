@@ -16,7 +16,7 @@ from model.decoding_params import lay_out, restore
 from model.speculation import Speculated, speculate
 from model.transformer import Cache, empty_cache
 from schema import ConfigError
-from training.compilation import decoding_options, kernels_turned
+from training.compilation import decoding_options, decoding_order
 
 
 @flax.struct.dataclass
@@ -52,9 +52,9 @@ class Generator:
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
         self._slots, self._see_whole_prompt = slots, see_whole_prompt
-        turn = kernels_turned(rows)
+        order = decoding_order(rows)
         jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
-        self.lay_out = jax.jit(lambda params: lay_out(params, config, turn=turn))
+        self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
         self._begin = jit(self._begin, static_argnames="outputs")
         self._advance = jit(self._advance, donate_argnames="progress")
         self.search = jit(self._search, static_argnames="beams")
@@ -103,7 +103,7 @@ class Generator:
                 f"repetition_penalty={self._sampling.repetition_penalty} depends on tokens that "
                 "are only drafted; with a draft model set it to 1"
             )
-        needed = prompts.tokens_bt.shape[1] + self.steps + ahead
+        needed = self.slots(prompts) + ahead
         slots = min(self._slots or needed, drafter._slots or needed)
         if slots < needed:
             raise ConfigError(
@@ -112,8 +112,12 @@ class Generator:
             )
         return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
 
+    def slots(self, prompts: Prompts, beams: int = 1) -> int:
+        """Of a cache for the prompt, which beams share, and all tokens behind it."""
+        return prompts.tokens_bt.shape[1] + beams * self.steps
+
     def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
-        logits_bv, cache = self._read(params, prompts, self.steps)
+        logits_bv, cache = self._read(params, prompts, self._slots or self.slots(prompts))
         seen_bv = None
         if self._sampling.repetition_penalty != 1:
             inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
@@ -139,12 +143,14 @@ class Generator:
 
     def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
         """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
-        logits_bv, cache = self._read(params, prompts, self.steps)
+        # What is forgotten is hidden, but keeps its slots.
+        logits_bv, cache = self._read(params, prompts, self.slots(prompts, beams))
         return beam_search(
-            self._decoder(params, for_each(beams, prompts.source_segments_bs)),
+            self._decoder(params, prompts.source_segments_bs),
             logits_bv, prompts.lengths_b, cache,
             beams=beams, steps=self.steps, alpha=alpha,
             eos_id=self._ends.eos_id, pad_id=self._ends.pad_id,
+            prompt_slots=prompts.tokens_bt.shape[1], window=self._slots,
         )  # fmt: skip
 
     def _speculate(
@@ -156,8 +162,9 @@ class Generator:
         drafter: "Generator",
         ahead: int,
     ) -> Speculated:
-        logits_bv, cache = self._read(params, prompts, self.steps + ahead)
-        _, draft_cache = drafter._read(draft_params, prompts, self.steps + ahead)
+        slots = self.slots(prompts) + ahead
+        logits_bv, cache = self._read(params, prompts, slots)
+        _, draft_cache = drafter._read(draft_params, prompts, slots)
         return speculate(
             self._decoder(params, prompts.source_segments_bs),
             drafter._decoder(draft_params, prompts.source_segments_bs),
@@ -165,8 +172,8 @@ class Generator:
             ahead=ahead, steps=self.steps, sampling=self._sampling, ends=self._ends,
         )  # fmt: skip
 
-    def _read(self, params: dict, prompts: Prompts, room: int) -> tuple[Array, Cache]:
-        """Logits behind each prompt, and a cache that holds it and has room for more tokens."""
+    def _read(self, params: dict, prompts: Prompts, slots: int) -> tuple[Array, Cache]:
+        """Logits behind each prompt, and a cache of so many slots that holds it."""
         batch, length = prompts.tokens_bt.shape
         # Prompts are moved to the right edge, so that all rows go on in the same slot.
         positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompts.lengths_b[:, None])
@@ -176,17 +183,16 @@ class Generator:
         given = dict(segments_bt=inside_bt.astype(jnp.int32), last_only=True)
         if self._see_whole_prompt:
             given["prefix_bt"] = inside_bt
-        slots = self._slots or length + room
-        if slots < length:
+        if 0 < self._slots < length:
             raise ConfigError(
-                f"a cache of {slots} slots cannot hold prompts of {length} tokens; "
+                f"a cache of {self._slots} slots cannot hold prompts of {length} tokens; "
                 "give it as many at least, or shorter prompts"
             )
         source_slots = 0
         if prompts.source_bs is not None:
             source_slots = prompts.source_bs.shape[1]
             given["source_bsd"] = self._model.apply(
-                {"params": params},
+                {"params": restore(params)},
                 prompts.source_bs,
                 segments_bt=prompts.source_segments_bs,
                 method="encode",

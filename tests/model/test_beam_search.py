@@ -15,7 +15,7 @@ from tests.model import plain_decoding as plain
 from tests.tiny import quick_jit
 
 STATES, V, EOS, PAD = 61, 4, 3, 0
-ROWS, FIRST_POSITION = 5, 2
+ROWS, FIRST_POSITION, PROMPT_SLOTS = 5, 2, 3
 ALPHAS = [0.0, 0.6, 1.0]
 TABLE = np.random.default_rng(0).normal(0, 1.5, (STATES, V)).astype(np.float32)
 
@@ -26,18 +26,34 @@ def state_after(state, token, position):
 
 @flax.struct.dataclass
 class Memory:
-    """A number in which every token has left its mark, as it does in a model's cache."""
+    """What was said, in slots, as in a model's cache; a row's prompt is one number in the first."""
 
-    states_m: jax.Array
+    states_b: jax.Array
+    tokens_bs: jax.Array
+    positions_bs: jax.Array
+    index: jax.Array
 
-    def of_rows(self, rows_m):
-        return Memory(self.states_m[rows_m])
+
+def empty_memory(states_b, slots):
+    nothing_bs = jnp.zeros((len(states_b), PROMPT_SLOTS + slots), jnp.int32)
+    return Memory(states_b, nothing_bs, nothing_bs, jnp.asarray(PROMPT_SLOTS))
 
 
 def decoder(table):
-    def decode(token_m1, position_m1, memory):
-        states_m = state_after(memory.states_m, token_m1[:, 0], position_m1[:, 0])
-        return jnp.asarray(table)[states_m][:, None], Memory(states_m)
+    """Each query's state comes of the tokens that it sees, one after another."""
+
+    def decode(tokens_bt, positions_bt, memory, visible_bts=None):
+        put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
+        tokens_bs = put(memory.tokens_bs, tokens_bt, memory.index)
+        positions_bs = put(memory.positions_bs, positions_bt, memory.index)
+        memory = Memory(memory.states_b, tokens_bs, positions_bs, memory.index + tokens_bt.shape[1])
+        if visible_bts is None:  # one after another, without branches
+            visible_bts = (jnp.arange(tokens_bs.shape[1]) < memory.index)[None, None]
+        states_bt = jnp.broadcast_to(memory.states_b[:, None], tokens_bt.shape)
+        for slot in range(PROMPT_SLOTS, tokens_bs.shape[1]):
+            after_bt = state_after(states_bt, tokens_bs[:, None, slot], positions_bs[:, None, slot])
+            states_bt = jnp.where(visible_bts[..., slot], after_bt, states_bt)
+        return jnp.asarray(table)[states_bt], memory
 
     return decode
 
@@ -57,19 +73,21 @@ def next_logits(table, row):
     return logits
 
 
-def given(table, rows):
+def given(table, rows, slots):
     """Behind row b's prompt, the model is in state b, and the next position is its own."""
     rows_b = jnp.asarray(rows)
-    return jnp.asarray(table)[rows_b], FIRST_POSITION + rows_b, Memory(rows_b)
+    return jnp.asarray(table)[rows_b], FIRST_POSITION + rows_b, empty_memory(rows_b, slots)
 
 
 @functools.cache
 def compiled(**sizes):
-    return quick_jit(functools.partial(beam_search, decoder(TABLE), pad_id=PAD, **sizes))
+    fixed = dict(pad_id=PAD, prompt_slots=PROMPT_SLOTS)
+    return quick_jit(functools.partial(beam_search, decoder(TABLE), **fixed, **sizes))
 
 
-def search(*, rows=tuple(range(ROWS)), alpha, eos_id=EOS, **sizes):
-    found = compiled(eos_id=eos_id, **sizes)(*given(TABLE, rows), alpha=alpha)
+def search(*, rows=tuple(range(ROWS)), alpha, eos_id=EOS, beams, steps):
+    start = given(TABLE, rows, slots=beams * steps)
+    found = compiled(eos_id=eos_id, beams=beams, steps=steps)(*start, alpha=alpha)
     return jax.tree.map(np.asarray, found)
 
 
@@ -138,7 +156,7 @@ def test_the_penalty_lets_longer_sequences_win():
 
 def test_one_beam_without_a_penalty_is_greedy():
     found = search(beams=1, steps=10, alpha=0.0)
-    logits_bv, positions_b, memory = given(TABLE, range(ROWS))
+    logits_bv, positions_b, memory = given(TABLE, range(ROWS), slots=10)
     progress = begin(logits_bv, memory, steps=10, pad_id=PAD)
     greedy = advance(
         decoder(TABLE), progress, positions_b, None,
@@ -191,14 +209,15 @@ def test_the_search_is_over_when_nothing_alive_can_win(end, beams, alpha, calls)
     others = (1 - end) * np.array([0.5, 0.3, 0.2])
     table = np.tile(np.log([*others, end]).astype(np.float32), (STATES, 1))
 
-    def decode(*arguments):
+    def decode(*arguments, **options):
         nonlocal count
         count += 1
-        return decoder(table)(*arguments)
+        return decoder(table)(*arguments, **options)
 
     options = dict(beams=beams, steps=steps, alpha=alpha, eos_id=EOS)
     with jax.disable_jit():  # so that a loop calls the function as often as it turns
-        found = beam_search(decode, *given(table, [0]), pad_id=PAD, **options)
+        start = given(table, [0], slots=beams * steps)
+        found = beam_search(decode, *start, pad_id=PAD, prompt_slots=PROMPT_SLOTS, **options)
     assert count == calls
     # Plain Python goes on to the last step, and finds nothing better.
     expected = plain.beam_search(next_logits(table, 0), **options)

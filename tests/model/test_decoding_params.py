@@ -1,10 +1,13 @@
 """Parameters laid out for decoding come back as they were, layer by layer."""
 
+import dataclasses
+from typing import get_args
+
 import jax
 import numpy as np
 import pytest
 
-from model.decoding_params import Turned, lay_out, restore
+from model.decoding_params import Order, Turned, lay_out, restore
 from tests.model.examples import text_params
 from tests.tiny import tiny_config
 
@@ -15,10 +18,10 @@ def is_turned(leaf):
     return isinstance(leaf, Turned)
 
 
-@pytest.mark.parametrize("turn", [False, True])
-def test_restored_parameters_are_those_of_each_layer(turn):
+@pytest.mark.parametrize("order", get_args(Order))
+def test_restored_parameters_are_those_of_each_layer(order):
     params = text_params(CONFIG)
-    restored = restore(lay_out(params, CONFIG, turn=turn))
+    restored = restore(lay_out(params, CONFIG, order))
     blocks = restored["backbone"]["decoder"].pop("blocks")
     stacked = params["backbone"]["decoder"]["blocks"]
     assert len(blocks) == CONFIG.decoder_layers
@@ -33,8 +36,8 @@ def test_restored_parameters_are_those_of_each_layer(turn):
     jax.tree.map(np.testing.assert_array_equal, restored, {**params, "backbone": backbone})
 
 
-def test_turned_kernels_have_a_row_for_each_output():
-    laid_out = lay_out(text_params(CONFIG), CONFIG, turn=True)
+def test_with_outputs_first_kernels_have_a_row_for_each_output():
+    laid_out = lay_out(text_params(CONFIG), CONFIG, "outputs_first")
     layer = laid_out["backbone"]["decoder"]["blocks"]["layer_0"]
     config, heads = CONFIG, CONFIG.heads * CONFIG.head_size
     few = config.kv_heads * config.head_size
@@ -51,3 +54,22 @@ def test_turned_kernels_have_a_row_for_each_output():
         assert layer[module][name]["kernel"].matrix.shape == shape
     # Nothing but kernels is turned, and all of those: four and four of attention, three more.
     assert sum(map(is_turned, jax.tree.leaves(layer, is_leaf=is_turned))) == 4 + 4 + 3
+    untied = dataclasses.replace(CONFIG, tie_output=False)
+    laid_out = lay_out(text_params(untied), untied, "outputs_first")
+    assert laid_out["vocabulary"]["output"]["kernel"].matrix.shape == (
+        config.vocab_size,
+        config.width,
+    )
+
+
+def test_with_inputs_first_only_a_tied_table_is_turned():
+    def turned(config):
+        leaves = jax.tree.leaves(
+            lay_out(text_params(config), config, "inputs_first"), is_leaf=is_turned
+        )
+        return [leaf.matrix.shape for leaf in leaves if is_turned(leaf)]
+
+    assert turned(dataclasses.replace(CONFIG, tie_output=True)) == [
+        (CONFIG.width, CONFIG.vocab_size)
+    ]
+    assert turned(dataclasses.replace(CONFIG, tie_output=False)) == []

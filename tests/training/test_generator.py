@@ -1,6 +1,7 @@
 """What a Generator promises beside the tokens themselves: keys, pieces, compilation, memory."""
 
 import dataclasses
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from model.decoding import Ends, Sampling
+from model.decoding_params import Order
 from tests.model import plain_decoding as plain
 from tests.tiny import QUICKLY
 from tests.training.recomputation import (
@@ -165,12 +167,10 @@ def test_nothing_compiles_again_for_other_prompts_of_the_same_padded_length(monk
 
 
 @pytest.mark.parametrize("config", [DECODER, ENCODER_DECODER], ids=lambda config: config.family)
-def test_turned_kernels_change_no_token(config, monkeypatch):
-    answers = []
-    for turn in (False, True):
-        monkeypatch.setattr(generation, "kernels_turned", lambda rows, turn=turn: turn)
-        answers.append(generated(config, make_generator.__wrapped__(config)))
-    assert answers[0] == answers[1] == greedy(config)
+def test_the_order_of_matrices_changes_no_token(config, monkeypatch):
+    for order in get_args(Order):
+        monkeypatch.setattr(generation, "decoding_order", lambda rows, order=order: order)
+        assert generated(config, make_generator.__wrapped__(config)) == greedy(config), order
 
 
 @pytest.mark.parametrize("slots", [0, 9])
