@@ -30,6 +30,8 @@ END = 0
 NO_TOKEN = -1  # as an end: none
 # At its usual 0.02 an untrained model repeats one token, and a wrong cache could go unnoticed.
 DEVIATION = 0.1
+# With norms behind the residuals, that much would make a rounding error grow to a whole logit.
+DEVIATION_POST_NORM = 0.05
 CORES = os.cpu_count()
 
 
@@ -84,17 +86,16 @@ def base(rows: int) -> Shape:
         transformers.MarianConfig(
             vocab_size=config.vocab_size, d_model=config.width, **sides,
             max_position_embeddings=config.max_length, activation_function="relu",
-            scale_embedding=True, init_std=DEVIATION, pad_token_id=padding, eos_token_id=END,
-            decoder_start_token_id=padding, forced_eos_token_id=None,
+            scale_embedding=True, init_std=DEVIATION_POST_NORM, pad_token_id=padding,
+            eos_token_id=END, decoder_start_token_id=padding, forced_eos_token_id=None,
         )
     )  # fmt: skip
     silence(theirs, theirs.model.shared, END, padding)
-    # A ReLU that is open half of the time adds much the same everywhere: again one token for ever.
-    for layer in [*theirs.model.encoder.layers, *theirs.model.decoder.layers]:
-        layer.fc1.bias.data.fill_(-1.5 * DEVIATION * config.width**0.5)
+    given_bs = given_tokens(config, rows)
+    enliven(theirs, torch.from_numpy(given_bs.astype(np.int64)))
     params = our_params(theirs, config, published_names.MARIAN)
     start_bt = np.full((rows, 1), padding, np.int32)
-    return Shape(theirs, config, params, "MarianMTLoader", start_bt, given_tokens(config, rows))
+    return Shape(theirs, config, params, "MarianMTLoader", start_bt, given_bs)
 
 
 def our_config(architecture: Mapping, **sizes) -> TransformerConfig:
@@ -116,6 +117,22 @@ def silence(model: torch.nn.Module, embedding: torch.nn.Embedding, *tokens: int)
     embedding.weight.data[list(tokens)] = 0.0
     model.generation_config.eos_token_id = None
     model.eval()
+
+
+@torch.inference_mode()
+def enliven(marian: torch.nn.Module, tokens_bt: torch.Tensor) -> None:
+    """Makes an untrained model of this kind say more than one token.
+
+    It repeats the token it was given, the less so the smaller the table is beside the positions;
+    and what all its hidden states have in common hides what they differ in.
+    """
+    marian.model.shared.weight *= 0.05
+    given = dict(input_ids=tokens_bt, decoder_input_ids=tokens_bt.flip(0))
+    last_norm = marian.model.decoder.layers[-1].final_layer_norm
+    last_norm.bias -= marian.model(**given).last_hidden_state.mean((0, 1))
+    gain = 1 / marian(**given).logits.std()
+    last_norm.weight *= gain
+    last_norm.bias *= gain
 
 
 def our_params(
