@@ -198,7 +198,8 @@ class Stack(nn.Module):
             x_btd += sinusoidal(positions_bt, config.width).astype(x_btd.dtype)
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
-            x_btd += table(positions_bt)
+            # Beside rows that still speak, others have ended, and go on to where there is none.
+            x_btd += table(jnp.minimum(positions_bt, config.max_length - 1))
         if config.embedding_norm:
             x_btd = Norm(config, name="embedding_norm")(x_btd)
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)

@@ -151,9 +151,11 @@ class Evaluator:
         else:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
             targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
-        rows, length = batch["inputs"].shape
+        rows, steps = batch["inputs"].shape
+        if not (has_one_answer or self._has_source):
+            steps -= steps // 2  # the rest of the row: there are no positions behind it
         beams = self._settings.beam_size if has_one_answer else 1
-        generator = self._generator(rows * beams, length, has_one_answer)
+        generator = self._generator(rows * beams, steps, has_one_answer)
         params = generator.lay_out(params)
         if beams > 1:
             alpha = self._settings.length_penalty
@@ -162,15 +164,15 @@ class Evaluator:
         keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
-    def _generator(self, rows: int, length: int, has_one_answer: bool) -> Generator:
-        key = rows, length, has_one_answer
+    def _generator(self, rows: int, steps: int, has_one_answer: bool) -> Generator:
+        key = rows, steps, has_one_answer
         if key not in self._generators:
             tokenizer = self._tokenizer
             self._generators[key] = Generator(
                 self._model,
                 self._config,
                 Ends(tokenizer.eos_id, tokenizer.pad_id),
-                steps=length,
+                steps=steps,
                 rows=rows,
                 see_whole_prompt=self._task.objective == "prefix_lm",
                 sampling=GREEDY if has_one_answer else FOR_SAMPLES,

@@ -63,6 +63,23 @@ def test_a_prompt_that_is_read_both_ways():
     assert generated(DECODER, make_generator(DECODER, see_whole_prompt=True)) == expected
 
 
+def test_rows_go_on_beside_one_that_has_no_positions_left():
+    config = small(family="decoder", position="learned", max_length=COLUMNS + STEPS)
+    fewer = dataclasses.replace(config, max_length=COLUMNS + STEPS - 2)
+    params = jax.tree.map(jnp.asarray, lively_params(config))
+    decoder = params["backbone"]["decoder"]
+    table = {"embedding": decoder["position_embedding"]["embedding"][: fewer.max_length]}
+    decoder = {**decoder, "position_embedding": table}
+    params = {**params, "backbone": {**params["backbone"], "decoder": decoder}}
+    generator = make_generator(fewer)
+    tokens_bn = generator.sequences(generator.lay_out(params), prompts(fewer)).tolist()
+    for row, (said, expected) in enumerate(zip(tokens_bn, greedy(config), strict=True)):
+        # The last token that has a position of its own decides on the one behind it.
+        certain = min(STEPS, fewer.max_length - LENGTHS[row] + 1)
+        assert said[:certain] == expected[:certain]
+        assert certain == STEPS or row == LENGTHS.index(COLUMNS)
+
+
 def test_answers_that_begin_with_the_start_alone():
     given = prompts(ENCODER_DECODER, [[1]] * ROWS)
     expected = [plain.greedy(recomputed(ENCODER_DECODER, n, [1]), steps=STEPS) for n in range(ROWS)]
