@@ -19,8 +19,8 @@ CONFIG, MODEL = "config.json", "model.json"
 DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
 FIXED = (
-    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "seed",
-    "init_from",
+    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "finetune",
+    "seed", "init_from",
 )  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
@@ -30,6 +30,7 @@ SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 FREE = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
     "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
+    "finetune.layer_decay", "finetune.head_scale",
 )  # fmt: skip
 
 
