@@ -14,7 +14,7 @@ import jax
 from model.config import TransformerConfig
 from schema import ConfigError
 
-CONFIG, MODEL = "config.json", "model.json"
+CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
@@ -92,6 +92,17 @@ def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return record["model"], tuple(record["labels"])
 
 
+def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
+    """Which parameters of which other runs this one reads whenever it is resumed or used."""
+    _write_json(workdir / ORIGINS, origins)
+
+
+def read_origins(workdir: Path) -> dict[str, Any]:
+    """What `record_origins` wrote; nothing, if the run needs no other."""
+    path = workdir / ORIGINS
+    return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
+
+
 def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
     """Parameters of a run mean nothing to ids that another tokenizer gives."""
     path = workdir / CONFIG
@@ -102,7 +113,8 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
         is_byte = theirs["data"]["tokenizer"] == "byte"
         raise ConfigError(
             f"init_from: {workdir} was trained with another tokenizer; to use that one, set "
-            f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}"
+            f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}; to keep the rows "
+            "of tokens that both have, set finetune.resize_vocabulary=True"
         )
 
 
