@@ -110,10 +110,19 @@ def choose(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> 
 def _matching(key: str, pattern: str, names: Collection[str]) -> frozenset[str]:
     found = frozenset(name for name in names if re.fullmatch(pattern, name))
     if not found:
-        near = did_you_mean(pattern, names) or f" Names are such as: {', '.join(sorted(names)[:3])}"
-        what = "kernel of the blocks" if key == "lora_targets" else "parameter's whole name"
-        raise ConfigError(f"finetune.{key}={pattern!r} matches no {what}.{near}")
+        what = "kernel of the blocks" if key == "lora_targets" else "whole name of a parameter"
+        raise ConfigError(
+            f"finetune.{key}={pattern!r} matches no {what}.{_near(pattern, names)} "
+            f"One is: {min(names)}"
+        )
     return found
+
+
+def _near(pattern: str, names: Collection[str]) -> str:
+    """What a word of the pattern that is in no name may have been meant to be."""
+    known = {word for name in names for word in name.split("/")}
+    strange = [word for word in re.findall(r"\w+", pattern) if word not in known]
+    return next(filter(None, (did_you_mean(word, known) for word in strange)), "")
 
 
 def _refuse_rank(name: str, shape: tuple[int, ...], rank: int) -> None:
