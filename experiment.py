@@ -145,6 +145,11 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
                     f"data.{key}={length} exceeds model.max_length={model.max_length}, the last "
                     f"position that model.position={model.position} can address"
                 )
+    if experiment.finetune.resize_vocabulary and model.input == "patches":
+        yield (
+            "finetune.resize_vocabulary=True is for tokens, but model.input=patches has none; "
+            "set it to False"
+        )
     accumulate = experiment.optimizer.accumulate
     if data.batch_size % accumulate:
         yield (

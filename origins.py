@@ -89,12 +89,18 @@ def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resum
     return Taken(params, (*found.new, *found.resized), (line, *how))
 
 
-def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray, tuple[str, ...]]:
-    """For each row of our token table its row in that of another run, or -1, and a line on it."""
+def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """For each row of our token table its row in that of another run, or -1, and a line on it.
+
+    None where the two are the same.
+    """
     theirs = records.read_model(workdir)[0]["vocab_size"]
     rows = np.full(vocab_size, -1, np.int32)
     if (workdir / "tokenizer.json").exists():
-        ids, by = ids_in(load_tokenizer(workdir), data.tokenizer), "what they spell"
+        tokenizer = load_tokenizer(workdir)
+        if (tokenizer.digest, theirs) == (data.tokenizer_digest, vocab_size):
+            return None, ("the vocabulary is that of init_from; nothing is resized",)
+        ids, by = ids_in(tokenizer, data.tokenizer), "what they spell"
         rows[: len(ids)] = ids
     else:
         same, by = min(vocab_size, theirs), f"their ids, as {workdir} has no tokenizer"

@@ -20,6 +20,7 @@ from ml_collections import config_flags
 import experiment as door
 import held_out
 import origins
+from configs import default
 from input_pipeline import pipeline
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
@@ -252,7 +253,8 @@ def record_run(
     as_dict = dataclasses.asdict(experiment)
     digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     record = {**as_dict.pop("run"), **as_dict, **digests}
-    changes = records.record_config(workdir, record, resuming=resuming)
+    defaults = default.get_config().to_dict()
+    changes = records.record_config(workdir, record, resuming=resuming, defaults=defaults)
     records.record_model(workdir, model_config, data.labels)
     records.record_environment(workdir, data.description)
     if data.tokenizer is not None:

@@ -169,6 +169,11 @@ AT_THE_DOOR = [
     ({"finetune.head_scale": 0.0}, "finetune.head_scale=0.0 must be above 0"),
     ({"task.teacher_weight": 1.5}, "task.teacher_weight=1.5 must be at least 0 and at most 1"),
     ({"task.teacher_temperature": 0.0}, "task.teacher_temperature=0.0 must be above 0"),
+    (
+        {"model.input": "patches", "model.family": "encoder", "task.objective": "classify_images"}
+        | {"finetune.resize_vocabulary": True, "init_from": "x"},
+        "finetune.resize_vocabulary=True is for tokens",
+    ),
     # Measures
     ({"eval.measures": ("blue",)}, "Did you mean 'bleu'?"),
     ({"eval.measures": "bleu"}, "eval.measures='bleu' must be a tuple"),

@@ -49,14 +49,24 @@ def prepare(workdir: str | Path) -> Path:
     return workdir
 
 
-def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -> list[str]:
-    """Writes config.json; returns what changed since the run began, or refuses the change."""
+def record_config(
+    workdir: Path,
+    record: Mapping[str, Any],
+    *,
+    resuming: bool,
+    defaults: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Writes config.json; returns what changed since the run began, or refuses the change.
+
+    `defaults` are what keys had that are younger than the run.
+    """
     path = workdir / CONFIG
     # Through JSON and back, so that tuples compare equal to the lists they are stored as.
     new = json.loads(json.dumps(record))
     changes = []
     if resuming and path.exists():
-        changes = list(differences(json.loads(path.read_text()), new))
+        old = with_defaults(json.loads(path.read_text()), json.loads(json.dumps(defaults or {})))
+        changes = list(differences(old, new))
         refused = [
             f"{name}: {was} -> {now}"
             for name, was, now in changes
@@ -77,6 +87,15 @@ def read_config(workdir: Path) -> dict[str, Any]:
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
     return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+
+
+def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config in which keys that are younger than the run have their defaults."""
+    config = dict(defaults)
+    for key, value in record.items():
+        is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
+        config[key] = {**config[key], **value} if is_section else value
+    return config
 
 
 def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:
