@@ -184,5 +184,4 @@ def record(
         origins["base"] = record_of_base(run, workdir, base, tuning.alpha)
     if teacher is not None:
         origins["teacher"] = {"step": teacher.step, "params": fingerprint(teacher.params)}
-    if origins:
-        records.record_origins(workdir, origins)
+    records.record_origins(workdir, origins)

@@ -113,7 +113,10 @@ def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
     """Which parameters of which other runs this one reads whenever it is resumed or used."""
-    _write_json(workdir / ORIGINS, origins)
+    if origins:
+        _write_json(workdir / ORIGINS, origins)
+    else:  # one that a run left here that never came to its first checkpoint
+        (workdir / ORIGINS).unlink(missing_ok=True)
 
 
 def read_origins(workdir: Path) -> dict[str, Any]:

@@ -108,3 +108,30 @@ def test_a_teacher_without_weight_changes_nothing():
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(fixed.teacher))
+
+
+def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
+    batch = make_batch("causal_lm")
+    taught = teacher_job("causal_lm")
+
+    def one_step(accumulate):
+        job = make_job(
+            "causal_lm",
+            batch,
+            optimizer=DESCENT | dict(accumulate=accumulate),
+            finetune=dict(lora_rank=2),
+            teacher=Teacher(taught.model, taught.task),
+        )
+        fixed = job.fixed()._replace(teacher=taught.start().params)
+        state = job.start()
+        before = jax.tree.map(np.array, state.params)
+        state, metrics = job.step(state, batch, fixed)
+        return before, state.params, metrics
+
+    before, whole, metrics = one_step(1)
+    _, parts, parts_metrics = one_step(4)
+    for start, found, expected in zip(*map(jax.tree.leaves, (before, parts, whole)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+        assert np.abs(expected - start).max() > 1e-4, "or there was nothing to compare"
+    for name, value in metrics.items():
+        np.testing.assert_allclose(parts_metrics[name], value, rtol=1e-5, err_msg=name)

@@ -150,6 +150,14 @@ def test_a_key_younger_than_the_run_has_its_default(tmp_path):
         workdir.record_config(tmp_path, new, resuming=True, defaults=defaults)
 
 
+def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
+    assert workdir.read_origins(tmp_path) == {}
+    workdir.record_origins(tmp_path, {"teacher": {"step": 3}})
+    assert workdir.read_origins(tmp_path) == {"teacher": {"step": 3}}
+    workdir.record_origins(tmp_path, {})
+    assert workdir.read_origins(tmp_path) == {}
+
+
 def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
     config = tiny_config(num_classes=2)
     workdir.record_model(tmp_path, config, ("no", "yes"))
