@@ -23,10 +23,12 @@ from schema import ConfigError, build, did_you_mean
 from training.config import (
     CheckpointConfig,
     EvalConfig,
+    FinetuneConfig,
     MeshConfig,
     OptimizerConfig,
     RunConfig,
     TaskConfig,
+    finetune_problems,
     measure_problems,
     schedule_problems,
 )
@@ -51,6 +53,7 @@ class Experiment:
     data: DataConfig
     task: TaskConfig
     optimizer: OptimizerConfig
+    finetune: FinetuneConfig
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     eval: EvalConfig
@@ -96,6 +99,7 @@ def from_mapping(config: Mapping[str, Any]) -> Experiment:
 def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
     run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
     yield from schedule_problems(experiment.optimizer, run)
+    yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
     yield from measure_problems(experiment.eval, task)
     if model.family not in FAMILIES_FOR[task.objective]:
         fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
@@ -141,6 +145,11 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
                     f"data.{key}={length} exceeds model.max_length={model.max_length}, the last "
                     f"position that model.position={model.position} can address"
                 )
+    if experiment.finetune.resize_vocabulary and model.input == "patches":
+        yield (
+            "finetune.resize_vocabulary=True is for tokens, but model.input=patches has none; "
+            "set it to False"
+        )
     accumulate = experiment.optimizer.accumulate
     if data.batch_size % accumulate:
         yield (

@@ -19,19 +19,22 @@ from ml_collections import config_flags
 
 import experiment as door
 import held_out
+import origins
+from configs import default
 from input_pipeline import pipeline
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
 from training import workdir as records
-from training.checkpoint import Checkpoints, find_checkpoint, load_params
+from training.checkpoint import Checkpoints
 from training.evaluation import Evaluator, HeldOut, measure_names
-from training.flops import head_flops, train_flops
+from training.finetune import choose, rate_scales
+from training.flops import forward_flops, head_flops, train_flops
 from training.measures import signatures
 from training.mesh import check_batch, make_mesh, put_batch
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
-from training.step import abstract_state, make_train_step
+from training.step import Fixed, Teacher, abstract_params, abstract_state, make_train_step
 from training.task import make_model
 from training.throughput import Throughput
 
@@ -50,9 +53,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
-    if run.init_from:
-        # Refuses now what it would refuse after compiling.
-        checkpoints_to_start_from, _ = find_checkpoint(run.init_from)
+    origins.refuse_missing(experiment)
 
     # Data
     data = pipeline.load(
@@ -63,8 +64,6 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    if run.init_from:
-        records.refuse_other_tokenizer(checkpoints_to_start_from.parent, data.tokenizer_digest)
     model_config = fit_to_data(experiment.model, data)
     sets = held_out.hold_out(data.eval_names, data, experiment, mesh)
     check_best_metric(experiment, sets)
@@ -72,16 +71,13 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     # Model
     model = make_model(model_config, task)
     schedule = learning_rate(experiment.optimizer, run.steps, model_config.width)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
+    scales = rate_scales(experiment.finetune, model_config)
+    optimizer = make_optimizer(experiment.optimizer, schedule, scales)
 
     with (
         jax.set_mesh(mesh),
         Checkpoints(workdir, experiment.checkpoint) as checkpoints,
     ):
-        # State: born sharded, or restored, or begun from another run's parameters
-        abstract, init = abstract_state(
-            model, task, optimizer, experiment.optimizer, data.train_batch(0), mesh
-        )
         start = checkpoints.latest_step() or 0
         if start > run.steps:
             raise ConfigError(
@@ -89,6 +85,21 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 "raise steps or choose another --workdir"
             )
         changes = record_run(workdir, experiment, model_config, data, resuming=start > 0)
+
+        # From other runs: parameters to start from or to adapt, a teacher
+        batch = data.train_batch(0)
+        whole = abstract_params(model, task, batch, mesh)
+        taken = origins.take(experiment, whole, workdir, data, resuming=start > 0)
+        teacher = origins.load_teacher(experiment, model_config, data, workdir, resuming=start > 0)
+        tuning = choose(experiment.finetune, whole, taken.new)
+        fixed = Fixed(taken.base(tuning), teacher.params if teacher else {})
+        if not start:
+            origins.record(workdir, experiment, tuning, fixed.base, teacher)
+
+        # State: born sharded, or restored, or begun from another run's parameters
+        abstract, init = abstract_state(
+            model, task, optimizer, experiment.optimizer, batch, mesh, tuning
+        )
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
         ) as reporter:
@@ -98,17 +109,12 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     reporter.log(f"changed since then: {change}")
                 state = checkpoints.restore(start, abstract)
             else:
-                state = init(jax.random.key(run.seed))
-                if run.init_from:
-                    params, new = load_params(run.init_from, state.params)
-                    state = state.replace(params=params)
-                    if state.ema is not None:
-                        state = state.replace(ema=jax.tree.map(jax.numpy.copy, params))
-                    reporter.log(
-                        f"parameters from {run.init_from}; new: {', '.join(new) or 'none'}"
-                    )
+                state = taken.into(init(jax.random.key(run.seed)), tuning)
+                for line in taken.lines:
+                    reporter.log(line)
             reporter.log(describe(data.description))
-            reporter.log(parameter_table(abstract.params))
+            reporter.log(parameter_table(whole))
+            reporter.log(trainable(abstract.params, fixed.base, tuning))
 
             # Evaluation
             evaluator = Evaluator(
@@ -117,15 +123,26 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
             for measure, signature in signatures(experiment.eval.measures).items():
                 reporter.log(f"{measure}: {signature}")
 
+            merge = jax.jit(tuning.whole) if tuning.rank else tuning.whole
+
             def evaluate(step: int, state) -> dict[str, float]:
-                scores = held_out.measure(evaluator, state.eval_params, sets)
+                params = merge(state.eval_params, fixed.base)
+                scores = held_out.measure(evaluator, params, sets)
                 reporter.report(step, scores)
-                write_samples(workdir, step, state, evaluator, sets, data, experiment.eval.samples)
+                write_samples(workdir, step, params, evaluator, sets, data, experiment.eval.samples)
                 return scores
 
             # The loop
             train_step = make_train_step(
-                model, task, optimizer, experiment.optimizer, schedule, run.seed, abstract
+                model,
+                task,
+                optimizer,
+                experiment.optimizer,
+                schedule,
+                run.seed,
+                abstract,
+                tuning,
+                teacher and Teacher(teacher.model, teacher.experiment.task),
             )
             batches = data.train_iterator(start, run.steps)
             throughput, compiled = Throughput(), set()
@@ -137,15 +154,15 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     batch = next(batches)
                 shape = tuple(array.shape for array in batch.values())
                 if shape in compiled:
-                    state, metrics = train_step(state, put_batch(batch, mesh))
+                    state, metrics = train_step(state, put_batch(batch, mesh), fixed)
                     tokens = tokens_in(batch) * jax.process_count()
-                    throughput.count(tokens, step_flops(model_config, experiment, batch))
+                    throughput.count(tokens, step_flops(model_config, experiment, batch, teacher))
                 else:
                     reporter.log("compiling the training step")
                     # That takes time that says nothing about the steps to come.
                     jax.block_until_ready(state)
                     with throughput.paused():
-                        state, metrics = train_step(state, put_batch(batch, mesh))
+                        state, metrics = train_step(state, put_batch(batch, mesh), fixed)
                         jax.block_until_ready(metrics)
                     compiled.add(shape)
                 # Metrics are read one step late, so that the device always has work queued.
@@ -236,7 +253,8 @@ def record_run(
     as_dict = dataclasses.asdict(experiment)
     digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     record = {**as_dict.pop("run"), **as_dict, **digests}
-    changes = records.record_config(workdir, record, resuming=resuming)
+    defaults = default.get_config().to_dict()
+    changes = records.record_config(workdir, record, resuming=resuming, defaults=defaults)
     records.record_model(workdir, model_config, data.labels)
     records.record_environment(workdir, data.description)
     if data.tokenizer is not None:
@@ -255,12 +273,19 @@ def describe(data: Mapping[str, Any]) -> str:
     return line
 
 
-def write_samples(workdir, step, state, evaluator, sets, data, count: int) -> None:
+def trainable(own, base, tuning) -> str:
+    """How many parameters are trained, of how many that the model is computed from."""
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    trained, kept = tuning.split(own)
+    return f"trained: {count(trained):,} of {count((trained, kept, base)):,} parameters"
+
+
+def write_samples(workdir, step, params, evaluator, sets, data, count: int) -> None:
     if not count or jax.process_count() > 1:
         return
     (workdir / "samples").mkdir(exist_ok=True)
     for name, split in sets.items():
-        text = evaluator.samples(state.eval_params, split, data.eval_examples(name, count))
+        text = evaluator.samples(params, split, data.eval_examples(name, count))
         (workdir / "samples" / f"{step:08d}_{name}.txt").write_text(text)
 
 
@@ -288,8 +313,11 @@ def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
     )
 
 
-def step_flops(model, experiment, batch: Mapping[str, np.ndarray]) -> int:
-    """Of the whole batch, of which this process may have a part."""
+def step_flops(model, experiment, batch: Mapping[str, np.ndarray], teacher=None) -> int:
+    """Of the whole batch, of which this process may have a part.
+
+    The backward pass is counted in full, also where parameters are frozen.
+    """
     if model.input == "patches":
         length = (model.image_size // model.patch_size) ** 2 + model.class_token
     else:
@@ -298,6 +326,8 @@ def step_flops(model, experiment, batch: Mapping[str, np.ndarray]) -> int:
     row = train_flops(model, experiment.task.objective, length, source)
     if experiment.task.auxiliary_masked_lm:
         row += 3 * head_flops(model, "masked_lm", length)
+    if teacher is not None:
+        row += forward_flops(teacher.model_config, experiment.task.objective, length, source)
     return row * experiment.data.batch_size
 
 

@@ -80,11 +80,7 @@ def load(
 
 def recorded_config(workdir: str | Path) -> dict[str, Any]:
     """The config of a run. Keys that are younger than the run have their defaults."""
-    config = default.get_config().to_dict()
-    for key, value in records.read_config(Path(workdir)).items():
-        is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
-        config[key] = {**config[key], **value} if is_section else value
-    return config
+    return records.with_defaults(records.read_config(Path(workdir)), default.get_config().to_dict())
 
 
 def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

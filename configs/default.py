@@ -141,6 +141,10 @@ def get_config(arg=None):
             whole_words=False,  # masked_lm: hide all tokens of a word or none
             auxiliary_masked_lm=0.0,  # classify_text: weight of a masked_lm loss beside it
             next_sentence=False,  # masked_lm: also tell whether the second part follows the first
+            # Distillation: a run's workdir, or WORKDIR:STEP, whose answers are soft targets
+            teacher="",
+            teacher_weight=0.5,  # of the soft targets' loss; that of the data has the rest
+            teacher_temperature=2.0,  # both models' logits are divided by it
         )
     )
 
@@ -161,6 +165,26 @@ def get_config(arg=None):
             clip_norm=1.0,  # global gradient norm; 0: no clipping
             accumulate=1,  # micro-batches in a step
             ema_decay=0.0,  # evaluate an exponential moving average of the parameters
+        )
+    )
+
+    # Patterns are regular expressions over whole names of parameters, such as
+    # backbone/encoder/blocks/self_attention/query/kernel; a run's log lists all names.
+    config.finetune = ml_collections.ConfigDict(
+        dict(
+            # Adapters of low rank beside kernels of the blocks; init_from's parameters stay as
+            # they are, and are read from there again whenever the run is resumed or used
+            lora_rank=0,
+            lora_alpha=16.0,  # an adapter counts lora_alpha / lora_rank times
+            lora_targets=".*/(query|value)/kernel",
+            # Trained in full beside the adapters, as is all that init_from does not have
+            lora_also_train="",
+            freeze="",  # parameters that are not trained; without adapters
+            layer_decay=1.0,  # of the learning rate from layer to layer, down from the heads
+            head_scale=1.0,  # of the learning rate of all that is not under backbone/
+            # The token tables of init_from are fitted to another tokenizer: rows of tokens that
+            # both have are kept, new ones begin as the mean of the old
+            resize_vocabulary=False,
         )
     )
 

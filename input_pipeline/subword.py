@@ -104,6 +104,11 @@ class SubwordTokenizer:
         ids = np.asarray(ids)
         return self._begins[ids] | np.concatenate([[True], self._ends[ids[:-1]]])[: len(ids)]
 
+    @property
+    def pieces(self) -> list[str | None]:
+        """What each id stands for; None for ids that the vocabulary leaves out."""
+        return [self._tokenizer.id_to_token(id) for id in range(self.vocab_size)]
+
     @functools.cached_property
     def digest(self) -> str:
         everything = [self._content, self._roles, self.sentinel_ids.tolist()]

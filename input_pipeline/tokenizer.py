@@ -60,6 +60,16 @@ class ByteTokenizer:
         return after_end | ~self._is_text[ids]
 
     @property
+    def pieces(self) -> list[str | None]:
+        """What each id stands for, as other vocabularies write it; None for special ids."""
+        pieces = [None] * self.vocab_size
+        for byte, id in enumerate(self.text_ids):
+            pieces[id] = chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
+        for number, id in enumerate(self.sentinel_ids):
+            pieces[id] = f"<extra_id_{number}>"
+        return pieces
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(self._layout(), sort_keys=True).encode()).hexdigest()
 
@@ -78,6 +88,17 @@ class ByteTokenizer:
 
 
 Tokenizer = ByteTokenizer | SubwordTokenizer
+
+
+def ids_in(theirs: Tokenizer, ours: Tokenizer) -> np.ndarray:
+    """For each of our ids that of the same piece, or else of the same role, in theirs; or -1."""
+    id_of = {piece: id for id, piece in enumerate(theirs.pieces) if piece is not None}
+    ids = np.array([id_of.get(piece, -1) for piece in ours.pieces], np.int32)
+    for role in ROLES:
+        our_id, their_id = getattr(ours, f"{role}_id"), getattr(theirs, f"{role}_id")
+        if our_id is not None and their_id is not None and ids[our_id] < 0:
+            ids[our_id] = their_id
+    return ids
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:

@@ -150,6 +150,30 @@ AT_THE_DOOR = [
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 0},
         "checkpoint.every=7 is not a multiple of eval.every=0; make them equal",
     ),
+    # Fine-tuning
+    ({"finetune.lora_rnk": 8}, "finetune.lora_rnk is not a config key. Did you mean 'lora_rank'?"),
+    ({"finetune.lora_rank": -1}, "finetune.lora_rank=-1 must be at least 0"),
+    ({"finetune.lora_rank": 8}, "finetune.lora_rank=8 needs parameters to start from; set init_fr"),
+    ({"finetune.resize_vocabulary": True}, "finetune.resize_vocabulary=True needs parameters to"),
+    (
+        {"finetune.lora_rank": 8, "init_from": "x", "optimizer.name": "muon"},
+        "does not go with optimizer.name=muon",
+    ),
+    (
+        {"finetune.lora_rank": 8, "init_from": "x", "finetune.freeze": "backbone/.*"},
+        "finetune.freeze='backbone/.*' has no use beside finetune.lora_rank=8",
+    ),
+    ({"finetune.lora_also_train": ".*/bias"}, "does nothing with finetune.lora_rank=0"),
+    ({"finetune.freeze": "backbone/("}, "finetune.freeze='backbone/(' is no regular expression ("),
+    ({"finetune.layer_decay": 1.5}, "finetune.layer_decay=1.5 must be at most 1 and above 0"),
+    ({"finetune.head_scale": 0.0}, "finetune.head_scale=0.0 must be above 0"),
+    ({"task.teacher_weight": 1.5}, "task.teacher_weight=1.5 must be at least 0 and at most 1"),
+    ({"task.teacher_temperature": 0.0}, "task.teacher_temperature=0.0 must be above 0"),
+    (
+        {"model.input": "patches", "model.family": "encoder", "task.objective": "classify_images"}
+        | {"finetune.resize_vocabulary": True, "init_from": "x"},
+        "finetune.resize_vocabulary=True is for tokens",
+    ),
     # Measures
     ({"eval.measures": ("blue",)}, "Did you mean 'bleu'?"),
     ({"eval.measures": "bleu"}, "eval.measures='bleu' must be a tuple"),

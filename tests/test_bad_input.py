@@ -73,6 +73,9 @@ AT_THE_START = [
         "which held_out has none of; set it to ()",
     ),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
+    (digits, {"task.teacher": "/no/such/run"}, "task.teacher=/no/such/run: no checkpoints/ in"),
+    (digits, {"finetune.freeze": "backbne/.*"}, "matches no whole name of a parameter. Did you me"),
+    (digits, {"finetune.freeze": ".*"}, "finetune.freeze='.*' matches all parameters"),
 ]
 
 ON_THE_COMMAND_LINE = [

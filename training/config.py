@@ -1,6 +1,7 @@
 """The sections of a config that training reads, and the run's own keys."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -47,6 +48,9 @@ class TaskConfig:
     whole_words: bool
     next_sentence: bool
     auxiliary_masked_lm: NonNegativeFloat
+    teacher: str
+    teacher_weight: Probability
+    teacher_temperature: PositiveFloat
 
     def problems(self) -> Iterator[str]:
         if self.whole_words and self.objective != "masked_lm":
@@ -97,6 +101,38 @@ class OptimizerConfig:
             yield (
                 f"optimizer.weight_decay={self.weight_decay:g} does nothing with "
                 f"optimizer.name={self.name}; choose adamw, or set it to 0"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneConfig:
+    lora_rank: Count
+    lora_alpha: PositiveFloat
+    lora_targets: str
+    lora_also_train: str
+    freeze: str
+    layer_decay: Annotated[float, Bounds(above=0, at_most=1)]
+    head_scale: PositiveFloat
+    resize_vocabulary: bool
+
+    def problems(self) -> Iterator[str]:
+        for key in ("lora_targets", "lora_also_train", "freeze"):
+            try:
+                re.compile(getattr(self, key))
+            except re.error as error:
+                yield (
+                    f"finetune.{key}={getattr(self, key)!r} is no regular expression ({error}); "
+                    "correct it"
+                )
+        if self.lora_rank and self.freeze:
+            yield (
+                f"finetune.freeze={self.freeze!r} has no use beside finetune.lora_rank="
+                f"{self.lora_rank}, which trains adapters and heads alone; set it to ''"
+            )
+        if self.lora_also_train and not self.lora_rank:
+            yield (
+                f"finetune.lora_also_train={self.lora_also_train!r} does nothing with "
+                "finetune.lora_rank=0, which trains everything; set it to ''"
             )
 
 
@@ -167,6 +203,24 @@ def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
                 f"eval.measures: {measure} does not go with task.objective={task.objective}; "
                 f"{instead}"
             )
+
+
+def finetune_problems(
+    finetune: FinetuneConfig, run: RunConfig, optimizer: OptimizerConfig
+) -> Iterator[str]:
+    """What needs another run's parameters, or another optimizer."""
+    if not run.init_from:
+        for key in ("lora_rank", "resize_vocabulary"):
+            if value := getattr(finetune, key):
+                yield (
+                    f"finetune.{key}={value} needs parameters to start from; set init_from to a "
+                    "run's workdir"
+                )
+    if finetune.lora_rank and optimizer.name == "muon":
+        yield (
+            f"finetune.lora_rank={finetune.lora_rank} does not go with optimizer.name=muon, which "
+            "moves all directions of a matrix alike, and an adapter has few; choose adamw"
+        )
 
 
 def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:

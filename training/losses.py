@@ -103,6 +103,42 @@ def _is_target(logits_btv: Array, targets_bt: Array) -> Array:
     return vocabulary_v == targets_bt[..., None]
 
 
+def teacher_divergence(
+    logits_btv: Array, teacher_btv: Array, weights_bt: Array, temperature: float
+) -> Array:
+    """T^2 KL(teacher || student) of the softmaxes of logits / T, summed over weighted positions.
+
+    The factor keeps the size of the gradient whatever the temperature T (arXiv:1503.02531).
+    """
+    if weights_bt.ndim == logits_btv.ndim:  # several right answers (mixup), but one of the teacher
+        weights_bt = weights_bt.sum(axis=-1)
+    divergence_bt = _divergence(logits_btv, jax.lax.stop_gradient(teacher_btv), temperature)
+    return (divergence_bt * weights_bt.astype(jnp.float32)).sum()
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _divergence(logits_btv: Array, teacher_btv: Array, temperature: float) -> Array:
+    """At every position. The gradient is written out as that of `_per_position` is."""
+    log_p_btv = jax.nn.log_softmax(teacher_btv.astype(jnp.float32) / temperature)
+    log_q_btv = jax.nn.log_softmax(logits_btv.astype(jnp.float32) / temperature)
+    return temperature**2 * (jnp.exp(log_p_btv) * (log_p_btv - log_q_btv)).sum(axis=-1)
+
+
+def _divergence_forward(logits_btv: Array, teacher_btv: Array, temperature: float):
+    return _divergence(logits_btv, teacher_btv, temperature), (logits_btv, teacher_btv)
+
+
+def _divergence_backward(temperature: float, saved, d_divergence_bt: Array):
+    logits_btv, teacher_btv = saved
+    p_btv = jax.nn.softmax(teacher_btv.astype(jnp.float32) / temperature)
+    q_btv = jax.nn.softmax(logits_btv.astype(jnp.float32) / temperature)
+    d_logits_btv = temperature * (q_btv - p_btv) * d_divergence_bt[..., None]
+    return d_logits_btv.astype(logits_btv.dtype), jnp.zeros_like(teacher_btv)
+
+
+_divergence.defvjp(_divergence_forward, _divergence_backward)
+
+
 class Term(NamedTuple):
     """One thing the model is asked to predict."""
 
@@ -137,9 +173,15 @@ def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array
 
 
 def term_sums(
-    task: TaskConfig, outputs: Mapping[str, Array], batch: Mapping[str, Array]
+    task: TaskConfig,
+    outputs: Mapping[str, Array],
+    batch: Mapping[str, Array],
+    teacher_logits: Array | None = None,
 ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-    """The loss sum of each term, and every metric as its sum and count."""
+    """The loss sum of each term, and every metric as its sum and count.
+
+    A teacher's answers are targets of the main term, beside those of the data.
+    """
     counts = term_counts(task, batch)
     sums, metrics = {}, {}
     for name, term in _terms(task, batch).items():
@@ -147,6 +189,13 @@ def term_sums(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
         )
         sums[name] = term.factor * result.loss
+        if teacher_logits is not None and term.output == "logits":
+            divergence = teacher_divergence(
+                outputs["logits"], teacher_logits, term.weights, task.teacher_temperature
+            )
+            share = task.teacher_weight
+            sums[name] = (1 - share) * sums[name] + share * divergence
+            metrics["teacher_kl"] = (divergence, counts[name])
         prefix = "" if term.output == "logits" else f"{name}_"
         metrics[f"{prefix}nll"] = (result.nll, counts[name])
         metrics[f"{prefix}accuracy"] = (result.correct, counts[name])

@@ -5,15 +5,20 @@ weight decay, multiply by the learning rate. They differ in the direction alone.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from training.config import OptimizerConfig
 
 # What a parameter is, by the last name in its path.
-ROLES = {"kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector"}
+ROLES = {
+    "kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector",
+    "lora_a": "kernel", "lora_b": "kernel",
+}  # fmt: skip
 
 # Root mean square of Muon's updates, chosen in arXiv:2502.16982 to equal AdamW's, so that one
 # learning rate suits the matrices and what Adam trains beside them.
@@ -21,9 +26,12 @@ MUON_UPDATE_RMS = 0.2
 
 
 def make_optimizer(
-    config: OptimizerConfig, schedule: optax.Schedule
+    config: OptimizerConfig, schedule: optax.Schedule, rate_scales: Callable | None = None
 ) -> optax.GradientTransformation:
-    """The optimizer of a config; its update needs the parameters as third argument."""
+    """The optimizer of a config; its update needs the parameters as third argument.
+
+    `rate_scales` gives for a tree of updates the factors that their learning rates have.
+    """
 
     def decays(params):
         roles = ("kernel", "embedding") if config.decay_embeddings else ("kernel",)
@@ -40,7 +48,11 @@ def make_optimizer(
         # Optax raises floats to the power of its integer count of updates, so strict promotion,
         # where it is on, has to stop at optax's door.
         with jax.numpy_dtype_promotion("standard"):
-            return chain.update(gradients, state, params)
+            updates, state = chain.update(gradients, state, params)
+        if rate_scales:
+            # Of the update: Adam would divide a factor on the gradient out again.
+            updates = jax.tree.map(jnp.multiply, updates, rate_scales(updates))
+        return updates, state
 
     return optax.GradientTransformation(chain.init, update)
 
@@ -112,18 +124,23 @@ def _muon_or_adam(params):
 
 
 def _muon_axes(kernels):
+    """The same tree with the axes of its matrix in place of every block's kernel."""
+
+    def axes(path, kernel):
+        return MuonDimensionNumbers(*matrix_axes("/".join(_names(path)), kernel.ndim))
+
+    return jax.tree.map_with_path(axes, kernels)
+
+
+def matrix_axes(name: str, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Which axes of a block's kernel are the rows and which the columns of its matrix.
 
     The first axis is that of the layers, each of which has a matrix of its own.
     """
-
-    def axes(path, kernel):
-        first, *middle, last = range(1, kernel.ndim)
-        if _names(path)[-2] in ("query", "key", "value"):  # (L, D, H, K)
-            return MuonDimensionNumbers((first,), (*middle, last))
-        return MuonDimensionNumbers((first, *middle), (last,))  # (L, H, K, D) or (L, D, F)
-
-    return jax.tree.map_with_path(axes, kernels)
+    first, *middle, last = range(1, ndim)
+    if name.split("/")[-2] in ("query", "key", "value"):  # (L, D, H, K)
+        return (first,), (*middle, last)
+    return (first, *middle), (last,)  # (L, H, K, D) or (L, D, F)
 
 
 def _names(path) -> list[str]:

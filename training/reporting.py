@@ -20,6 +20,7 @@ from schema import ConfigError
 LOG_COLUMNS = {
     "train/loss": "loss {:.4f}",
     "train/accuracy": "accuracy {:.4f}",
+    "train/teacher_kl": "teacher KL {:.4f}",
     "optim/learning_rate": "lr {:.3g}",
     "optim/grad_norm": "grad norm {:.3g}",
     "perf/tokens_per_second": "{:,.0f} tokens/s",

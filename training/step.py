@@ -1,6 +1,7 @@
 """The state of a run, how it is born, and how one step changes it."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from training.compilation import compiler_options
 from training.config import OptimizerConfig, TaskConfig
+from training.finetune import EVERYTHING, Tuning
 from training.losses import term_counts, term_sums, total_loss
 from training.mesh import optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
@@ -22,13 +24,30 @@ from training.task import forward, model_arguments
 @flax.struct.dataclass
 class TrainState:
     step: Array  # updates made so far
-    params: dict
+    params: dict  # the run's own: see training/finetune.py
     opt_state: optax.OptState
     ema: dict | None  # moving average of the parameters, None where it is switched off
 
     @property
     def eval_params(self) -> dict:
         return self.params if self.ema is None else self.ema
+
+
+class Fixed(NamedTuple):
+    """Parameters of other runs that a step reads. They never change and are never saved."""
+
+    base: dict  # what adapters adapt
+    teacher: dict
+
+
+NOTHING_FIXED = Fixed({}, {})
+
+
+class Teacher(NamedTuple):
+    """A trained model whose answers are soft targets; its parameters are in `Fixed`."""
+
+    model: nn.Module
+    task: TaskConfig
 
 
 def abstract_state(
@@ -38,31 +57,37 @@ def abstract_state(
     config: OptimizerConfig,
     batch: Mapping,
     mesh: Mesh,
+    tuning: Tuning = EVERYTHING,
 ) -> tuple[TrainState, Callable[[Array], TrainState]]:
     """Shapes and shardings of the state, and the function that makes one from a random key.
 
     The state is born sharded: no device ever holds more of it than its part.
     """
-    init_params = _initializer(model, task, batch)
+    init_model = _initializer(model, task, batch)
+
+    def init_params(key):
+        return tuning.own(init_model(key), key)
 
     def init(key):
         params = nn.meta.unbox(init_params(key))
+        trained, _ = tuning.split(params)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(trained), ema)
 
     shapes = jax.eval_shape(init, _key_shape())
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
+    trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
     shardings = TrainState(
         step=NamedSharding(mesh, PartitionSpec()),
         params=params_at,
-        opt_state=optimizer_shardings(optimizer, shapes.opt_state, shapes.params, params_at, mesh),
+        opt_state=optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh),
         ema=params_at if config.ema_decay else None,
     )
     return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
 
 def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Mesh) -> dict:
-    """Shapes and shardings of the parameters alone."""
+    """Shapes and shardings of the model's parameters alone."""
     boxed = jax.eval_shape(_initializer(model, task, batch), _key_shape())
     return _placed(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
 
@@ -94,23 +119,33 @@ def make_train_step(
     schedule: optax.Schedule,
     seed: int,
     abstract: TrainState,
-) -> Callable[[TrainState, Mapping], tuple[TrainState, dict[str, Array]]]:
-    """The jitted update. It gives up the old state's memory, and returns metrics as arrays."""
+    tuning: Tuning = EVERYTHING,
+    teacher: Teacher | None = None,
+) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
+    """The jitted update (state, batch, fixed) -> (state, metrics as arrays).
 
-    def loss_and_gradients(params, batch, counts, dropout_key):
-        def loss_of(params):
+    It gives up the old state's memory.
+    """
+
+    def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key):
+        soft = None
+        if teacher is not None:  # no dropout for it, and no gradient
+            soft = forward(teacher.model, teacher.task, fixed.teacher, batch)["logits"]
+
+        def loss_of(trained):
+            params = tuning.whole(tuning.join(trained, kept), fixed.base)
             outputs = forward(model, task, params, batch, dropout_key)
-            sums, metrics = term_sums(task, outputs, batch)
+            sums, metrics = term_sums(task, outputs, batch, soft)
             return total_loss(sums, counts), metrics
 
-        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(params)
+        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
-    def accumulated(params, batch, counts, dropout_key):
+    def accumulated(trained, kept, fixed, batch, counts, dropout_key):
         """The same sums, one micro-batch after another: only one's activations are alive."""
         parts = config.accumulate
         if parts == 1:
-            return loss_and_gradients(params, batch, counts, dropout_key)
+            return loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key)
 
         def micro_batch(index):
             # Every parts-th row, so that each device contributes rows it already has.
@@ -121,25 +156,31 @@ def make_train_step(
 
         def add(total, index):
             key = jax.random.fold_in(dropout_key, index)
-            new = loss_and_gradients(params, micro_batch(index), counts, key)
+            new = loss_and_gradients(trained, kept, fixed, micro_batch(index), counts, key)
             return jax.tree.map(jnp.add, total, new), None
 
-        shapes = jax.eval_shape(loss_and_gradients, params, micro_batch(0), counts, dropout_key)
+        shapes = jax.eval_shape(
+            loss_and_gradients, trained, kept, fixed, micro_batch(0), counts, dropout_key
+        )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
 
-    def step(state: TrainState, batch: Mapping) -> tuple[TrainState, dict[str, Array]]:
+    def step(
+        state: TrainState, batch: Mapping, fixed: Fixed = NOTHING_FIXED
+    ) -> tuple[TrainState, dict[str, Array]]:
         # Folding in the step makes dropout a function of (seed, step): resuming repeats nothing.
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         # The counts of the whole batch are known before the model runs, so every micro-batch
         # divides by them and the parts simply add up to the gradient of the whole.
         counts = term_counts(task, batch)
-        gradients, loss, sums = accumulated(state.params, batch, counts, dropout_key)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        # What is frozen has no gradient, no update and nothing in the optimizer's state.
+        trained, kept = tuning.split(state.params)
+        gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, dropout_key)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
+        trained = optax.apply_updates(trained, updates)
         ema = state.ema
         if config.ema_decay:
-            ema = ema_update(ema, params, config.ema_decay)
+            ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
         answers = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
             "train/loss": loss,
@@ -147,6 +188,9 @@ def make_train_step(
             "optim/learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
             "optim/grad_norm": optax.tree.norm(gradients),
         }
+        if teacher is not None:
+            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
+        params = tuning.join(trained, kept)
         return TrainState(state.step + 1, params, opt_state, ema), metrics
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)

@@ -14,13 +14,13 @@ import jax
 from model.config import TransformerConfig
 from schema import ConfigError
 
-CONFIG, MODEL = "config.json", "model.json"
+CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
 FIXED = (
-    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "seed",
-    "init_from",
+    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "finetune",
+    "seed", "init_from",
 )  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
@@ -30,6 +30,7 @@ SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 FREE = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
     "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
+    "finetune.layer_decay", "finetune.head_scale",
 )  # fmt: skip
 
 
@@ -48,14 +49,24 @@ def prepare(workdir: str | Path) -> Path:
     return workdir
 
 
-def record_config(workdir: Path, record: Mapping[str, Any], *, resuming: bool) -> list[str]:
-    """Writes config.json; returns what changed since the run began, or refuses the change."""
+def record_config(
+    workdir: Path,
+    record: Mapping[str, Any],
+    *,
+    resuming: bool,
+    defaults: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Writes config.json; returns what changed since the run began, or refuses the change.
+
+    `defaults` are what keys had that are younger than the run.
+    """
     path = workdir / CONFIG
     # Through JSON and back, so that tuples compare equal to the lists they are stored as.
     new = json.loads(json.dumps(record))
     changes = []
     if resuming and path.exists():
-        changes = list(differences(json.loads(path.read_text()), new))
+        old = with_defaults(json.loads(path.read_text()), json.loads(json.dumps(defaults or {})))
+        changes = list(differences(old, new))
         refused = [
             f"{name}: {was} -> {now}"
             for name, was, now in changes
@@ -78,6 +89,15 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
 
 
+def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded config in which keys that are younger than the run have their defaults."""
+    config = dict(defaults)
+    for key, value in record.items():
+        is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
+        config[key] = {**config[key], **value} if is_section else value
+    return config
+
+
 def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:
     """What cannot be known without the data: the model's sizes, and the names of the classes."""
     _write_json(workdir / MODEL, {"model": dataclasses.asdict(model), "labels": list(labels)})
@@ -91,6 +111,20 @@ def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return record["model"], tuple(record["labels"])
 
 
+def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
+    """Which parameters of which other runs this one reads whenever it is resumed or used."""
+    if origins:
+        _write_json(workdir / ORIGINS, origins)
+    else:  # one that a run left here that never came to its first checkpoint
+        (workdir / ORIGINS).unlink(missing_ok=True)
+
+
+def read_origins(workdir: Path) -> dict[str, Any]:
+    """What `record_origins` wrote; nothing, if the run needs no other."""
+    path = workdir / ORIGINS
+    return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
+
+
 def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
     """Parameters of a run mean nothing to ids that another tokenizer gives."""
     path = workdir / CONFIG
@@ -101,7 +135,8 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
         is_byte = theirs["data"]["tokenizer"] == "byte"
         raise ConfigError(
             f"init_from: {workdir} was trained with another tokenizer; to use that one, set "
-            f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}"
+            f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}; to keep the rows "
+            "of tokens that both have, set finetune.resize_vocabulary=True"
         )
 
 

@@ -1,9 +1,10 @@
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from input_pipeline.tokenizer import ByteTokenizer, load_tokenizer
+from input_pipeline.tokenizer import ByteTokenizer, ids_in, load_tokenizer
 from schema import ConfigError
 
 
@@ -93,3 +94,16 @@ def test_what_is_no_tokenizer_of_ours_is_refused_by_its_path(tmp_path, content):
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
         load_tokenizer(tmp_path)
+
+
+def test_ids_of_another_vocabulary_are_found_by_piece_and_then_by_role(tokenizer):
+    assert ids_in(tokenizer, tokenizer).tolist() == list(range(tokenizer.vocab_size))
+    roles = dict(bos_id=2, eos_id=2, mask_id=None, cls_id=None, sep_id=None)
+    pieces = ["[PAD]", "b", "</s>", "ab", "<0x0A>", "<extra_id_1>", None]
+    other = SimpleNamespace(pieces=pieces, pad_id=0, **roles)
+    b, newline = tokenizer.encode("b\n")
+    sentinel = tokenizer.sentinel_ids[1]
+    expected = [tokenizer.pad_id, b, tokenizer.bos_id, -1, newline, sentinel, -1]
+    assert ids_in(tokenizer, other).tolist() == expected
+    back = ids_in(other, tokenizer)
+    assert (back[b], back[tokenizer.eos_id], back[tokenizer.mask_id]) == (1, 2, -1)

@@ -9,11 +9,20 @@ import numpy as np
 from configs.default import get_config
 from model.config import TransformerConfig
 from tests.tiny import IMAGES, tiny_config
-from training.config import MeshConfig, OptimizerConfig, TaskConfig
+from training.config import FinetuneConfig, MeshConfig, OptimizerConfig, TaskConfig
+from training.finetune import Tuning, as_tree, by_name, choose, rate_scales
 from training.mesh import make_mesh
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import TrainState, abstract_state, make_train_step
+from training.step import (
+    NOTHING_FIXED,
+    Fixed,
+    Teacher,
+    TrainState,
+    abstract_params,
+    abstract_state,
+    make_train_step,
+)
 from training.task import make_model
 
 # The model that an objective is tried with.
@@ -32,6 +41,7 @@ OPTIMIZER = OptimizerConfig(
     **get_config().optimizer.to_dict() | dict(schedule="constant", warmup_steps=0)
 )
 TASK = TaskConfig(**get_config().task.to_dict())
+FINETUNE = FinetuneConfig(**get_config().finetune.to_dict())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,19 +54,15 @@ class Job:
     abstract: TrainState
     init: callable
     step: callable
+    tuning: Tuning
+    whole: dict  # shapes of the model's parameters
 
     def start(self, step: int = 0) -> TrainState:
         """A state with random parameters and an optimizer that has seen nothing.
 
         Drawn with NumPy: compiling `init` takes as long as compiling a step.
         """
-        rng = np.random.default_rng(0)
-
-        def draw(path, leaf):
-            centre = 1.0 if path[-1].key == "scale" else 0.0
-            return rng.normal(centre, 0.2, leaf.shape).astype(leaf.dtype)
-
-        params = jax.tree.map_with_path(draw, self.abstract.params)
+        params = _draw(self.abstract.params, seed=0)
         state = TrainState(
             step=np.int32(step),
             params=params,
@@ -67,30 +73,68 @@ class Job:
         )
         return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, self.abstract))
 
-    def run(self, state: TrainState, batch, steps: int) -> tuple[TrainState, list[float]]:
+    def fixed(self) -> Fixed:
+        """Random parameters of a base to adapt, where there is one."""
+        base = {
+            name: leaf for name, leaf in by_name(self.whole).items() if name in self.tuning.base
+        }
+        drawn = _draw(as_tree(base), seed=1)
+        return Fixed(jax.device_put(drawn, jax.tree.map(lambda x: x.sharding, as_tree(base))), {})
+
+    def run(
+        self, state: TrainState, batch, steps: int, fixed: Fixed = NOTHING_FIXED
+    ) -> tuple[TrainState, list[float]]:
         """The state after some steps on one batch, and the loss before each of them."""
         losses = []
         for _ in range(steps):
-            state, metrics = self.step(state, batch)
+            state, metrics = self.step(state, batch, fixed)
             losses.append(metrics["train/loss"])
         return state, [float(loss) for loss in losses]
 
 
+def _draw(shapes, seed: int):
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return rng.normal(centre, 0.2, leaf.shape).astype(leaf.dtype)
+
+    return jax.tree.map_with_path(draw, shapes)
+
+
 def make_job(
-    objective: str, batch, *, model=None, task=None, optimizer=None, seed: int = 0, mesh=None
+    objective: str,
+    batch,
+    *,
+    model=None,
+    task=None,
+    optimizer=None,
+    finetune=None,
+    new=(),
+    teacher: Teacher | None = None,
+    seed: int = 0,
+    mesh=None,
 ) -> Job:
-    """A job with the sections' defaults changed by the mappings; on one device by default."""
+    """A job with the sections' defaults changed by the mappings; on one device by default.
+
+    `new` are names of parameters that a base to adapt would not have.
+    """
     config = tiny_config(**MODELS[objective] | (model or {}))
     task = dataclasses.replace(TASK, objective=objective, **task or {})
     optimizer_config = dataclasses.replace(OPTIMIZER, **optimizer or {})
     network = make_model(config, task)
     schedule = learning_rate(optimizer_config, 100, config.width)
-    transform = make_optimizer(optimizer_config, schedule)
+    finetune = dataclasses.replace(FINETUNE, **finetune or {})
+    transform = make_optimizer(optimizer_config, schedule, rate_scales(finetune, config))
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
-    abstract, init = abstract_state(network, task, transform, optimizer_config, batch, mesh)
-    step = make_train_step(network, task, transform, optimizer_config, schedule, seed, abstract)
-    return Job(config, task, network, abstract, init, step)
+    whole = abstract_params(network, task, batch, mesh)
+    tuning = choose(finetune, whole, new)
+    abstract, init = abstract_state(network, task, transform, optimizer_config, batch, mesh, tuning)
+    step = make_train_step(
+        network, task, transform, optimizer_config, schedule, seed, abstract, tuning, teacher
+    )
+    return Job(config, task, network, abstract, init, step, tuning, whole)
 
 
 def make_batch(objective: str, rows: int = 8, length: int = 8, seed: int = 0) -> dict:

@@ -133,7 +133,7 @@ def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
     caplog.clear()
     ours = make_params(seed=99, classes=3)
     ours["pooler"] = {"kernel": jnp.ones((2, 2))}
-    merged, new = load_params(str(tmp_path), ours)
+    merged, new, _ = load_params(str(tmp_path), ours)
     theirs = make_params(seed=2)
     assert new == ["classes/bias", "classes/kernel", "pooler/kernel"]
     assert_same(merged["backbone"], theirs["backbone"])
@@ -145,7 +145,7 @@ def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
 def test_parameters_arrive_in_the_type_that_is_wanted(tmp_path):
     save(tmp_path, [{}])
     ours = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), make_params(seed=99))
-    merged, new = load_params(str(tmp_path), ours)
+    merged, new, _ = load_params(str(tmp_path), ours)
     assert new == []
     expected = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), make_params(seed=1))
     assert_same(merged, expected)
@@ -153,7 +153,7 @@ def test_parameters_arrive_in_the_type_that_is_wanted(tmp_path):
 
 def test_a_step_can_be_named(tmp_path):
     save(tmp_path, [{}, {}, {}], keep=3)
-    merged, _ = load_params(f"{tmp_path}:2", make_params(seed=99))
+    merged, _, _ = load_params(f"{tmp_path}:2", make_params(seed=99))
     assert_same(merged, make_params(seed=2))
     assert find_checkpoint(f"{tmp_path}:2") == (tmp_path / "checkpoints", 2)
     assert find_checkpoint(str(tmp_path)) == (tmp_path / "checkpoints", 3)

@@ -38,6 +38,8 @@ OTHER_OPTIMIZERS = {
 }
 # A bias of keys changes no softmax: its gradient is rounding errors, which Adafactor makes large.
 NO_BIAS = dict(bias=False)
+# Of kernels that are split by rows, by columns and by both.
+ADAPTERS = dict(lora_rank=2, lora_targets=".*/kernel")
 ON_THREE_AXES = MESHES["data 2 x fsdp 2 x tensor 2"]
 SIZES = dict(vocab_size=18, width=16, heads=4, feed_forward=24)
 
@@ -73,12 +75,14 @@ def mesh_config(sizes):
 # What follows up to `measure` runs in the process with eight devices.
 
 
-def two_steps(objective, mesh, optimizer, **model):
+def two_steps(objective, mesh, optimizer, finetune=None, **model):
     """The losses of two steps and the parameters after them."""
     batch, model = make_batch(objective), dict(vocab_size=18) | model
     with jax.set_mesh(mesh):
-        job = make_job(objective, batch, mesh=mesh, model=model, optimizer=optimizer)
-        state, losses = job.run(job.start(), put_batch(batch, mesh), steps=2)
+        job = make_job(
+            objective, batch, mesh=mesh, model=model, optimizer=optimizer, finetune=finetune
+        )
+        state, losses = job.run(job.start(), put_batch(batch, mesh), steps=2, fixed=job.fixed())
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(job.abstract), strict=True):
         assert leaf.sharding == wanted.sharding, "a step leaves everything in its place"
     return losses, jax.device_get(state.params)
@@ -150,6 +154,10 @@ def measure():
         alone = two_steps("causal_lm", one_device, optimizer, **NO_BIAS)
         apart = deviation(alone, "causal_lm", ON_THREE_AXES, optimizer, **NO_BIAS)
         found["deviation"][f"decoder with {name}"] = apart
+    alone = two_steps("causal_lm", one_device, ADAMW, ADAPTERS)
+    found["deviation"]["decoder with adapters"] = deviation(
+        alone, "causal_lm", ON_THREE_AXES, ADAMW, finetune=ADAPTERS
+    )
     for mesh in PARTS:
         found["held"][f"adamw on {mesh}"] = held_by_a_device("adamw", MESHES[mesh])
     found["held"]["muon on fsdp 8"] = held_by_a_device("muon", MESHES["fsdp 8"])
@@ -190,7 +198,7 @@ def test_eight_devices():
 
 
 def check_that_a_mesh_computes_what_one_device_computes(deviation):
-    assert len(deviation) == len(MODELS) * len(MESHES) + 1 + len(OTHER_OPTIMIZERS)
+    assert len(deviation) == len(MODELS) * len(MESHES) + 2 + len(OTHER_OPTIMIZERS)
     far = {name: apart for name, apart in deviation.items() if max(apart.values()) > 1e-5}
     assert far == {}
 

@@ -138,6 +138,26 @@ def test_a_config_is_read_as_it_was_recorded(tmp_path):
     assert workdir.read_config(tmp_path) == expected
 
 
+def test_a_key_younger_than_the_run_has_its_default(tmp_path):
+    old = record()
+    new = {**old, "task": {**old["task"], "novelty": 0.0}, "section": {"key": ("a",)}}
+    defaults = {"task": {"novelty": 0.0}, "section": {"key": ("a",)}}
+    workdir.record_config(tmp_path, old, resuming=False)
+    assert workdir.record_config(tmp_path, new, resuming=True, defaults=defaults) == []
+    workdir.record_config(tmp_path, old, resuming=False)
+    new["task"]["novelty"] = 0.5
+    with pytest.raises(ConfigError, match=r"\(task\.novelty: 0\.0 -> 0\.5\)"):
+        workdir.record_config(tmp_path, new, resuming=True, defaults=defaults)
+
+
+def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
+    assert workdir.read_origins(tmp_path) == {}
+    workdir.record_origins(tmp_path, {"teacher": {"step": 3}})
+    assert workdir.read_origins(tmp_path) == {"teacher": {"step": 3}}
+    workdir.record_origins(tmp_path, {})
+    assert workdir.read_origins(tmp_path) == {}
+
+
 def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
     config = tiny_config(num_classes=2)
     workdir.record_model(tmp_path, config, ("no", "yes"))
