@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.positions import alibi, alibi_slopes, rope, sinusoidal, t5_bucket
+from model.positions import alibi, alibi_slopes, rope, rope_frequencies, sinusoidal, t5_bucket
+from tests.tiny import tiny_config
 
 
 @pytest.mark.parametrize("width", [2, 6, 16])
@@ -27,13 +28,19 @@ def random_heads(rng, length, head_size=8):
     return jnp.asarray(rng.normal(size=(1, length, 1, head_size)), jnp.float32)
 
 
+def frequencies(theta, head_size=8, **scaling):
+    return rope_frequencies(
+        tiny_config(position="rope", head_size=head_size, rope_theta=theta, **scaling)
+    )
+
+
 def test_rope_scores_depend_on_differences_only():
     rng = np.random.default_rng(0)
     query, key = random_heads(rng, 1), random_heads(rng, 1)
 
     def score(query_position, key_position):
-        q = rope(query, jnp.array([[query_position]]), 10_000.0)
-        k = rope(key, jnp.array([[key_position]]), 10_000.0)
+        q = rope(query, jnp.array([[query_position]]), frequencies(10_000.0))
+        k = rope(key, jnp.array([[key_position]]), frequencies(10_000.0))
         return float((q * k).sum())
 
     for difference in (-3, 0, 5):
@@ -53,13 +60,15 @@ def test_rope_turns_complex_numbers():
     for i in range(half):
         numbers[..., i] *= np.exp(1j * positions[..., None] * theta ** (-2 * i / head_size))
     expected = np.concatenate([numbers.real, numbers.imag], axis=-1)
-    np.testing.assert_allclose(rope(x, positions, theta), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        rope(x, positions, frequencies(theta, head_size)), expected, atol=1e-5
+    )
 
 
 def test_rope_angles_are_exact_in_bfloat16():
     # Rounded to bfloat16, positions 256 and 257 would be the same.
     x = jnp.ones((1, 2, 1, 8), jnp.bfloat16)
-    turned = rope(x, jnp.array([[256, 257]]), 10_000.0)
+    turned = rope(x, jnp.array([[256, 257]]), frequencies(10_000.0))
     assert turned.dtype == jnp.bfloat16
     assert abs(float(turned[0, 0, 0, 0] - turned[0, 1, 0, 0])) > 0.1
 
