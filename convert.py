@@ -227,12 +227,9 @@ def _head(task: TaskConfig) -> Head:
 def _specials(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials:
     if tokenizer is None:
         return Specials()
-    match model.family:
-        case "encoder":
-            return Specials(tokenizer.pad_id)
-        case "decoder":
-            return Specials(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    return Specials(tokenizer.pad_id, eos=tokenizer.eos_id, decoder_start=tokenizer.bos_id)
+    if model.family == "encoder_decoder":
+        return Specials(tokenizer.pad_id, eos=tokenizer.eos_id, decoder_start=tokenizer.bos_id)
+    return Specials(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
 
 def _write_tokenizer(
@@ -240,11 +237,8 @@ def _write_tokenizer(
 ) -> None:
     (directory / FILE_NAME).write_text(tokenizer.content, encoding="utf-8")
     names = {f"{role}_token": name for role, name in tokenizer.role_names.items()}
-    # What begins an answer is the model's to say there; an encoder has cls and sep.
-    for name in {"encoder_decoder": ["bos_token"], "encoder": ["bos_token", "eos_token"]}.get(
-        model.family, []
-    ):
-        names.pop(name, None)
+    if model.family == "encoder_decoder":
+        del names["bos_token"]  # what begins an answer here is the model's to say there
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     if model.position == "learned":
         config["model_max_length"] = model.max_length

@@ -26,6 +26,8 @@ def table(model, head, ids):
 
 def read_more(options, shapes, head):
     more = bert.read_more(options, shapes, head)
+    if head.objective == "masked_lm":
+        options.require("hidden_act", "gelu")  # which the answers have, whatever the blocks do
     before = options.get("pad_token_id", PADDING) + 1
     return more | dict(max_length=options.size("max_position_embeddings") - before)
 
@@ -33,6 +35,8 @@ def read_more(options, shapes, head):
 def write_more(model, head, ids):
     if model.token_types != 1:
         raise MisfitError(f"model.token_types={model.token_types}, but there is one")
+    if head.objective == "masked_lm" and model.activation != "gelu":
+        raise MisfitError(f"model.activation={model.activation}, but that of the answers is gelu")
     positions = model.max_length + rows_before(ids)
     return bert.write_sizes(model, head) | dict(max_position_embeddings=positions)
 

@@ -68,6 +68,11 @@ def forward(
         deterministic=dropout_key is None,
         rngs={} if dropout_key is None else {"dropout": dropout_key},
     )
+    return by_name(task, outputs)
+
+
+def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> dict[str, Array]:
+    """What a task's model gives back, each part with its name."""
     if not isinstance(outputs, tuple):
         return {"logits": outputs}
     if task.objective == "embed":
