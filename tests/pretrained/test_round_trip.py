@@ -15,6 +15,7 @@ import convert
 import generate
 import trained
 from schema import ConfigError
+from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import (
     EXAMPLES,
@@ -172,12 +173,13 @@ def test_transformers_reads_what_goes_out(name, words, tmp_path):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert not info["mismatched_keys"]
     stored = load_file(tmp_path / "theirs" / "expected.safetensors")
-    inputs = {each[6:]: array for each, array in stored.items() if each.startswith("input/")}
+    inputs, batch = parts_of(stored, "input/"), our_batch(stored)
     with torch.no_grad():
         found = answers(model.double().eval(), inputs, EXAMPLES[name].outputs)
-    for output, value in found.items():
+    for output, theirs in parts_of(stored, "output/").items():
         # The same numbers through the same code: only float32's rounding of the record remains.
-        np.testing.assert_allclose(value, stored[f"output/{output}"], rtol=0, atol=1e-6)
+        value, theirs = real(batch, output, found[output].numpy()), real(batch, output, theirs)
+        np.testing.assert_allclose(value, theirs, rtol=0, atol=1e-6)
     if is_text(name):
         tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
         assert tokenizer.convert_tokens_to_ids(["cat", "mat"]) == [7, 9]
