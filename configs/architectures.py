@@ -3,15 +3,30 @@
 A *style* says how a published family builds its blocks and leaves the sizes to the experiment:
 `--config=configs/pydoc.py:llama_style`. An *architecture* is a style at its published size:
 `--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
+
+In place of a name may stand a run's directory, `--config=configs/classify_text.py:runs/minilm`: the
+model that is there, with as many classes as the data has.
 """
+
+import json
+from pathlib import Path
+
+RECORD = "model.json"  # what a run knows of its model
 
 
 def choose(model, name):
     """Updates the `model` section with what `name` stands for; an empty name changes nothing."""
     if not name:
         return
+    record = Path(name, RECORD)
+    if record.is_file():
+        model.update({**json.loads(record.read_text())["model"], "num_classes": 0})
+        return
     if name not in ARCHITECTURES:
-        raise ValueError(f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}")
+        raise ValueError(
+            f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}, or a run's "
+            "directory"
+        )
     model.update(ARCHITECTURES[name]())
 
 

@@ -94,10 +94,17 @@ class Options:
         self._asked: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where it is missing or null."""
+        """The value, or the default where it is missing or null; it must be of the same type."""
         self._asked.add(key)
         value = self._config.get(key)
-        return default if value is None else value
+        if value is None or default is None:
+            return default if value is None else value
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
+            raise ConfigError(
+                f"{self._path}: {key}={value!r} must be of the type of {default!r}, its default"
+            )
+        return value
 
     def need(self, key: str) -> Any:
         if self.get(key) is None:

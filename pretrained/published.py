@@ -178,7 +178,7 @@ def read(directory: str | Path) -> Published:
         options.require(key, value)
     model = dict(architecture.style)
     for ours, (theirs, default) in architecture.keys.items():
-        model[ours] = options.need(theirs) if default is None else options.get(theirs, default)
+        model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     model |= architecture.read_more(options, tensors.shapes, head)
     layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
     if layers > len(tensors.shapes):
@@ -196,7 +196,7 @@ def read(directory: str | Path) -> Published:
 
 def _recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture, Head]:
     path, kind = directory / files.CONFIG, config.get("model_type")
-    if kind in REFUSED:
+    if isinstance(kind, str) and kind in REFUSED:
         raise ConfigError(f"{path}: model_type={kind!r} is not supported; {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ConfigError(
@@ -206,7 +206,7 @@ def _recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture
     architecture = ARCHITECTURES[kind]
     classes = config.get("architectures") or list(architecture.heads)[:1]
     name = classes[0] if isinstance(classes, list) else classes
-    if name not in architecture.heads:
+    if not isinstance(name, str) or name not in architecture.heads:
         raise ConfigError(
             f"{path}: architectures={name!r} is not supported; of model_type={kind} these are: "
             f"{', '.join(architecture.heads)}"

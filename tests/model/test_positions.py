@@ -65,6 +65,38 @@ def test_rope_turns_complex_numbers():
     )
 
 
+def test_linear_scaling_is_a_longer_ruler():
+    """Position 4 t turns as position t did."""
+    x = random_heads(np.random.default_rng(2), 3)
+    positions = np.array([[0, 5, 9]], np.int32)
+    scaled = frequencies(900.0, rope_scaling="linear", rope_factor=4.0)
+    np.testing.assert_allclose(
+        rope(x, 4 * positions, scaled), rope(x, positions, frequencies(900.0)), atol=1e-5
+    )
+
+
+def test_llama3_scaling_leaves_fast_turns_alone():
+    """Meta's rule, wave by wave: by how often it fits into the original length."""
+    original, low, high, factor, theta, size = 64, 1.0, 4.0, 32.0, 500.0, 16
+    found = frequencies(
+        theta, size, rope_scaling="llama3", rope_factor=factor, rope_original_length=original,
+        rope_low_frequency=low, rope_high_frequency=high,
+    )  # fmt: skip
+    kinds = set()
+    for i, frequency in enumerate(theta ** (-2 * i / size) for i in range(size // 2)):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < original / high:
+            expected, kind = frequency, "fast"
+        elif wavelength > original / low:
+            expected, kind = frequency / factor, "slow"
+        else:
+            share = (original / wavelength - low) / (high - low)
+            expected, kind = (1 - share) * frequency / factor + share * frequency, "between"
+        kinds.add(kind)
+        assert found[i] == pytest.approx(expected, rel=1e-6)
+    assert kinds == {"fast", "slow", "between"}
+
+
 def test_rope_angles_are_exact_in_bfloat16():
     # Rounded to bfloat16, positions 256 and 257 would be the same.
     x = jnp.ones((1, 2, 1, 8), jnp.bfloat16)
