@@ -125,9 +125,10 @@ def load_params(found: published.Published, model: TransformerConfig, task: Task
 
     def load(path, leaf):
         reader = readers[_path(path)]
-        return jax.make_array_from_callback(
+        array = jax.make_array_from_callback(
             leaf.shape, leaf.sharding, lambda index: reader(index, leaf.dtype)
         )
+        return jax.block_until_ready(array)  # what was read for it is given back before the next
 
     return jax.tree.map_with_path(load, like)
 

@@ -24,8 +24,7 @@ def choose(model, name):
         return
     if name not in ARCHITECTURES:
         raise ValueError(
-            f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}, or a run's "
-            "directory"
+            f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}, or a workdir"
         )
     model.update(ARCHITECTURES[name]())
 

@@ -80,7 +80,7 @@ class Published:
 
         def read(index: Index, dtype: Any = np.float32) -> np.ndarray:
             if parts[0].layer is None:
-                return one(parts[0], index).astype(dtype)
+                return one(parts[0], index).astype(dtype, copy=False)
             layers, *inside = index
             chosen = parts[layers]
             first = one(chosen[0], tuple(inside))

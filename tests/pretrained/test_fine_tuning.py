@@ -70,6 +70,6 @@ def test_a_base_model_has_nothing_to_be_trained_on(published, tmp_path):
 
 
 def test_an_unknown_directory_is_no_architecture(tmp_path):
-    with pytest.raises(ValueError, match="or a run's directory"):
+    with pytest.raises(ValueError, match="or a workdir"):
         classify_text.get_config(str(tmp_path))
     assert isinstance(classify_text.get_config(), ml_collections.ConfigDict)
