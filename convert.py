@@ -38,7 +38,7 @@ from pretrained.layouts import places, their_shapes, to_theirs
 from schema import ConfigError
 from training import workdir as records
 from training.checkpoint import DIRECTORY, Checkpoints, find_checkpoint
-from training.config import MeshConfig, TaskConfig
+from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
 from training.step import TrainState, abstract_params
 from training.task import make_model, smallest_batch
@@ -110,9 +110,7 @@ def import_model(source: Path, workdir: Path, param_dtype: str, tokenizer_path: 
     records.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
-    state = TrainState(np.zeros((), np.int32), params, (), None)
-    with Checkpoints(workdir, experiment.checkpoint) as checkpoints:
-        checkpoints.save(0, state, {})
+    save_params(params, workdir, experiment.checkpoint)
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
@@ -131,6 +129,12 @@ def load_params(found: published.Published, model: TransformerConfig, task: Task
         return jax.block_until_ready(array)  # what was read for it is given back before the next
 
     return jax.tree.map_with_path(load, like)
+
+
+def save_params(params: dict, workdir: str | Path, config: CheckpointConfig) -> None:
+    """A checkpoint of no training: the parameters at step 0, and nothing for an optimizer."""
+    with Checkpoints(workdir, config) as checkpoints:
+        checkpoints.save(0, TrainState(np.zeros((), np.int32), params, (), None), {})
 
 
 def _data(found: published.Published) -> dict[str, Any]:
