@@ -33,7 +33,7 @@ from input_pipeline.tokenizer_files import (
 )
 from model.config import TransformerConfig
 from pretrained import files, published, sentence
-from pretrained.architecture import Head, Specials
+from pretrained.architecture import Head, Options, Specials
 from pretrained.layouts import places, their_shapes, to_theirs
 from schema import ConfigError
 from training import workdir as records
@@ -144,11 +144,18 @@ def _data(found: published.Published) -> dict[str, Any]:
     if found.model["input"] == "patches":
         data |= dict(source="image_files", image_size=found.model["image_size"])
         if path.is_file():
-            config = files.read_json(found.directory, PREPROCESSOR)
-            if config.get("do_normalize", True):
-                for key in ("image_mean", "image_std"):
-                    data[key] = tuple(config.get(key) or ())
+            data |= _pixels(Options(files.read_json(found.directory, PREPROCESSOR), str(path)))
     return data
+
+
+def _pixels(options: Options) -> dict[str, Any]:
+    """How pixels become numbers: 0 to 1, less the mean, divided by the deviation."""
+    options.require("do_rescale", True)
+    if abs(255 * options.get("rescale_factor", 1 / 255) - 1) > 1e-3:
+        options.refuse("rescale_factor", options.get("rescale_factor"), "only 1 / 255 is")
+    if not options.get("do_normalize", True):
+        return {}
+    return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
 
 
 def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:

@@ -24,7 +24,8 @@ NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat1
 SHARD_BYTES = 5 * 10**9  # what a file of weights is split at, as on the hub
 
 
-def read_json(directory: Path, name: str) -> dict[str, Any]:
+def read_json(directory: Path, name: str, kind: type = dict) -> Any:
+    """The object, or the list if that is what it should be, in a file of this directory."""
     path = inside(directory, name)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -34,8 +35,8 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({_one_line(error)})") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} is no JSON object")
+    if not isinstance(content, kind):
+        raise ConfigError(f"{path} is no JSON {'object' if kind is dict else 'list'}")
     return content
 
 

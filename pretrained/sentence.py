@@ -16,14 +16,15 @@ def read(directory: Path) -> dict[str, Any]:
     if not (directory / MODULES).exists():
         return dict(embedding="pooled", normalize=False)
     kinds = []
-    for module in read_list(directory):
-        kind = str(module.get("type", "")).rpartition(".")[2]
+    for module in files.read_json(directory, MODULES, list):
+        described = module if isinstance(module, dict) else {}
+        kind = str(described.get("type", "")).rpartition(".")[2]
         if kind not in KINDS:
             raise ConfigError(
-                f"{directory / MODULES}: {module.get('type')!r} is not supported; "
+                f"{directory / MODULES}: {module!r} is not supported; "
                 f"supported are: {', '.join(KINDS)}"
             )
-        kinds.append((kind, str(module.get("path", ""))))
+        kinds.append((kind, str(described.get("path", ""))))
     names = [kind for kind, _ in kinds]
     if names not in (["Transformer", "Pooling"], list(KINDS)):
         raise ConfigError(
@@ -39,19 +40,6 @@ def read(directory: Path) -> dict[str, Any]:
             f"one of these is: {', '.join(MODES)}"
         )
     return dict(embedding=MODES[modes[0]], normalize="Normalize" in names)
-
-
-def read_list(directory: Path) -> list[dict[str, Any]]:
-    import json
-
-    path = files.inside(directory, MODULES)
-    try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON ({error})") from error
-    if not isinstance(modules, list) or not all(isinstance(each, dict) for each in modules):
-        raise ConfigError(f"{path} is no list of modules")
-    return modules
 
 
 def write(directory: Path, width: int, embedding: str, *, normalize: bool) -> None:

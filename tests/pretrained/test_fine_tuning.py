@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import convert
+import evaluate
+import generate
 import train
 import trained
 from configs import classify_text
@@ -53,6 +55,23 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     config = convert.files.read_json(tmp_path / "out", "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
+def test_a_published_classifier_is_scored(words, tmp_path):  # noqa: F811
+    workdir = tmp_path / "run"
+    convert.convert(str(FIXTURES / "bert_classifier"), str(workdir), tokenizer=words)
+    texts = ["cat sat", "the dog ran", "a mat", "dog sat on the mat", "ran", "on a cat"]
+    answers = generate.generate(workdir, texts)
+    labels = ["no", "perhaps", "yes"] * 2
+    lines = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
+    for split in ("train", "validation"):
+        write(tmp_path / "data" / f"{split}.tsv", "".join(lines))
+    config = trained.recorded_config(workdir)
+    config["data"] |= dict(path=str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))
+    config["eval"] |= dict(batch_size=2)
+    scores = evaluate.evaluate(workdir, config=config)
+    right = [each[0]["label"] == label for each, label in zip(answers, labels, strict=True)]
+    assert scores["eval/validation/accuracy"] == pytest.approx(np.mean(right))
 
 
 def test_converted_weights_are_not_trained_over(published, tmp_path):

@@ -4,6 +4,7 @@ Whole directories pass through convert.py, with a tokenizer made for the test.
 """
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -149,6 +150,64 @@ def test_special_ids_are_the_models_own(words, tmp_path):
     come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
     tokenizer = trained.load(tmp_path / "llama").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
+    shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / "marian" / name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"source\.spm, target\.spm cannot be read; give one"):
+        convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
+    with pytest.raises(ConfigError, match=r"x\.json' is no file"):
+        convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"), tokenizer="x.json")
+    assert not (tmp_path / "in").exists()
+
+
+def test_images_are_prepared_as_for_the_model(tmp_path):
+    shutil.copytree(FIXTURES / "vit_classifier", tmp_path / "vit")
+    settings = dict(do_rescale=True, do_normalize=True, image_mean=[0.4], image_std=[0.2])
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
+    convert.convert(str(tmp_path / "vit"), str(tmp_path / "in"))
+    data = trained.load(tmp_path / "in").experiment.data
+    assert (data.image_mean, data.image_std) == ((0.4,), (0.2,))
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    written = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    channels = json.loads((FIXTURES / "vit_classifier" / CONFIG).read_text())["num_channels"]
+    assert written["image_mean"] == [0.4] * channels and written["image_std"] == [0.2] * channels
+    settings["rescale_factor"] = 1.0
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"rescale_factor=1\.0 is not supported"):
+        convert.convert(str(tmp_path / "vit"), str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(("mode", "embedding"), [("mean_tokens", "mean"), ("cls_token", "first")])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pooling_of_sentence_transformers(mode, embedding, normalize, words, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "bert_base", source)
+    (source / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{each}": each == mode for each in ("mean_tokens", "cls_token")}
+    (source / "1_Pooling" / CONFIG).write_text(json.dumps(modes))
+    kinds = ["Transformer", "Pooling", "Normalize"][: 3 if normalize else 2]
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": "1_Pooling" * (kind == "Pooling")}
+        for kind in kinds
+    ]
+    (source / "modules.json").write_text(json.dumps(modules))
+    come_in(source, tmp_path / "in", words, "bert_base")
+    task = trained.load(tmp_path / "in").experiment.task
+    assert (task.embedding, task.normalize) == (embedding, normalize)
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    come_in(tmp_path / "out", tmp_path / "again", "", "bert_base")
+    assert trained.load(tmp_path / "again").experiment.task == task
+
+    (source / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(ConfigError, match="pooling_mode_max_tokens is not supported"):
+        come_in(source, tmp_path / "other", words, "bert_base")
+    modules[1]["path"] = "../elsewhere"
+    (source / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="leads out of the directory"):
+        come_in(source, tmp_path / "other", words, "bert_base")
 
 
 def test_a_directory_that_is_there_is_left_alone(words, tmp_path):
