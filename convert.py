@@ -76,14 +76,15 @@ def _new_directory(target: Path) -> Iterator[Path]:
     """A directory to write to that becomes `target` when all went well, and else is gone."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"--to={target} is there already; choose a new directory, or empty it")
-    temporary = target.with_name(f".{target.name}.new-{os.getpid()}")
+    final = Path(os.path.abspath(target))
+    temporary = final.with_name(f".{final.name}.new-{os.getpid()}")
     try:
         temporary.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"--to={target} cannot be written ({error.strerror})") from error
-    try:
         yield temporary
-        temporary.replace(target)
+        temporary.replace(final)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"--to={target} cannot be written ({reason})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -96,7 +97,12 @@ def import_model(source: Path, workdir: Path, param_dtype: str, tokenizer_path: 
     config["model"] |= {**found.model, "param_dtype": param_dtype}
     config["task"] |= found.task
     config["data"] |= _data(found)
-    experiment = door.from_mapping(config)
+    try:
+        experiment = door.from_mapping(config)
+    except ConfigError as error:
+        raise ConfigError(
+            [f"{source / files.CONFIG}: {each}" for each in error.problems]
+        ) from error
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":

@@ -6,6 +6,7 @@ describe(model, task, ...)               what a model of ours is in their terms
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,9 @@ REFUSED = {
 }
 CLASSIFIES = ("classify_text", "classify_images")
 
-Reader = Callable[[Index], np.ndarray]
+ROWS_OF = 1 << 22  # numbers that are compared at a time
+
+Reader = Callable[[Index, Any], np.ndarray]  # (part, type)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Published:
             name = names[place.name]
             return place.layout.read(lambda wanted: self.tensors.read(name, wanted), index)
 
-        def read(index: Index, dtype: Any = np.float32) -> np.ndarray:
+        def read(index: Index, dtype: Any) -> np.ndarray:
             if parts[0].layer is None:
                 return one(parts[0], index).astype(dtype, copy=False)
             layers, *inside = index
@@ -107,12 +110,12 @@ class Published:
                 renamed = re.sub(pattern, replacement, renamed)
             # A base model's names lack what a whole model's have in front.
             forms = [renamed, kind.base + renamed]
-            known = next((form for form in forms if form in expected or form in copies), None)
+            known = next((f for f in forms if f in expected or copies.get(f) in expected), None)
             if known in names:
                 raise ConfigError(f"{self.directory}: {name} and {names[known]} are both {known}")
             if known:
                 names[known] = name
-            elif any(form.rpartition(".")[0] in modules for form in forms):
+            elif any(form in copies or form.rpartition(".")[0] in modules for form in forms):
                 unused.append(name)
             else:
                 extra.append(name)
@@ -140,10 +143,12 @@ class Published:
             )
 
     def _refuse_other(self, name: str, original: str) -> None:
-        shapes = self.tensors.shapes[name], self.tensors.shapes[original]
-        everything = tuple(slice(0, size) for size in shapes[0])
-        if shapes[0] != shapes[1] or not np.array_equal(
-            self.tensors.read(name, everything), self.tensors.read(original, everything)
+        shape, read = self.tensors.shapes[name], self.tensors.read
+        step = max(1, ROWS_OF // max(1, math.prod(shape[1:])))  # not both in memory at once
+        starts = range(0, shape[0], step) if shape else ()
+        parts = [(slice(row, min(row + step, shape[0])),) for row in starts]
+        if shape != self.tensors.shapes[original] or not all(
+            np.array_equal(read(name, part), read(original, part)) for part in parts
         ):
             raise ConfigError(
                 f"{self.directory}: {name} is not {original}, but the config ties them; one of "

@@ -383,6 +383,18 @@ def test_files_of_the_first_berts_are_read(copy):
     assert all(same) and len(same) > 20
 
 
+def test_what_belongs_to_other_heads_is_left_out(copy):
+    directory = copy("bert_pretraining")
+
+    def with_copies(weights):
+        weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].copy()
+
+    change_weights(directory, with_copies)
+    change_config(directory, architectures=["BertModel"])
+    *_, params = fill(directory)
+    assert set(params) == {"backbone", "pool"}
+
+
 def leaves(tree):
     import jax
 
