@@ -1,6 +1,6 @@
-"""A trained model's answers to lines: what it writes, fills in, or takes them for.
+"""A trained model's answers to lines: what it writes, fills in, takes them for, or sees in them.
 
-What answers depends on what the model was trained for; all three have the same two methods:
+What answers depends on what the model was trained for; all of them have the same two methods:
 
     prompt(line, name) -> the fields of its row, or a refusal that calls the line by this name
     answers(batch, numbers) -> for the first rows of a batch, lines of these numbers, the outputs
@@ -41,7 +41,8 @@ def choose(model: trained.Trained, given: Mapping[str, Any], batch_size: int):
             f"{flags}: this is about writing text, which a model with task.objective={objective} "
             "does not do; leave it out"
         )
-    return Filler(model) if objective == "masked_lm" else Classifier(model)
+    answerers = {"masked_lm": Filler, "embed": Embedder}
+    return answerers.get(objective, Classifier)(model)
 
 
 def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int) -> list[Outputs]:
@@ -127,13 +128,13 @@ class Filler:
         }
 
 
-class Classifier:
-    """Answers texts, or the paths of images, with classes, the likeliest first."""
+class _Reader:
+    """What answers texts, or the paths of images, from all of a row at once."""
 
     def __init__(self, model: trained.Trained):
         self._model = model
         task, data, config = model.experiment.task, model.experiment.data, model.model_config
-        if task.objective == "classify_images":
+        if config.input == "patches":
             self._prompt = ImagePrompts(
                 config.image_size, config.image_channels, data.image_mean, data.image_std
             )
@@ -145,23 +146,45 @@ class Classifier:
             self.longest = _longest(model)
         self.trained_length = data.length
 
-        def probabilities(params, batch):
-            logits_bc = forward(model.model, task, params, batch)["logits"]
-            return jax.nn.softmax(logits_bc.astype(jnp.float32), axis=-1)
+        def answer(params, batch):
+            return self._from_outputs(forward(model.model, task, params, batch))
 
-        self._probabilities = jax.jit(probabilities, compiler_options=compiler_options())
+        self._answer = jax.jit(answer, compiler_options=compiler_options())
 
     def prompt(self, text: str, name: str) -> Fields:
         return _refuse_long(self._prompt(text, name), name, self.longest)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+    def _answers(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         placed = put_batch(batch, self._model.mesh)
-        shares_bc = jax.device_get(self._probabilities(self._model.params, placed))
+        return jax.device_get(self._answer(self._model.params, placed))
+
+
+class Classifier(_Reader):
+    """Answers with classes, the likeliest first."""
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+
+    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        shares_bc = self._answers(batch)
         labels = self._model.labels
         return [
             [{"label": labels[c], "probability": float(shares_c[c])} for c in np.argsort(-shares_c)]
             for shares_c in shares_bc[: len(numbers), : len(labels)]
         ]
+
+
+class Embedder(_Reader):
+    """Answers with the vector that stands for the row."""
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return outputs["embedding"].astype(jnp.float32)
+
+    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        vectors_bd = self._answers(batch)[: len(numbers)]
+        return [[{"embedding": vector_d.tolist()}] for vector_d in vectors_bd]
 
 
 def _longest(model: trained.Trained) -> int:

@@ -43,6 +43,7 @@ FAMILIES_FOR = {
     "masked_lm": ("encoder",),
     "classify_text": ("encoder", "decoder"),
     "classify_images": ("encoder",),
+    "embed": ("encoder",),
 }
 
 
@@ -108,12 +109,13 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
             f"with family={model.family} choose one of: {', '.join(fitting)}"
         )
-    if (task.objective == "classify_images") != (model.input == "patches"):
+    takes_images = task.objective == "classify_images"
+    if task.objective != "embed" and takes_images != (model.input == "patches"):
         yield (
             f"task.objective={task.objective} does not go with model.input={model.input}: "
             "classify_images takes patches, every other objective takes tokens"
         )
-    if task.objective != "classify_images":
+    if not takes_images and model.input != "patches":
         for key in IMAGE_KEYS:
             if value := getattr(data, key):
                 yield (

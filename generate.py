@@ -2,7 +2,8 @@ r"""Asks a trained model: python generate.py --workdir=DIR (--prompt=TEXT | --in
 
 A model that writes goes on with the text, or answers it if it was trained on pairs. A masked LM
 fills in each [MASK]; span corruption says what is in <extra_id_0>, <extra_id_1>, ...; a classifier
-names the class, with its probability behind a tab, and of images lines are the paths of files. Two
+names the class, with its probability behind a tab, and of images lines are the paths of files. A
+published base model gives the vector of the text or the image, as a list of numbers. Two
 texts that were a pair in training have a tab between them.
 
 Lines in, lines out, in the same order, on standard output or in --output=FILE; with --num_outputs
@@ -124,6 +125,8 @@ def read_lines(path: str) -> Iterator[str]:
 def as_text(outputs: answering.Outputs, *, keep_breaks: bool) -> str:
     if "label" in outputs[0]:
         return "{label}\t{probability:.4f}\n".format(**outputs[0])
+    if "embedding" in outputs[0]:
+        return json.dumps(outputs[0]["embedding"]) + "\n"
     texts = [output["text"] for output in outputs]
     if not keep_breaks:
         texts = [text.replace("\r", r"\r").replace("\n", r"\n") for text in texts]

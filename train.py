@@ -79,6 +79,11 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         Checkpoints(workdir, experiment.checkpoint) as checkpoints,
     ):
         start = checkpoints.latest_step() or 0
+        if checkpoints.latest_step() == 0:
+            raise ConfigError(
+                f"{workdir} holds weights that were converted; start from them with "
+                f"--config.init_from={workdir} in another --workdir"
+            )
         if start > run.steps:
             raise ConfigError(
                 f"{workdir} is already at step {start}, beyond steps={run.steps}; "

@@ -8,7 +8,7 @@ kernel as well, so their logits are 0 where the likeliest is far above.
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax
@@ -22,7 +22,10 @@ from configs import architectures, default
 from model.config import TransformerConfig
 from model.decoding import Ends
 from model.heads import LanguageModel
-from tests.model import published_names
+from pretrained.architecture import Architecture
+from pretrained.bart import MARIAN
+from pretrained.gpt2 import GPT2
+from tests.model.published_models import to_ours
 from training.generation import Generator, Prompts
 
 GIVEN = 32  # tokens of a prompt, or of a source
@@ -67,7 +70,7 @@ def gpt2(rows: int) -> Shape:
         )
     )  # fmt: skip
     silence(theirs, theirs.transformer.wte, END)
-    params = our_params(theirs, config, published_names.GPT2, published_names.gpt2_as_linear)
+    params = our_params(theirs, config, GPT2)
     return Shape(theirs, config, params, "GPT2Loader", given_tokens(config, rows), None)
 
 
@@ -93,7 +96,7 @@ def base(rows: int) -> Shape:
     silence(theirs, theirs.model.shared, END, padding)
     given_bs = given_tokens(config, rows)
     enliven(theirs, torch.from_numpy(given_bs.astype(np.int64)))
-    params = our_params(theirs, config, published_names.MARIAN)
+    params = our_params(theirs, config, MARIAN)
     start_bt = np.full((rows, 1), padding, np.int32)
     return Shape(theirs, config, params, "MarianMTLoader", start_bt, given_bs)
 
@@ -136,10 +139,7 @@ def enliven(marian: torch.nn.Module, tokens_bt: torch.Tensor) -> None:
 
 
 def our_params(
-    theirs: torch.nn.Module,
-    config: TransformerConfig,
-    table: Mapping[str, str],
-    adapt: Callable[[dict], dict] = dict,
+    theirs: torch.nn.Module, config: TransformerConfig, architecture: Architecture
 ) -> dict:
     model, one = LanguageModel(config), jnp.ones((1, 1), jnp.int32)
     source = [one] if config.has_encoder else []
@@ -149,7 +149,7 @@ def our_params(
         for name, weight in theirs.named_parameters()  # which lists a tied weight once
         if not (config.position == "sinusoidal" and "embed_positions" in name)
     }
-    params, unused = published_names.to_ours(shapes["params"], table, adapt(weights))
+    params, unused = to_ours(architecture, config, shapes["params"], weights)
     assert not unused, f"weights without a place in our parameters: {sorted(unused)}"
     return jax.tree.map(jnp.asarray, params)
 

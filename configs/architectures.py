@@ -3,15 +3,29 @@
 A *style* says how a published family builds its blocks and leaves the sizes to the experiment:
 `--config=configs/pydoc.py:llama_style`. An *architecture* is a style at its published size:
 `--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
+
+In place of a name may stand a run's directory, `--config=configs/classify_text.py:runs/minilm`: the
+model that is there, with as many classes as the data has.
 """
+
+import json
+from pathlib import Path
+
+RECORD = "model.json"  # what a run knows of its model
 
 
 def choose(model, name):
     """Updates the `model` section with what `name` stands for; an empty name changes nothing."""
     if not name:
         return
+    record = Path(name, RECORD)
+    if record.is_file():
+        model.update({**json.loads(record.read_text())["model"], "num_classes": 0})
+        return
     if name not in ARCHITECTURES:
-        raise ValueError(f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}")
+        raise ValueError(
+            f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}, or a workdir"
+        )
     model.update(ARCHITECTURES[name]())
 
 
@@ -30,6 +44,8 @@ def _style(**changes):
             kv_heads=0,
             position="learned",
             rope_theta=10_000.0,
+            rope_scaling="default",
+            rope_factor=1.0,
             token_types=0,
             embedding_scale=False,
             embedding_norm=False,
@@ -45,6 +61,7 @@ def _style(**changes):
             attention_scale=True,
             pooling="first",
             pooler=False,
+            pooler_activation="tanh",
             init_std=0.0,
         ),
         **changes,
@@ -171,11 +188,13 @@ def gpt2():
 
 
 def llama_1b():
-    """The sizes of Llama 3.2 1B."""
+    """Llama 3.2 1B."""
     return {
         **llama_style(),
         **dict(vocab_size=128_256, width=2048, decoder_layers=16, heads=32, kv_heads=8),
         **dict(head_size=64, feed_forward=8192, rope_theta=500_000.0, tie_output=True),
+        **dict(rope_scaling="llama3", rope_factor=32.0, rope_low_frequency=1.0),
+        **dict(rope_high_frequency=4.0, rope_original_length=8192, max_length=131_072),
         **_dropout(0.0),
     }
 

@@ -38,6 +38,13 @@ def get_config(arg=None):
             # Embeddings
             position="sinusoidal",  # sinusoidal | learned | rope | alibi | t5_bias | none
             rope_theta=10_000.0,
+            # How rope reaches beyond the length it was first trained at: default | linear (all
+            # angles divided by rope_factor) | llama3 (only those that turn slowly)
+            rope_scaling="default",
+            rope_factor=1.0,
+            rope_low_frequency=1.0,  # llama3: fewer turns in the original length are scaled,
+            rope_high_frequency=4.0,  # more are not, those between in part
+            rope_original_length=8192,  # llama3 only
             relative_buckets=32,  # t5_bias only
             relative_max_distance=128,  # t5_bias only
             token_types=0,  # BERT's segment embeddings: how many
@@ -64,7 +71,8 @@ def get_config(arg=None):
             # Classification
             num_classes=0,  # 0: the data's
             pooling="first",  # first | last | mean: which hidden state is classified
-            pooler=False,  # a dense layer with tanh before the classifier (BERT)
+            pooler=False,  # a dense layer before the classifier (BERT)
+            pooler_activation="tanh",  # tanh | relu: of the pooler (relu: DistilBERT)
             # Dropout rates
             dropout_embedding=0.0,
             dropout_attention=0.0,
@@ -132,7 +140,7 @@ def get_config(arg=None):
     config.task = ml_collections.ConfigDict(
         dict(
             # seq2seq | causal_lm | prefix_lm | masked_lm | span_corruption |
-            # classify_text | classify_images
+            # classify_text | classify_images | embed (published models alone: nothing to train)
             objective="seq2seq",
             label_smoothing=0.0,
             z_loss=0.0,
@@ -145,6 +153,8 @@ def get_config(arg=None):
             teacher="",
             teacher_weight=0.5,  # of the soft targets' loss; that of the data has the rest
             teacher_temperature=2.0,  # both models' logits are divided by it
+            embedding="pooled",  # embed: pooled, as for classes; or first | mean hidden state
+            normalize=False,  # embed: divide the embedding by its length
         )
     )
 

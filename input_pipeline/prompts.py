@@ -66,7 +66,7 @@ class TextPrompts:
                 fields = objectives.between_separators(texts, tokenizer)
                 _refuse_without([tokenizer.mask_id], fields["inputs"], MASK, name)
                 return fields
-            case "classify_text":
+            case "classify_text" | "embed":
                 texts = [self._encode(part, name) for part in self._parts(text, name)]
                 return objectives.between_separators(texts, tokenizer)
         raise ValueError(f"{self._objective!r} is not about text")

@@ -28,7 +28,7 @@ class SubwordTokenizer:
     def __init__(
         self, content: str, roles: Mapping[str, int | None], sentinel_ids: Iterable[int] = ()
     ):
-        self._content = content
+        self.content = content
         self._tokenizer = Tokenizer.from_str(content)
         # Rows are cut and padded by the pipeline, whatever a published file has switched on.
         self._tokenizer.no_truncation()
@@ -57,6 +57,19 @@ class SubwordTokenizer:
         style = _style(self._tokenizer)
         for id in text_ids:
             self._begins[id], self._ends[id] = _spaces(pieces[id], style)
+
+    def with_roles(self, roles: Mapping[str, int]) -> "SubwordTokenizer":
+        """The same vocabulary with other ids in some roles."""
+        return SubwordTokenizer(self.content, {**self._roles, **roles}, self.sentinel_ids)
+
+    @property
+    def role_names(self) -> dict[str, str]:
+        """How the vocabulary spells the ids that have a role."""
+        return {
+            role: self._tokenizer.id_to_token(id)
+            for role, id in self._roles.items()
+            if id is not None
+        }
 
     def encode(self, text: str) -> np.ndarray:
         """No special ids are added: that is for the objective to decide."""
@@ -111,12 +124,12 @@ class SubwordTokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
-        everything = [self._content, self._roles, self.sentinel_ids.tolist()]
+        everything = [self.content, self._roles, self.sentinel_ids.tolist()]
         return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
     def save(self, directory: str | Path) -> None:
         beside = {**self._roles, "sentinels": self.sentinel_ids.tolist(), "digest": self.digest}
-        Path(directory, FILE_NAME).write_text(self._content, encoding="utf-8")
+        Path(directory, FILE_NAME).write_text(self.content, encoding="utf-8")
         Path(directory, ROLES_FILE_NAME).write_text(json.dumps(beside) + "\n")
 
     @classmethod

@@ -33,6 +33,12 @@ NAMES = {
 }
 
 
+# As published models have it beside them, the best first.
+FILE_NAMES = (
+    FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json", "encoder.json",
+)  # fmt: skip
+
+
 def open_tokenizer(path: str | Path) -> SubwordTokenizer:
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path

@@ -8,7 +8,7 @@ from jax import Array
 
 from model.config import TransformerConfig
 from model.layers import Dense, apply_together, dropout
-from model.positions import rope
+from model.positions import rope, rope_frequencies
 from model.sharding import constrain
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
@@ -198,8 +198,9 @@ class Attention(nn.Module):
         else:
             q_bthk, keys, values = apply_together(x_btd, self.query, self.key, self.value)
         if rope_positions_bt is not None:
-            q_bthk = rope(q_bthk, rope_positions_bt, self.config.rope_theta)
-            keys = rope(keys, rope_positions_bt, self.config.rope_theta)
+            frequencies = rope_frequencies(self.config)
+            q_bthk = rope(q_bthk, rope_positions_bt, frequencies)
+            keys = rope(keys, rope_positions_bt, frequencies)
         return constrain(q_bthk, "batch", "length", "heads", None), keys, values
 
     @property

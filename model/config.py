@@ -38,6 +38,11 @@ class TransformerConfig:
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "none"]
     rope_theta: PositiveFloat
+    rope_scaling: Literal["default", "linear", "llama3"]
+    rope_factor: PositiveFloat
+    rope_low_frequency: PositiveFloat
+    rope_high_frequency: PositiveFloat
+    rope_original_length: PositiveInt
     relative_buckets: PositiveInt
     relative_max_distance: PositiveInt
     token_types: Count
@@ -66,6 +71,7 @@ class TransformerConfig:
     num_classes: Count
     pooling: Literal["first", "last", "mean"]
     pooler: bool
+    pooler_activation: Literal["tanh", "relu"]
 
     dropout_embedding: DropoutRate
     dropout_attention: DropoutRate
@@ -132,6 +138,21 @@ class TransformerConfig:
             yield (
                 "model.position=rope rotates pairs of columns, so the head size must be even, "
                 f"not {head_size}; set model.head_size"
+            )
+        if self.rope_scaling != "default" and self.position != "rope":
+            yield (
+                f"model.rope_scaling={self.rope_scaling} needs model.position=rope, "
+                f"not {self.position}; set it to default"
+            )
+        if self.rope_scaling == "default" and self.rope_factor != 1:
+            yield (
+                f"model.rope_factor={self.rope_factor:g} does nothing with "
+                "model.rope_scaling=default; choose linear or llama3, or set it to 1"
+            )
+        if self.rope_scaling == "llama3" and self.rope_low_frequency >= self.rope_high_frequency:
+            yield (
+                f"model.rope_low_frequency={self.rope_low_frequency:g} must be below "
+                f"model.rope_high_frequency={self.rope_high_frequency:g}"
             )
         if self.position == "sinusoidal" and self.width % 2:
             yield (

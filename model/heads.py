@@ -1,6 +1,10 @@
-"""What a model answers with: tokens, hidden tokens, or a class."""
+"""What a model answers with: tokens, hidden tokens, a class, or a vector."""
+
+import dataclasses
+from typing import Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -115,7 +119,8 @@ class Pool(nn.Module):
                 x_bd = (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
         if config.pooler:
             dense = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="dense")
-            x_bd = jnp.tanh(dense(x_bd))
+            x_bd = dense(x_bd)
+            x_bd = jnp.tanh(x_bd) if config.pooler_activation == "tanh" else jax.nn.relu(x_bd)
         return x_bd
 
 
@@ -199,3 +204,43 @@ class Classifier(nn.Module):
         if self.hidden_tokens:
             return logits_bc, _hidden_tokens(config, x_btd, backbone)
         return logits_bc
+
+
+class Embedder(nn.Module):
+    """One vector for a text or an image (B, D), and the hidden states (B, T, D) it is made of.
+
+    "pooled" is what a classifier would see; "first" and "mean" are of the hidden states, whatever
+    the pooler would make of them.
+    """
+
+    config: TransformerConfig
+    embedding: Literal["pooled", "first", "mean"] = "pooled"
+    normalize: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Array]:
+        config = self.config
+        x_btd = Transformer(config, name="backbone").encode(
+            inputs,
+            positions_bt=positions_bt,
+            segments_bt=segments_bt,
+            token_types_bt=token_types_bt,
+            deterministic=deterministic,
+        )
+        # Asked even where its answer is not: its parameters belong to the model.
+        y_bd = Pool(config, name="pool")(x_btd, segments_bt)
+        if self.embedding != "pooled":
+            plain = dataclasses.replace(config, pooling=self.embedding, pooler=False)
+            y_bd = Pool(plain, name="plain_pool")(x_btd, segments_bt)
+        if self.normalize:
+            length_b1 = jnp.linalg.norm(y_bd.astype(jnp.float32), axis=-1, keepdims=True)
+            y_bd = (y_bd / jnp.maximum(length_b1, 1e-12)).astype(y_bd.dtype)
+        return y_bd, x_btd

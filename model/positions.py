@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from model.config import TransformerConfig
+
 
 def sinusoidal(positions_bt: Array, width: int) -> Array:
     """The 2017 paper's waves: sin and cos of t / 10000^(2i/D), (B, T, D) in float32.
@@ -20,15 +22,33 @@ def sinusoidal(positions_bt: Array, width: int) -> Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def rope(x_bthk: Array, positions_bt: Array, theta: float) -> Array:
+def rope_frequencies(config: TransformerConfig) -> np.ndarray:
+    """The angle by which each pair of columns turns from one position to the next, (K / 2).
+
+    Scaling slows the turns down so that longer texts look like those of training: `linear` all of
+    them, `llama3` those that make fewer than `rope_low_frequency` turns in the original length,
+    none that make more than `rope_high_frequency`, and those between in part.
+    """
+    exponents = np.arange(0, config.head_size, 2, dtype=np.float64) / config.head_size
+    frequencies = config.rope_theta**-exponents
+    match config.rope_scaling:
+        case "linear":
+            frequencies = frequencies / config.rope_factor
+        case "llama3":
+            turns = config.rope_original_length * frequencies / (2 * np.pi)
+            low, high = config.rope_low_frequency, config.rope_high_frequency
+            kept = np.clip((turns - low) / (high - low), 0, 1)
+            frequencies = frequencies * (kept + (1 - kept) / config.rope_factor)
+    return frequencies.astype(np.float32)
+
+
+def rope(x_bthk: Array, positions_bt: Array, frequencies: np.ndarray) -> Array:
     """Rotates each head's vector by its position, pairing column i with column i + K/2.
 
     This is the half-split convention of Llama's published weights. Angles are computed in
     float32 whatever the type of `x`: bfloat16 cannot tell position 257 from 258.
     """
-    head_size = x_bthk.shape[-1]
-    frequencies = theta ** -(np.arange(0, head_size, 2, dtype=np.float64) / head_size)
-    angles = positions_bt[..., None, None].astype(jnp.float32) * frequencies.astype(np.float32)
+    angles = positions_bt[..., None, None].astype(jnp.float32) * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x_bthk.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -94,6 +94,20 @@ AT_THE_DOOR = [
     ({"model.encoder_layers": 0}, "model.encoder_layers=0, but family=encoder_decoder needs"),
     ({"model.position": "rope", "model.head_size": 33}, "the head size must be even, not 33"),
     ({"model.width": 129, "model.heads": 3}, "model.width=129 must be even"),
+    ({"model.rope_scaling": "linear"}, "model.rope_scaling=linear needs model.position=rope"),
+    (
+        {"model.position": "rope", "model.rope_factor": 8.0},
+        "model.rope_factor=8 does nothing with model.rope_scaling=default",
+    ),
+    (
+        {
+            "model.position": "rope",
+            "model.rope_scaling": "llama3",
+            "model.rope_low_frequency": 4.0,
+        },
+        "model.rope_low_frequency=4 must be below model.rope_high_frequency=4",
+    ),
+    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, llama3"),
     ({"model.position": "t5_bias", "model.relative_buckets": 6}, "must be a multiple of 4"),
     (
         {"model.position": "t5_bias", "model.relative_max_distance": 16},
@@ -127,6 +141,7 @@ AT_THE_DOOR = [
     ({"model.input": "patches"}, "model.input=patches needs family=encoder, not encoder_decoder"),
     ({"model.token_types": 2}, "family=encoder_decoder has no use for it, set it to 0"),
     ({"model.output_scale": True, "model.tie_output": False}, "model.output_scale=True undoes"),
+    ({"task.normalize": True}, "are about task.objective=embed, not seq2seq"),
     ({"task.next_sentence": True}, "task.next_sentence=True needs task.objective=masked_lm"),
     (
         {

@@ -40,6 +40,7 @@ class TaskConfig:
         "span_corruption",
         "classify_text",
         "classify_images",
+        "embed",
     ]
     label_smoothing: HalfOpenUnit
     z_loss: NonNegativeFloat
@@ -47,6 +48,8 @@ class TaskConfig:
     mean_span: Annotated[float, Bounds(at_least=1)]
     whole_words: bool
     next_sentence: bool
+    embedding: Literal["pooled", "first", "mean"]
+    normalize: bool
     auxiliary_masked_lm: NonNegativeFloat
     teacher: str
     teacher_weight: Probability
@@ -62,6 +65,11 @@ class TaskConfig:
             yield (
                 f"task.auxiliary_masked_lm={self.auxiliary_masked_lm:g} goes with task.objective="
                 f"classify_text, not {self.objective}; set it to 0"
+            )
+        if self.objective != "embed" and (self.embedding != "pooled" or self.normalize):
+            yield (
+                f"task.embedding={self.embedding} and task.normalize={self.normalize} are about "
+                f"task.objective=embed, not {self.objective}; set them to pooled and False"
             )
         if self.next_sentence and self.objective != "masked_lm":
             yield (

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from model.config import TransformerConfig
-from model.heads import Classifier, LanguageModel, MaskedLanguageModel
+from model.heads import Classifier, Embedder, LanguageModel, MaskedLanguageModel
 from training.config import TaskConfig
 
 
@@ -19,6 +19,8 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
             return MaskedLanguageModel(model, task.next_sentence)
         case "classify_text" | "classify_images":
             return Classifier(model, hidden_tokens=task.auxiliary_masked_lm > 0)
+        case "embed":
+            return Embedder(model, task.embedding, task.normalize)
     raise ValueError(f"unknown objective {task.objective!r}")
 
 
@@ -34,9 +36,9 @@ def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple
             return (batch["inputs"], batch["encoder_inputs"]), row | source
         case "causal_lm" | "prefix_lm":
             return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))
-        case "masked_lm" | "classify_text":
+        case "masked_lm" | "classify_text" | "embed" if "images" not in batch:
             return (batch["inputs"],), row | dict(token_types_bt=batch.get("token_types"))
-        case "classify_images":
+        case "classify_images" | "embed":
             return (batch["images"],), {}
     raise ValueError(f"unknown objective {task.objective!r}")
 
@@ -66,8 +68,15 @@ def forward(
         deterministic=dropout_key is None,
         rngs={} if dropout_key is None else {"dropout": dropout_key},
     )
+    return by_name(task, outputs)
+
+
+def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> dict[str, Array]:
+    """What a task's model gives back, each part with its name."""
     if not isinstance(outputs, tuple):
         return {"logits": outputs}
+    if task.objective == "embed":
+        return dict(zip(("embedding", "hidden"), outputs, strict=True))
     logits, second = outputs
     name = "next_sentence" if task.objective == "masked_lm" else "hidden_tokens"
     return {"logits": logits} | ({} if second is None else {name: second})

@@ -117,7 +117,7 @@ def test_what_is_lost_is_covered_by_what_follows(opened):
 
 def test_what_cannot_be_spelt_is_what_gets_the_unknown_id(opened):
     for name in NAMES:
-        vocab = json.loads(opened[name]._content)["model"]["vocab"]
+        vocab = json.loads(opened[name].content)["model"]["vocab"]
         pieces = list(vocab) if isinstance(vocab, dict) else [piece for piece, _ in vocab]
         unknown = {pieces.index(piece) for piece in ("[UNK]", "<unk>") if piece in pieces}
         unspelt = [string for string in STRINGS if opened[name].unspelt(string)]

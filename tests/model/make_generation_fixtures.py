@@ -20,8 +20,12 @@ import numpy as np
 
 from configs import architectures
 from model.config import TransformerConfig
+from pretrained.architecture import Architecture
+from pretrained.bart import MARIAN
+from pretrained.gpt2 import GPT2
+from pretrained.t5 import T5
 from tests.model import published_models
-from tests.model import published_names as names
+from tests.pretrained.transformers_models import learned, oracle
 from tests.tiny import tiny_config
 
 FIXTURE = Path(__file__).parent / "fixtures" / "generation.json"
@@ -39,11 +43,10 @@ class Published:
     """An architecture, where its weights are found, and how transformers builds it."""
 
     config: TransformerConfig
-    names: Mapping[str, str]
+    architecture: Architecture
     build: Callable
     seed: int  # of the weights; with these, rows say different things and end at different places
     eos_id: int
-    as_linear: Callable[[dict], dict] = dict
 
 
 def _config(style: Callable[[], dict], **changes) -> TransformerConfig:
@@ -53,22 +56,21 @@ def _config(style: Callable[[], dict], **changes) -> TransformerConfig:
 PUBLISHED = {
     "gpt2": Published(
         _config(architectures.gpt2_style),
-        names.GPT2,
+        GPT2,
         published_models.gpt2,
         seed=1,
         eos_id=8,
-        as_linear=names.gpt2_as_linear,
     ),
     "t5": Published(
         _config(architectures.t5_style, relative_buckets=8, relative_max_distance=12),
-        names.T5,
+        T5,
         lambda config: published_models.t5(config, "relu"),
         seed=3,
         eos_id=2,
     ),
     "marian": Published(
         _config(architectures.transformer_style, activation="silu", output_bias=True),
-        names.MARIAN,
+        MARIAN,
         lambda config: published_models.marian(config, "swish"),
         seed=3,
         eos_id=26,
@@ -104,10 +106,10 @@ def draw_rows(lengths: Sequence[int], seed: int) -> list[list[int]]:
 
 def answers_of_transformers(name: str) -> dict:
     """What the fixture holds of one of PUBLISHED."""
-    torch, _ = published_models.oracle()
+    torch, _ = oracle()
     published = PUBLISHED[name]
     model = published.build(published.config)
-    weights = published_models.learned(model)
+    weights = learned(model)
     shapes = {weight: list(tensor.shape) for weight, tensor in weights.items()}
     with torch.no_grad():
         for weight, array in draw_weights(shapes, published.seed).items():
@@ -135,7 +137,7 @@ def answers_of_transformers(name: str) -> dict:
 
 def _generate(model, eos_id: int, prompts, sources, **options) -> list[list[dict]]:
     """For each row its answers, the best first: their tokens, and what they score as beams."""
-    torch, hf = published_models.oracle()
+    torch, hf = oracle()
     beams = options.get("num_beams", 1)
     model.generation_config = hf.GenerationConfig(
         max_new_tokens=STEPS,

@@ -1,30 +1,24 @@
 """Models of transformers, built to the sizes of our configs. Importing this imports no torch."""
 
-import functools
-import warnings
-
-import pytest
+import jax
 
 from model.config import TransformerConfig
+from pretrained import layouts
+from pretrained.architecture import Architecture, Specials
+from tests.pretrained.transformers_models import oracle
 
 
-@functools.cache
-def oracle():
-    """torch and transformers, imported late: most runs deselect this file and need not wait."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch = pytest.importorskip("torch")
-        transformers = pytest.importorskip("transformers")
-    transformers.logging.set_verbosity_error()
-    return torch, transformers
+def to_ours(architecture: Architecture, config: TransformerConfig, shapes, weights):
+    """Our parameters of these shapes, and the names of the weights that found no place in them."""
+    (head, *_) = architecture.heads.values()
+    by_path = {_path(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(shapes)}
+    table = architecture.table(config, head, Specials())
+    ours, unused = layouts.to_ours(by_path, table, weights)
+    return jax.tree.map_with_path(lambda path, _: ours[_path(path)], shapes), unused
 
 
-def learned(model) -> dict:
-    # `named_parameters` lists a tied weight once.
-    weights = {n: p for n, p in model.named_parameters() if "embed_positions" not in n}
-    if hasattr(model, "final_logits_bias"):
-        weights["final_logits_bias"] = model.final_logits_bias.requires_grad_()
-    return weights
+def _path(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def gpt2(config: TransformerConfig):

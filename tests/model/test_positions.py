@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.positions import alibi, alibi_slopes, rope, sinusoidal, t5_bucket
+from model.positions import alibi, alibi_slopes, rope, rope_frequencies, sinusoidal, t5_bucket
+from tests.tiny import tiny_config
 
 
 @pytest.mark.parametrize("width", [2, 6, 16])
@@ -27,13 +28,19 @@ def random_heads(rng, length, head_size=8):
     return jnp.asarray(rng.normal(size=(1, length, 1, head_size)), jnp.float32)
 
 
+def frequencies(theta, head_size=8, **scaling):
+    return rope_frequencies(
+        tiny_config(position="rope", head_size=head_size, rope_theta=theta, **scaling)
+    )
+
+
 def test_rope_scores_depend_on_differences_only():
     rng = np.random.default_rng(0)
     query, key = random_heads(rng, 1), random_heads(rng, 1)
 
     def score(query_position, key_position):
-        q = rope(query, jnp.array([[query_position]]), 10_000.0)
-        k = rope(key, jnp.array([[key_position]]), 10_000.0)
+        q = rope(query, jnp.array([[query_position]]), frequencies(10_000.0))
+        k = rope(key, jnp.array([[key_position]]), frequencies(10_000.0))
         return float((q * k).sum())
 
     for difference in (-3, 0, 5):
@@ -53,13 +60,47 @@ def test_rope_turns_complex_numbers():
     for i in range(half):
         numbers[..., i] *= np.exp(1j * positions[..., None] * theta ** (-2 * i / head_size))
     expected = np.concatenate([numbers.real, numbers.imag], axis=-1)
-    np.testing.assert_allclose(rope(x, positions, theta), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        rope(x, positions, frequencies(theta, head_size)), expected, atol=1e-5
+    )
+
+
+def test_linear_scaling_is_a_longer_ruler():
+    """Position 4 t turns as position t did."""
+    x = random_heads(np.random.default_rng(2), 3)
+    positions = np.array([[0, 5, 9]], np.int32)
+    scaled = frequencies(900.0, rope_scaling="linear", rope_factor=4.0)
+    np.testing.assert_allclose(
+        rope(x, 4 * positions, scaled), rope(x, positions, frequencies(900.0)), atol=1e-5
+    )
+
+
+def test_llama3_scaling_leaves_fast_turns_alone():
+    """Meta's rule, wave by wave: by how often it fits into the original length."""
+    original, low, high, factor, theta, size = 64, 1.0, 4.0, 32.0, 500.0, 16
+    found = frequencies(
+        theta, size, rope_scaling="llama3", rope_factor=factor, rope_original_length=original,
+        rope_low_frequency=low, rope_high_frequency=high,
+    )  # fmt: skip
+    kinds = set()
+    for i, frequency in enumerate(theta ** (-2 * i / size) for i in range(size // 2)):
+        wavelength = 2 * math.pi / frequency
+        if wavelength < original / high:
+            expected, kind = frequency, "fast"
+        elif wavelength > original / low:
+            expected, kind = frequency / factor, "slow"
+        else:
+            share = (original / wavelength - low) / (high - low)
+            expected, kind = (1 - share) * frequency / factor + share * frequency, "between"
+        kinds.add(kind)
+        assert found[i] == pytest.approx(expected, rel=1e-6)
+    assert kinds == {"fast", "slow", "between"}
 
 
 def test_rope_angles_are_exact_in_bfloat16():
     # Rounded to bfloat16, positions 256 and 257 would be the same.
     x = jnp.ones((1, 2, 1, 8), jnp.bfloat16)
-    turned = rope(x, jnp.array([[256, 257]]), 10_000.0)
+    turned = rope(x, jnp.array([[256, 257]]), frequencies(10_000.0))
     assert turned.dtype == jnp.bfloat16
     assert abs(float(turned[0, 0, 0, 0] - turned[0, 1, 0, 0])) > 0.1
 

@@ -12,7 +12,6 @@ import pytest
 from model.decoding import GREEDY, Ends, Sampling, adjusted
 from model.heads import LanguageModel
 from tests.model import plain_decoding as plain
-from tests.model import published_names as names
 from tests.model.make_generation_fixtures import (
     BEAMS,
     PAD,
@@ -23,7 +22,8 @@ from tests.model.make_generation_fixtures import (
     draw_weights,
     read_fixture,
 )
-from tests.model.published_models import oracle
+from tests.model.published_models import to_ours
+from tests.pretrained.transformers_models import oracle
 from tests.tiny import QUICKLY, random_params
 from training import generation
 from training.generation import Generator, Prompts
@@ -44,7 +44,7 @@ def our_params(name):
     inputs = (column,) if published.config.family == "decoder" else (column, column)
     shapes = random_params(LanguageModel(published.config), *inputs)
     weights = draw_weights(STORED[name]["weights"], published.seed)
-    params, unused = names.to_ours(shapes, published.names, published.as_linear(weights))
+    params, unused = to_ours(published.architecture, published.config, shapes, weights)
     assert unused == set()
     return params
 

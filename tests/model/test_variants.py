@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.config import TransformerConfig
-from model.heads import Classifier, LanguageModel, MaskedLanguageModel
+from model.heads import Classifier, Embedder, LanguageModel, MaskedLanguageModel
 from model.transformer import PatchEmbedding
 from tests.model.examples import PATCHES, POSITIONS, pack, random_images, tokens
 from tests.tiny import IMAGES, quick_jit, random_params, tiny_config
@@ -111,6 +111,26 @@ def output_shape(model, *inputs, **options):
 def test_text_classifier(family, pooling, pooler):
     config = tiny_config(family=family, pooling=pooling, pooler=pooler, num_classes=3)
     assert output_shape(Classifier(config), TARGET.inputs).shape == (2, 3)
+
+
+@pytest.mark.parametrize("embedding", ["pooled", "first", "mean"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_an_embedding_is_of_the_real_tokens(embedding, normalize):
+    config = tiny_config(family="encoder", pooler=True)
+    model = Embedder(config, embedding, normalize)
+    inputs, lengths = np.array([tokens(6, seed=0), tokens(6, seed=1)]), (6, 3)
+    segments = (np.arange(6) < np.array(lengths)[:, None]).astype(np.int32)
+    params = random_params(model, inputs)
+    found, hidden = model.apply({"params": params}, inputs, segments_bt=segments)
+    for row, length in enumerate(lengths):
+        dense = params["pool"]["dense"]
+        expected = {
+            "pooled": np.tanh(hidden[row, 0] @ dense["kernel"] + dense["bias"]),
+            "first": hidden[row, 0],
+            "mean": hidden[row, :length].mean(axis=0),
+        }[embedding]
+        expected = expected / np.linalg.norm(expected) if normalize else expected
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
 
 
 def test_a_classifier_asked_for_hidden_tokens_answers_as_both_heads_would():

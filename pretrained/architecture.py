@@ -1,0 +1,161 @@
+"""What an architecture is here: tables between a published config.json and our `model` section."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from model.config import TransformerConfig
+from pretrained.layouts import Table
+from schema import ConfigError
+
+# Keys that say nothing of what the model computes: where it came from, how it was loaded, how it
+# was regularised where we have no such place, and settings of `generate`, which has flags here.
+HARMLESS = {
+    "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
+    "_name_or_path", "name_or_path", "gradient_checkpointing", "return_dict", "output_attentions",
+    "output_hidden_states", "output_past", "torchscript", "tie_encoder_decoder", "pruned_heads",
+    "id2label", "label2id", "_num_labels", "num_labels", "finetuning_task", "task_specific_params",
+    "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "num_beams",
+    "early_stopping", "length_penalty", "no_repeat_ngram_size", "bad_words_ids", "do_sample",
+    "is_encoder_decoder", "prefix", "chunk_size_feed_forward",
+    "n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj", "reorder_and_upcast_attn", "directionality",
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type", "encoder_stride", "pooler_act", "pooler_output_size",
+    "classifier_dropout", "classif_dropout", "seq_classif_dropout", "qa_dropout",
+    "encoder_layerdrop", "decoder_layerdrop", "initializer_factor", "dense_act_fn",
+    "is_gated_act", "extra_pos_embeddings", "add_bias_logits", "num_hidden_layers",
+    "sinusoidal_pos_embds", "problem_type", "tokenizer_class", "tie_weights_", "unk_token_id",
+    "_attn_implementation_autoset", "_attn_implementation", "attn_implementation",
+}  # fmt: skip
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What one of transformers' classes answers with, as our `task`."""
+
+    objective: str
+    next_sentence: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Specials:
+    """Ids that a published config names; None where there is none."""
+
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    decoder_start: int | None = None
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+REQUIRED = None  # stands where a default would
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    model_type: str
+    heads: Mapping[str, Head]  # by the class's name
+    # What is the same in all models of the kind, as keys of our `model` section.
+    style: Mapping[str, Any]
+    # Our key <- their key, and what it is where their config does not say.
+    keys: Mapping[str, tuple[str, Any]]
+    # Their key -> the one value of it that is computed here, and that an absent key stands for.
+    fixed: Mapping[str, Any]
+    # Our modules <- their modules, for a model and a head of this kind, with these special ids.
+    table: Callable[[TransformerConfig, Head, Specials], Table]
+    # What is not a matter of renaming: (their options, the shapes of their tensors, head) -> our
+    # keys; and our model -> their keys, or a MisfitError.
+    read_more: Callable[["Options", Shapes, Head], dict[str, Any]]
+    write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
+    base: str = ""  # what the names of a whole model have in front, and those of a base model lack
+    renames: tuple[tuple[str, str], ...] = ()  # patterns of other versions' names -> ours
+    derived: tuple[str, ...] = ()  # patterns of tensors that can be computed: masks, sinusoids
+    copies: tuple[tuple[str, str], ...] = ()  # a tied tensor's name, and that of the original
+    zero_if_missing: tuple[str, ...] = ()  # tensors that files may leave out
+    generates: bool = False
+
+
+class Options:
+    """A config.json whose keys are asked for one by one, so that none is overlooked."""
+
+    def __init__(self, config: Mapping[str, Any], path: str):
+        self._config, self._path = config, path
+        self._asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or the default where it is missing or null; it must be of the same type."""
+        self._asked.add(key)
+        value = self._config.get(key)
+        if value is None or default is None:
+            return default if value is None else value
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
+            raise ConfigError(
+                f"{self._path}: {key}={value!r} must be of the type of {default!r}, its default"
+            )
+        return value
+
+    def need(self, key: str) -> Any:
+        if self.get(key) is None:
+            raise ConfigError(f"{self._path} has no {key}, which this model_type needs")
+        return self._config[key]
+
+    def size(self, key: str) -> int:
+        value = self.need(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{self._path}: {key}={value!r} must be a positive number")
+        return value
+
+    def choose(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
+        """What a value stands for here."""
+        value = self.get(key, default)
+        if not isinstance(value, str) or value not in choices:
+            self.refuse(key, value, f"supported are: {', '.join(choices)}")
+        return choices[value]
+
+    def require(self, key: str, wanted: Any) -> None:
+        value = self.get(key, wanted)
+        if value != wanted:
+            self.refuse(key, value, f"only {wanted!r} is computed here")
+
+    def refuse(self, key: str, value: Any, why: str):
+        raise ConfigError(f"{self._path}: {key}={value!r} is not supported; {why}")
+
+    def ignored(self) -> list[str]:
+        """Keys that nobody asked for and that may mean something."""
+        return sorted(self._config.keys() - self._asked - HARMLESS)
+
+
+def heads_of(options: Options, width: str, heads: str) -> dict[str, Any]:
+    """Heads that share the width evenly, as nearly all architectures have them."""
+    size, count = options.size(width), options.size(heads)
+    if size % count:
+        options.refuse(heads, count, f"it does not divide {width}={size}")
+    return dict(width=size, heads=count, kv_heads=count, head_size=size // count)
+
+
+def require_plain_heads(model: TransformerConfig) -> None:
+    if model.kv_heads != model.heads or model.head_size * model.heads != model.width:
+        raise MisfitError("heads share the width evenly, and each has keys and values of its own")
+
+
+def their_activation(ours: str) -> str:
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    if ours not in names:
+        raise MisfitError(f"model.activation={ours} is not one of: {', '.join(names)}")
+    return names[ours]
+
+
+class MisfitError(ValueError):
+    """Why a model of ours is not of an architecture."""

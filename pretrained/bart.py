@@ -1,0 +1,151 @@
+"""Marian and BART: post-norm encoder-decoders of one build. Marian has sinusoids and scaled
+embeddings, BART learned positions and a norm on the embeddings.
+"""
+
+from pretrained.architecture import (
+    ACTIVATIONS,
+    REQUIRED,
+    Architecture,
+    Head,
+    require_plain_heads,
+    their_activation,
+)
+from pretrained.layouts import At, below
+
+STYLE = dict(
+    family="encoder_decoder", input="tokens", token_types=0, share_embeddings=True,
+    tie_output=True, output_scale=False, output_bias=True, norm="layernorm",
+    norm_placement="post", norm_epsilon=1e-5, bias=True, attention_scale=True,
+)  # fmt: skip
+KEYS = dict(
+    vocab_size=("vocab_size", REQUIRED),
+    width=("d_model", REQUIRED),
+    encoder_layers=("encoder_layers", REQUIRED),
+    decoder_layers=("decoder_layers", REQUIRED),
+    heads=("encoder_attention_heads", REQUIRED),
+    feed_forward=("encoder_ffn_dim", REQUIRED),
+    max_length=("max_position_embeddings", 1024),
+    embedding_scale=("scale_embedding", False),
+    init_std=("init_std", 0.02),
+    dropout_embedding=("dropout", 0.1),
+    dropout_residual=("dropout", 0.1),
+    dropout_attention=("attention_dropout", 0.0),
+    dropout_feed_forward=("activation_dropout", 0.0),
+)
+FIXED = dict(
+    tie_word_embeddings=True,
+    is_decoder=False,
+    # Switches of the first files, for what transformers has made models of their own since.
+    normalize_before=False,
+    add_final_layer_norm=False,
+)
+BART_OFFSET = 2  # rows of positions that mean nothing
+
+
+def stack(side: str) -> dict[str, str]:
+    kinds = {"self_attention": "self_attn"}
+    if side == "decoder":
+        kinds["cross_attention"] = "encoder_attn"
+    modules = {
+        "feed_forward/in": "fc1",
+        "feed_forward/out": "fc2",
+        "feed_forward_norm": "final_layer_norm",
+    }
+    for ours, theirs in kinds.items():
+        names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+        modules |= below(ours, theirs, names)
+        modules[f"{ours}_norm"] = f"{theirs}_layer_norm"
+    return {
+        **below(f"backbone/{side}/blocks", f"model.{side}.layers.{{layer}}", modules),
+        f"backbone/{side}/position_embedding": At(
+            f"model.{side}.embed_positions", rows_before=BART_OFFSET
+        ),
+        f"backbone/{side}/embedding_norm": f"model.{side}.layernorm_embedding",
+    }
+
+
+def table(model, head, ids):
+    del model, head, ids
+    return {
+        "backbone/token_embedding": "model.shared",
+        **stack("encoder"),
+        **stack("decoder"),
+        "vocabulary": At("final_logits_bias", is_tensor=True, leading_ones=1),
+    }
+
+
+def read_more(options, shapes, head):
+    del shapes, head
+    width, heads = options.size("d_model"), options.size("encoder_attention_heads")
+    for ours, theirs in (("attention_heads", heads), ("ffn_dim", options.need("encoder_ffn_dim"))):
+        options.require(f"decoder_{ours}", theirs)
+    if width % heads:
+        options.refuse("encoder_attention_heads", heads, f"it does not divide d_model={width}")
+    return dict(
+        kv_heads=heads,
+        head_size=width // heads,
+        activation=options.choose("activation_function", ACTIVATIONS, "gelu"),
+    )
+
+
+def read_more_marian(options, shapes, head):
+    options.require("decoder_vocab_size", options.need("vocab_size"))
+    return read_more(options, shapes, head)
+
+
+def write_more(model, head, ids):
+    del head, ids
+    require_plain_heads(model)
+    return dict(
+        decoder_attention_heads=model.heads,
+        decoder_ffn_dim=model.feed_forward,
+        activation_function=their_activation(model.activation),
+        num_hidden_layers=model.encoder_layers,
+        is_encoder_decoder=True,
+    )
+
+
+def write_more_marian(model, head, ids):
+    vocabularies = dict(decoder_vocab_size=model.vocab_size, share_encoder_decoder_embeddings=True)
+    return write_more(model, head, ids) | vocabularies
+
+
+COPIES = (
+    ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+    ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    ("lm_head.weight", "model.shared.weight"),
+)
+
+BART = Architecture(
+    model_type="bart",
+    heads={"BartForConditionalGeneration": Head("seq2seq")},
+    style=STYLE | dict(position="learned", embedding_norm=True),
+    keys=KEYS,
+    fixed=FIXED | dict(static_position_embeddings=False, normalize_embedding=True),
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    copies=COPIES,
+    zero_if_missing=("final_logits_bias",),
+    generates=True,
+)
+
+MARIAN = Architecture(
+    model_type="marian",
+    heads={"MarianMTModel": Head("seq2seq")},
+    style=STYLE | dict(position="sinusoidal", embedding_norm=False),
+    keys=KEYS,
+    fixed=FIXED
+    | dict(
+        static_position_embeddings=True,
+        normalize_embedding=False,
+        share_encoder_decoder_embeddings=True,
+    ),
+    table=table,
+    read_more=read_more_marian,
+    write_more=write_more_marian,
+    derived=(r"^model\.(encoder|decoder)\.embed_positions\.weight$",),
+    copies=COPIES,
+    zero_if_missing=("final_logits_bias",),
+    generates=True,
+)

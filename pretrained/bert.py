@@ -1,0 +1,131 @@
+"""BERT: post-norm encoder, token types, a pooler with tanh. MiniLM's models are built so too."""
+
+from pretrained.architecture import (
+    ACTIVATIONS,
+    REQUIRED,
+    Architecture,
+    Head,
+    MisfitError,
+    heads_of,
+    require_plain_heads,
+    their_activation,
+)
+from pretrained.layouts import At, below
+
+STYLE = dict(
+    family="encoder", input="tokens", position="learned", embedding_scale=False,
+    embedding_norm=True, tie_output=True, output_scale=False, output_bias=True, norm="layernorm",
+    norm_placement="post", bias=True, attention_scale=True, pooling="first",
+)  # fmt: skip
+KEYS = dict(
+    vocab_size=("vocab_size", REQUIRED),
+    encoder_layers=("num_hidden_layers", REQUIRED),
+    feed_forward=("intermediate_size", REQUIRED),
+    token_types=("type_vocab_size", 2),
+    norm_epsilon=("layer_norm_eps", 1e-12),
+    init_std=("initializer_range", 0.02),
+    dropout_embedding=("hidden_dropout_prob", 0.1),
+    dropout_residual=("hidden_dropout_prob", 0.1),
+    dropout_attention=("attention_probs_dropout_prob", 0.1),
+)
+FIXED = dict(
+    position_embedding_type="absolute",
+    is_decoder=False,
+    add_cross_attention=False,
+    tie_word_embeddings=True,
+)
+# BERT's first files called the parameters of LayerNorm so.
+OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
+
+
+def encoder(base: str, rows_before: int = 0) -> dict[str, str | At]:
+    return {
+        "backbone/token_embedding": f"{base}.embeddings.word_embeddings",
+        "backbone/token_type_embedding": f"{base}.embeddings.token_type_embeddings",
+        "backbone/encoder/position_embedding": At(
+            f"{base}.embeddings.position_embeddings", rows_before=rows_before
+        ),
+        "backbone/encoder/embedding_norm": f"{base}.embeddings.LayerNorm",
+        **below(
+            "backbone/encoder/blocks",
+            f"{base}.encoder.layer.{{layer}}",
+            {
+                "self_attention/query": "attention.self.query",
+                "self_attention/key": "attention.self.key",
+                "self_attention/value": "attention.self.value",
+                "self_attention/out": "attention.output.dense",
+                "self_attention_norm": "attention.output.LayerNorm",
+                "feed_forward/in": "intermediate.dense",
+                "feed_forward/out": "output.dense",
+                "feed_forward_norm": "output.LayerNorm",
+            },
+        ),
+        "pool/dense": f"{base}.pooler.dense",
+    }
+
+
+def table(model, head, ids):
+    del model, head, ids
+    return encoder("bert") | {
+        "transform": "cls.predictions.transform.dense",
+        "transform_norm": "cls.predictions.transform.LayerNorm",
+        "vocabulary": "cls.predictions",
+        "next_sentence": "cls.seq_relationship",
+        "classes": "classifier",
+    }
+
+
+def read_more(options, shapes, head):
+    has_pooler = head.objective != "embed" or any("pooler.dense" in name for name in shapes)
+    return dict(
+        **heads_of(options, "hidden_size", "num_attention_heads"),
+        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
+        max_length=options.get("max_position_embeddings", 512),
+        pooler=has_pooler,
+        decoder_layers=0,
+        pooler_activation="tanh",
+    )
+
+
+def write_sizes(model, head):
+    require_plain_heads(model)
+    has_pooler = model.pooler and model.pooler_activation == "tanh"
+    if not has_pooler and (head.objective == "classify_text" or head.next_sentence):
+        raise MisfitError("model.pooler=True with model.pooler_activation=tanh is needed")
+    if not model.token_types:
+        raise MisfitError("model.token_types=0, but there are token types")
+    return dict(
+        hidden_size=model.width,
+        num_attention_heads=model.heads,
+        hidden_act=their_activation(model.activation),
+        max_position_embeddings=model.max_length,
+    )
+
+
+def write_more(model, head, ids):
+    del ids
+    return write_sizes(model, head)
+
+
+BERT = Architecture(
+    model_type="bert",
+    heads={
+        "BertModel": Head("embed"),
+        "BertForMaskedLM": Head("masked_lm"),
+        "BertForPreTraining": Head("masked_lm", next_sentence=True),
+        "BertForSequenceClassification": Head("classify_text"),
+    },
+    style=STYLE,
+    keys=KEYS,
+    fixed=FIXED,
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    base="bert.",
+    renames=OLD_NORMS,
+    derived=(r"embeddings\.position_ids$",),
+    copies=(
+        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ),
+)

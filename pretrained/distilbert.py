@@ -1,0 +1,95 @@
+"""DistilBERT: BERT without token types and pooler; a layer with ReLU before the classes."""
+
+from pretrained import bert
+from pretrained.architecture import (
+    ACTIVATIONS,
+    REQUIRED,
+    Architecture,
+    Head,
+    MisfitError,
+    heads_of,
+    require_plain_heads,
+    their_activation,
+)
+from pretrained.layouts import below
+
+
+def table(model, head, ids):
+    del model, head, ids
+    return {
+        "backbone/token_embedding": "distilbert.embeddings.word_embeddings",
+        "backbone/encoder/position_embedding": "distilbert.embeddings.position_embeddings",
+        "backbone/encoder/embedding_norm": "distilbert.embeddings.LayerNorm",
+        **below(
+            "backbone/encoder/blocks",
+            "distilbert.transformer.layer.{layer}",
+            {
+                "self_attention/query": "attention.q_lin",
+                "self_attention/key": "attention.k_lin",
+                "self_attention/value": "attention.v_lin",
+                "self_attention/out": "attention.out_lin",
+                "self_attention_norm": "sa_layer_norm",
+                "feed_forward/in": "ffn.lin1",
+                "feed_forward/out": "ffn.lin2",
+                "feed_forward_norm": "output_layer_norm",
+            },
+        ),
+        "transform": "vocab_transform",
+        "transform_norm": "vocab_layer_norm",
+        "vocabulary": "vocab_projector",
+        "pool/dense": "pre_classifier",
+        "classes": "classifier",
+    }
+
+
+def read_more(options, shapes, head):
+    del shapes
+    return dict(
+        **heads_of(options, "dim", "n_heads"),
+        activation=options.choose("activation", ACTIVATIONS, "gelu"),
+        pooler=head.objective != "embed",
+        decoder_layers=0,
+        pooler_activation="relu",
+    )
+
+
+def write_more(model, head, ids):
+    del ids
+    require_plain_heads(model)
+    if head.objective == "classify_text" and not (
+        model.pooler and model.pooler_activation == "relu"
+    ):
+        raise MisfitError("model.pooler=True with model.pooler_activation=relu is needed")
+    if head.objective == "embed" and model.pooler:
+        raise MisfitError("model.pooler=True, but the base model has none")
+    return dict(dim=model.width, n_heads=model.heads, activation=their_activation(model.activation))
+
+
+DISTILBERT = Architecture(
+    model_type="distilbert",
+    heads={
+        "DistilBertModel": Head("embed"),
+        "DistilBertForMaskedLM": Head("masked_lm"),
+        "DistilBertForSequenceClassification": Head("classify_text"),
+    },
+    # The blocks leave no choice of epsilon.
+    style=bert.STYLE | dict(token_types=0, norm_epsilon=1e-12),
+    keys=dict(
+        vocab_size=("vocab_size", REQUIRED),
+        encoder_layers=("n_layers", REQUIRED),
+        feed_forward=("hidden_dim", REQUIRED),
+        max_length=("max_position_embeddings", 512),
+        init_std=("initializer_range", 0.02),
+        dropout_embedding=("dropout", 0.1),
+        dropout_residual=("dropout", 0.1),
+        dropout_attention=("attention_dropout", 0.1),
+    ),
+    # Sinusoids are stored, too, and used as they are stored.
+    fixed=dict(tie_word_embeddings=True),
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    base="distilbert.",
+    derived=(r"embeddings\.position_ids$",),
+    copies=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+)

@@ -1,0 +1,183 @@
+"""The files of a published model, read without trusting them, and written one tensor at a time.
+
+Nothing here runs code from a file: the only format of weights is safetensors, whose header is
+checked by its own library, and no name in a file may lead out of the model's directory.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from pretrained.layouts import Index
+from schema import ConfigError
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Formats that can hold programs, or that nobody has to read any more.
+REFUSED_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot", ".npz")
+FLOATS = ("F64", "F32", "F16", "BF16")
+NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+SHARD_BYTES = 5 * 10**9  # what a file of weights is split at, as on the hub
+
+
+def read_json(directory: Path, name: str, kind: type = dict) -> Any:
+    """The object, or the list if that is what it should be, in a file of this directory."""
+    path = inside(directory, name)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{directory} has no {name}; give a published model's directory"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON ({_one_line(error)})") from error
+    if not isinstance(content, kind):
+        raise ConfigError(f"{path} is no JSON {'object' if kind is dict else 'list'}")
+    return content
+
+
+def inside(directory: Path, name: str) -> Path:
+    """The path of a file of this directory; refuses names and links that lead out of it."""
+    path = directory / name
+    roots = [directory.resolve()]
+    if directory.resolve().parent.name == "snapshots":  # the hub's cache links to its own blobs
+        roots.append(directory.resolve().parent.parent / "blobs")
+    is_plain = Path(name).name == name and name not in ("", ".", "..")
+    if not is_plain or not any(path.resolve().is_relative_to(root) for root in roots):
+        raise ConfigError(
+            f"{directory}: {name!r} leads out of the directory; only files in it are read"
+        )
+    return path
+
+
+class Tensors:
+    """The weights of a directory: their shapes, and any part of one of them."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._files: dict[str, Any] = {}  # by the name of a tensor
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._types: dict[str, str] = {}
+        if (directory / WEIGHTS).exists():
+            self._open(WEIGHTS)
+        elif (directory / INDEX).exists():
+            self._open_shards()
+        else:
+            raise ConfigError(_no_weights(directory))
+
+    def _open_shards(self) -> None:
+        where = read_json(self._directory, INDEX).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
+            raise ConfigError(f"{self._directory / INDEX} has no weight_map of names to files")
+        for file in sorted(set(where.values())):
+            if not file.endswith(".safetensors"):
+                raise ConfigError(f"{self._directory / INDEX} names {file!r}: {_why_not(file)}")
+            self._open(file)
+        for name in where.keys() - self.shapes.keys():
+            raise ConfigError(f"{self._directory / where[name]} lacks {name}, which {INDEX} lists")
+        for name in self.shapes.keys() - where.keys():
+            raise ConfigError(f"{self._directory}: {name} is in a file, but not in {INDEX}")
+
+    def _open(self, name: str) -> None:
+        path = inside(self._directory, name)
+        try:
+            file = safe_open(path, framework="np")
+            found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path} is no valid safetensors file ({_one_line(error)}); download it again"
+            ) from error
+        for key, part in found.items():
+            if key in self.shapes:
+                raise ConfigError(f"{self._directory}: {key} is in two files")
+            self._files[key] = file
+            self.shapes[key] = tuple(part.get_shape())
+            self._types[key] = part.get_dtype()
+
+    def require_float(self, name: str) -> None:
+        if self._types[name] not in FLOATS:
+            raise ConfigError(
+                f"{self._directory}: {name} has the type {self._types[name]}; quantised weights "
+                f"are not read, only {', '.join(FLOATS)}"
+            )
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """A part of a tensor, copied out of the file, which is mapped into memory."""
+        return self._files[name].get_slice(name)[index]
+
+
+def _no_weights(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"{directory} is no directory; give that of a published model"
+    others = sorted(p.name for p in directory.iterdir() if p.suffix in REFUSED_ENDINGS)
+    if others:
+        return f"{directory} has {others[0]}, but no {WEIGHTS}: {_why_not(others[0])}"
+    return f"{directory} has neither {WEIGHTS} nor {INDEX}; give a published model's directory"
+
+
+def _why_not(file: str) -> str:
+    if Path(file).suffix in (".h5", ".msgpack", ".npz"):
+        why = "that format is not read here"
+    else:
+        why = "such files are pickles, which can run any program when they are loaded"
+    return f"{why}; get the model as safetensors, which holds numbers only"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_tensors(
+    directory: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: str,
+    tensors: Iterator[tuple[str, np.ndarray]],
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Tensors into one file, or into several with an index, in the order in which they come."""
+    itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
+    sizes = {name: int(np.prod(shape)) * itemsize for name, shape in shapes.items()}
+    shards: list[list[str]] = [[]]
+    for name, size in sizes.items():
+        if shards[-1] and sum(sizes[n] for n in shards[-1]) + size > shard_bytes:
+            shards.append([])
+        shards[-1].append(name)
+    files = [WEIGHTS]
+    if len(shards) > 1:
+        files = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
+        weight_map = {
+            name: file for file, names in zip(files, shards, strict=True) for name in names
+        }
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        write_json(directory / INDEX, index)
+    for file, names in zip(files, shards, strict=True):
+        _write_file(directory / file, {name: shapes[name] for name in names}, sizes, dtype, tensors)
+
+
+def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:
+    # Written by hand, because the library wants all tensors in memory at once.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, shape in shapes.items():
+        header[name] = {
+            "dtype": NAMES_OF_TYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [start, start + sizes[name]],
+        }
+        start += sizes[name]
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)  # the format asks that numbers be aligned
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in shapes:
+            came, tensor = next(tensors)
+            assert came == name and tensor.shape == shapes[name], (came, name)
+            file.write(np.ascontiguousarray(tensor).tobytes())

@@ -1,0 +1,202 @@
+"""Where each of our parameters lies in a published tensor, and back: reshaping, nothing else.
+
+A table says our module <- their module. Leaf names follow from the kind: `kernel`, `scale` and
+`embedding` are their `weight`, `bias` is their `bias`. A linear map is stored transposed there
+and, in ours, reshaped to heads; what is one tensor a layer there is stacked over layers here.
+`At` says what else may differ.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
+BLOCKS, LAYER = "blocks", "{layer}"
+
+Index = tuple[slice, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class At:
+    """Their module, where its tensors do not lie as they usually do."""
+
+    name: str
+    is_tensor: bool = False  # it is the tensor's name already
+    untransposed: bool = False  # a linear map as (inputs, outputs)
+    part: tuple[int, int] = (0, 1)  # (2, 3): the last third of the outputs
+    rows_before: int = 0  # rows in front of ours that mean nothing to us
+    leading_ones: int = 0  # axes of size one in front
+    patch: tuple[int, int, int] | None = None  # a convolution over patches: rows, columns, channels
+
+
+Table = Mapping[str, str | At]
+
+
+def below(ours: str, theirs: str, modules: Table) -> dict[str, str | At]:
+    """The same table for modules that are parts of others."""
+
+    def inside(entry: str | At) -> str | At:
+        if isinstance(entry, str):
+            return f"{theirs}.{entry}"
+        return dataclasses.replace(entry, name=f"{theirs}.{entry.name}")
+
+    return {f"{ours}/{name}": inside(entry) for name, entry in modules.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How an array of ours, seen with the axes of `view`, lies in a tensor of theirs.
+
+    `groups` has the axes of the view that each of their axes holds, slowest first. Along `axis`
+    the tensor may be longer: ours begins at `start`.
+    """
+
+    shape: tuple[int, ...]  # ours
+    view: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    axis: int = 0
+    start: int = 0
+    total: int = 0  # 0: no longer than ours
+
+    @property
+    def their_shape(self) -> tuple[int, ...]:
+        sizes = [math.prod(self.view[axis] for axis in group) for group in self.groups]
+        if self.total:
+            sizes[self.axis] = self.total
+        return tuple(sizes)
+
+    def read(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
+        """Our array at `index`; of their tensor no more is read than has to be."""
+        if self.view != self.shape:  # axes that are one to us: no use in cutting before
+            return self.read_view(read, _all_of(self.view)).reshape(self.shape)[index]
+        return self.read_view(read, index)
+
+    def read_view(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
+        wanted, left, sizes = [], [slice(None)] * len(self.view), []
+        for their_axis, group in enumerate(self.groups):
+            shift = self.start if self.total and their_axis == self.axis else 0
+            size = math.prod(self.view[axis] for axis in group)
+            first, stop = 0, size
+            sizes += [self.view[axis] for axis in group]
+            if group and all(_is_all(index[axis], self.view[axis]) for axis in group[1:]):
+                # A range of the slowest axis is one range of theirs.
+                begin, end, _ = index[group[0]].indices(self.view[group[0]])
+                each = size // self.view[group[0]]
+                first, stop = begin * each, end * each
+                sizes[-len(group)] = end - begin
+            else:
+                for axis in group:
+                    left[axis] = index[axis]
+            wanted.append(slice(first + shift, stop + shift))
+        axes = [axis for group in self.groups for axis in group]
+        return read(tuple(wanted)).reshape(sizes).transpose(np.argsort(axes))[tuple(left)]
+
+    def write(self, array: np.ndarray) -> np.ndarray:
+        """The part of their tensor that our array is."""
+        axes = [axis for group in self.groups for axis in group]
+        sizes = [math.prod(self.view[axis] for axis in group) for group in self.groups]
+        return array.reshape(self.view).transpose(axes).reshape(sizes)
+
+    def place(self, array: np.ndarray, tensor: np.ndarray) -> None:
+        """Writes our array to where it lies in their tensor."""
+        part = [slice(None)] * tensor.ndim
+        if self.total:
+            part[self.axis] = slice(self.start, self.start + self.write(array).shape[self.axis])
+        tensor[tuple(part)] = self.write(array)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One tensor of theirs, and the parameter of ours, or one layer of it, that lies there."""
+
+    path: str
+    layer: int | None
+    name: str
+    layout: Layout
+
+
+def places(shapes: Mapping[str, tuple[int, ...]], table: Table) -> Iterator[Place]:
+    """Where parameters of these shapes lie, by their paths such as backbone/encoder/.../kernel."""
+    for path, shape in shapes.items():
+        module, _, leaf = path.rpartition("/")
+        at = table[module]
+        at = At(at) if isinstance(at, str) else at
+        name = at.name if at.is_tensor else f"{at.name}.{LEAVES[leaf]}"
+        if BLOCKS not in module.split("/"):
+            yield Place(path, None, name, layout(at, path, shape))
+            continue
+        layers, *shape = shape
+        for layer in range(layers):
+            where = layout(at, path, tuple(shape))
+            yield Place(path, layer, name.replace(LAYER, str(layer)), where)
+
+
+def layout(at: At, path: str, shape: tuple[int, ...]) -> Layout:
+    axes = tuple(range(len(shape)))
+    view, axis, start, total = shape, 0, 0, 0
+    if at.patch and path.endswith("/kernel"):
+        # A convolution over patches is a linear map of their rows, columns and channels, in order.
+        view, groups = (*at.patch, shape[-1]), ((3,), (2,), (0,), (1,))
+    elif path.endswith("/kernel"):
+        # The way back from attention has heads and their columns as its inputs.
+        inputs = 2 if path.endswith("_attention/out/kernel") else 1
+        groups = (axes[inputs:], axes[:inputs])
+        groups = groups[::-1] if at.untransposed else groups
+        axis = 1 if at.untransposed else 0
+    elif path.endswith("/bias"):
+        groups = (axes,)
+    else:
+        groups = tuple((axis,) for axis in axes)
+    number, parts = at.part
+    if parts > 1:
+        size = math.prod(shape[a] for a in groups[axis])
+        start, total = number * size, parts * size
+    if at.rows_before:
+        start, total = at.rows_before, at.rows_before + shape[0]
+    ones = ((),) * at.leading_ones
+    return Layout(shape, view, (*ones, *groups), axis + len(ones), start, total)
+
+
+def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
+    return {place.name: place.layout.their_shape for place in found}
+
+
+def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterator[tuple]:
+    """(name, tensor) of each of theirs, one after another; what we have no use for is zero."""
+    by_name: dict[str, list[Place]] = {}
+    for place in found:
+        by_name.setdefault(place.name, []).append(place)
+    for name, sharing in by_name.items():
+        dtype = ours[sharing[0].path].dtype
+        tensor = np.zeros(sharing[0].layout.their_shape, dtype)
+        for place in sharing:
+            array = np.asarray(ours[place.path])
+            place.layout.place(array if place.layer is None else array[place.layer], tensor)
+        yield name, tensor
+
+
+def to_ours(
+    shapes: Mapping[str, tuple[int, ...]], table: Table, weights: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Our parameters by path, and the names of the weights that found no place in them."""
+    ours, unused = {}, set(weights)
+    for place in places(shapes, table):
+        unused.discard(place.name)
+        tensor = weights[place.name]
+        array = place.layout.read(tensor.__getitem__, _all_of(place.layout.shape))
+        if place.layer is None:
+            ours[place.path] = array
+        else:
+            ours.setdefault(place.path, np.empty(shapes[place.path], array.dtype))
+            ours[place.path][place.layer] = array
+    return ours, unused
+
+
+def _all_of(shape: Sequence[int]) -> Index:
+    return tuple(slice(0, size) for size in shape)
+
+
+def _is_all(index: slice, size: int) -> bool:
+    return index.indices(size) == (0, size, 1)

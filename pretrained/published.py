@@ -1,0 +1,298 @@
+"""A published model's directory <-> a model of ours: which architecture, which keys, which tensors.
+
+published = read(directory)              what it is, in our terms; nothing is loaded yet
+published.fill(shapes)                   readers of our parameters, any part at a time
+describe(model, task, ...)               what a model of ours is in their terms
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.config import TransformerConfig
+from pretrained import files, sentence
+from pretrained.architecture import Architecture, Head, MisfitError, Options, Specials
+from pretrained.bart import BART, MARIAN
+from pretrained.bert import BERT
+from pretrained.distilbert import DISTILBERT
+from pretrained.gpt2 import GPT2
+from pretrained.layouts import Index, Place, Table, places, their_shapes
+from pretrained.llama import LLAMA
+from pretrained.roberta import ROBERTA
+from pretrained.t5 import MT5, T5
+from pretrained.vit import VIT
+from schema import ConfigError, did_you_mean
+
+# In the order in which a model of ours is tried: RoBERTa would pass for a BERT, mT5 is a T5.
+ARCHITECTURES = {
+    each.model_type: each
+    for each in (DISTILBERT, ROBERTA, BERT, GPT2, LLAMA, T5, MT5, VIT, MARIAN, BART)
+}
+REFUSED = {
+    "deit": "its distillation token is not computed here; models without one are published as vit",
+    "albert": "layers that share their weights are not computed here",
+}
+CLASSIFIES = ("classify_text", "classify_images")
+
+ROWS_OF = 1 << 22  # numbers that are compared at a time
+
+Reader = Callable[[Index, Any], np.ndarray]  # (part, type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """A model of theirs in our terms."""
+
+    directory: Path
+    architecture: Architecture
+    head: Head
+    model: dict[str, Any]  # keys of our section
+    task: dict[str, Any]
+    labels: tuple[str, ...]
+    specials: Specials
+    ignored: list[str]  # keys of their config that were not understood
+    tensors: files.Tensors
+
+    def fill(
+        self, shapes: Mapping[str, tuple[int, ...]], model: TransformerConfig
+    ) -> tuple[dict[str, Reader], list[str]]:
+        """By the path of each of our parameters, a reader of any part of it.
+
+        Refuses, before anything is read, tensors that are missing, left over or of another shape.
+        Also the names of tensors that are there, but belong to another head of the architecture.
+        """
+        table = self.architecture.table(model, self.head, self.specials)
+        found = list(places(shapes, table))
+        names, unused = self._match(their_shapes(found), table)
+        by_path: dict[str, list[Place]] = {}
+        for place in found:
+            by_path.setdefault(place.path, []).append(place)
+        return {path: self._reader(parts, names) for path, parts in by_path.items()}, unused
+
+    def _reader(self, parts: Sequence[Place], names: Mapping[str, str]) -> Reader:
+        def one(place: Place, index: Index) -> np.ndarray:
+            if place.name not in names:
+                return np.zeros(place.layout.shape, np.float32)[index]
+            name = names[place.name]
+            return place.layout.read(lambda wanted: self.tensors.read(name, wanted), index)
+
+        def read(index: Index, dtype: Any) -> np.ndarray:
+            if parts[0].layer is None:
+                return one(parts[0], index).astype(dtype, copy=False)
+            layers, *inside = index
+            chosen = parts[layers]
+            first = one(chosen[0], tuple(inside))
+            whole = np.empty((len(chosen), *first.shape), dtype)
+            whole[0] = first
+            for number, place in enumerate(chosen[1:], 1):
+                whole[number] = one(place, tuple(inside))
+            return whole
+
+        return read
+
+    def _match(
+        self, expected: Mapping[str, tuple[int, ...]], table: Table
+    ) -> tuple[dict[str, str], list[str]]:
+        """The names in the files by those that the table gives, and which of them have no use."""
+        kind, copies = self.architecture, dict(self.architecture.copies)
+        modules = {at if isinstance(at, str) else at.name for at in table.values()}
+        names, unused, extra = {}, [], []
+        for name in self.tensors.shapes:
+            if any(re.search(pattern, name) for pattern in kind.derived):
+                continue
+            renamed = name
+            for pattern, replacement in kind.renames:
+                renamed = re.sub(pattern, replacement, renamed)
+            # A base model's names lack what a whole model's have in front.
+            forms = [renamed, kind.base + renamed]
+            known = next((f for f in forms if f in expected or copies.get(f) in expected), None)
+            if known in names:
+                raise ConfigError(f"{self.directory}: {name} and {names[known]} are both {known}")
+            if known:
+                names[known] = name
+            elif any(form in copies or form.rpartition(".")[0] in modules for form in forms):
+                unused.append(name)
+            else:
+                extra.append(name)
+        missing = [n for n in expected if n not in names and n not in kind.zero_if_missing]
+        if missing:
+            raise ConfigError(f"{self.directory}: the weights lack {_listed(missing)}")
+        if extra:
+            raise ConfigError(
+                f"{self.directory}: the weights have {_listed(extra)}, which a {kind.model_type} "
+                "of this config has no place for"
+            )
+        for name in expected.keys() & names.keys():
+            self._refuse_shape(names[name], expected[name])
+        for name in names.keys() - expected.keys():
+            self._refuse_other(names[name], names[copies[name]])
+        return names, unused
+
+    def _refuse_shape(self, name: str, expected: tuple[int, ...]) -> None:
+        self.tensors.require_float(name)
+        actual = self.tensors.shapes[name]
+        if actual != expected:
+            raise ConfigError(
+                f"{self.directory}: {name} has the shape {list(actual)}, but the config makes it "
+                f"{list(expected)}"
+            )
+
+    def _refuse_other(self, name: str, original: str) -> None:
+        shape, read = self.tensors.shapes[name], self.tensors.read
+        step = max(1, ROWS_OF // max(1, math.prod(shape[1:])))  # not both in memory at once
+        starts = range(0, shape[0], step) if shape else ()
+        parts = [(slice(row, min(row + step, shape[0])),) for row in starts]
+        if shape != self.tensors.shapes[original] or not all(
+            np.array_equal(read(name, part), read(original, part)) for part in parts
+        ):
+            raise ConfigError(
+                f"{self.directory}: {name} is not {original}, but the config ties them; one of "
+                "them is wrong"
+            )
+
+
+def read(directory: str | Path) -> Published:
+    """What a directory holds; refuses what this project does not compute, by name."""
+    directory = Path(directory)
+    config = files.read_json(directory, files.CONFIG)
+    architecture, head = _recognise(directory, config)
+    tensors = files.Tensors(directory)
+    if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
+        # BERT's own files name the smaller of its two heads, and hold both.
+        head = dataclasses.replace(head, next_sentence=True)
+    options = Options(config, str(directory / files.CONFIG))
+    if quantised := options.get("quantization_config"):
+        options.refuse("quantization_config", quantised, "get the model unquantised")
+    if "auto_map" in config:
+        options.refuse("auto_map", config["auto_map"], "code that comes with a model is never run")
+    specials = Specials(
+        pad=_id(options, "pad_token_id"),
+        bos=_id(options, "bos_token_id"),
+        eos=_id(options, "eos_token_id"),
+        decoder_start=_id(options, "decoder_start_token_id"),
+    )
+    if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
+        # T5's config does not say it, its model does: padding begins an answer.
+        specials = dataclasses.replace(specials, decoder_start=specials.pad)
+    for key, value in architecture.fixed.items():
+        options.require(key, value)
+    model = dict(architecture.style)
+    for ours, (theirs, default) in architecture.keys.items():
+        model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
+    model |= architecture.read_more(options, tensors.shapes, head)
+    layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
+    if layers > len(tensors.shapes):
+        raise ConfigError(f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors")
+    labels = _labels(options, head)
+    if labels:
+        model["num_classes"] = len(labels)
+    task = dict(objective=head.objective, next_sentence=head.next_sentence)
+    if head.objective == "embed":
+        task |= sentence.read(directory)
+    return Published(
+        directory, architecture, head, model, task, labels, specials, options.ignored(), tensors
+    )
+
+
+def _recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture, Head]:
+    path, kind = directory / files.CONFIG, config.get("model_type")
+    if isinstance(kind, str) and kind in REFUSED:
+        raise ConfigError(f"{path}: model_type={kind!r} is not supported; {REFUSED[kind]}")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise ConfigError(
+            f"{path}: model_type={kind!r} is not supported.{did_you_mean(kind, ARCHITECTURES)} "
+            f"Supported are: {', '.join(ARCHITECTURES)}"
+        )
+    architecture = ARCHITECTURES[kind]
+    classes = config.get("architectures") or list(architecture.heads)[:1]
+    name = classes[0] if isinstance(classes, list) else classes
+    if not isinstance(name, str) or name not in architecture.heads:
+        raise ConfigError(
+            f"{path}: architectures={name!r} is not supported; of model_type={kind} these are: "
+            f"{', '.join(architecture.heads)}"
+        )
+    return architecture, architecture.heads[name]
+
+
+def _id(options: Options, key: str) -> int | None:
+    value = options.get(key)
+    if isinstance(value, list) and value:  # several that end a text: the first
+        value = value[0]
+    if value is not None and not (isinstance(value, int) and 0 <= value < 2**31):
+        options.refuse(key, value, "an id is a number from 0 on")
+    return value
+
+
+def _labels(options: Options, head: Head) -> tuple[str, ...]:
+    if head.objective not in CLASSIFIES:
+        return ()
+    if (kind := options.get("problem_type")) not in (None, "single_label_classification"):
+        options.refuse("problem_type", kind, "only one class of several is chosen here")
+    count = options.get("num_labels", options.get("_num_labels", 2))
+    named = options.get("id2label", {str(number): f"LABEL_{number}" for number in range(count)})
+    if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(len(named)))):
+        options.refuse("id2label", named, "classes are numbered from 0 on")
+    if len(named) < 2:
+        options.refuse("id2label", named, "one answer is a number, not a class")
+    return tuple(str(named[str(number)]) for number in range(len(named)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(sorted(names)[:3]) + more
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """A model of ours in their terms."""
+
+    architecture: Architecture
+    config: dict[str, Any]
+    table: Table
+
+
+def describe(
+    model: TransformerConfig,
+    head: Head,
+    labels: Sequence[str],
+    specials: Specials,
+) -> Description:
+    """The architecture that a model of ours is of, or a refusal that says why it is of none."""
+    reasons = []
+    for architecture in ARCHITECTURES.values():
+        try:
+            classes = [name for name, each in architecture.heads.items() if each == head]
+            if not classes:
+                raise MisfitError(f"it has no class for task.objective={head.objective}")
+            for key, value in architecture.style.items():
+                if getattr(model, key) != value:
+                    raise MisfitError(f"model.{key}={getattr(model, key)}, not {value}")
+            more = architecture.write_more(model, head, specials)
+        except MisfitError as misfit:
+            reasons.append(f"{architecture.model_type} ({misfit})")
+            continue
+        config = dict(architectures=classes[:1], model_type=architecture.model_type)
+        config |= architecture.fixed
+        config |= {theirs: getattr(model, ours) for ours, (theirs, _) in architecture.keys.items()}
+        config |= more | _special_ids(specials)
+        if labels:
+            numbered = {str(number): label for number, label in enumerate(labels)}
+            config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
+        config |= dict(torch_dtype=model.param_dtype)
+        return Description(architecture, config, architecture.table(model, head, specials))
+    raise ConfigError(f"this model is none of the published kinds: {'; '.join(reasons)}")
+
+
+def _special_ids(specials: Specials) -> dict[str, int]:
+    ids = {
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.bos,
+        "eos_token_id": specials.eos,
+        "decoder_start_token_id": specials.decoder_start,
+    }
+    return {key: value for key, value in ids.items() if value is not None}

@@ -1,0 +1,64 @@
+"""RoBERTa: BERT whose positions are counted from behind the padding id, with other heads."""
+
+from pretrained import bert
+from pretrained.architecture import Architecture, Head, MisfitError
+
+PADDING = 1  # where a config or a tokenizer does not say
+
+
+def rows_before(ids) -> int:
+    """Positions begin at the padding id + 1; the rows before are of padding, or of nothing."""
+    return (PADDING if ids.pad is None else ids.pad) + 1
+
+
+def table(model, head, ids):
+    del model
+    names = bert.encoder("roberta", rows_before(ids)) | {
+        "transform": "lm_head.dense",
+        "transform_norm": "lm_head.layer_norm",
+        "vocabulary": "lm_head",
+        "classes": "classifier.out_proj",
+    }
+    if head.objective == "classify_text":
+        names["pool/dense"] = "classifier.dense"
+    return names
+
+
+def read_more(options, shapes, head):
+    more = bert.read_more(options, shapes, head)
+    if head.objective == "masked_lm":
+        options.require("hidden_act", "gelu")  # which the answers have, whatever the blocks do
+    before = options.get("pad_token_id", PADDING) + 1
+    return more | dict(max_length=options.size("max_position_embeddings") - before)
+
+
+def write_more(model, head, ids):
+    if model.token_types != 1:
+        raise MisfitError(f"model.token_types={model.token_types}, but there is one")
+    if head.objective == "masked_lm" and model.activation != "gelu":
+        raise MisfitError(f"model.activation={model.activation}, but that of the answers is gelu")
+    positions = model.max_length + rows_before(ids)
+    return bert.write_sizes(model, head) | dict(max_position_embeddings=positions)
+
+
+ROBERTA = Architecture(
+    model_type="roberta",
+    heads={
+        "RobertaModel": Head("embed"),
+        "RobertaForMaskedLM": Head("masked_lm"),
+        "RobertaForSequenceClassification": Head("classify_text"),
+    },
+    style=bert.STYLE,
+    keys=bert.KEYS,
+    fixed=bert.FIXED,
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    base="roberta.",
+    renames=bert.OLD_NORMS,
+    derived=(r"embeddings\.position_ids$",),
+    copies=(
+        ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+        ("lm_head.decoder.bias", "lm_head.bias"),
+    ),
+)

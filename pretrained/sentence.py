@@ -1,0 +1,60 @@
+"""Sentence embeddings: the pooling that sentence-transformers' files put behind a base model."""
+
+from pathlib import Path
+from typing import Any
+
+from pretrained import files
+from schema import ConfigError
+
+MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+KINDS = ("Transformer", "Pooling", "Normalize")
+MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """Keys of our `task`: how a text's hidden states become its embedding."""
+    if not (directory / MODULES).exists():
+        return dict(embedding="pooled", normalize=False)
+    kinds = []
+    for module in files.read_json(directory, MODULES, list):
+        described = module if isinstance(module, dict) else {}
+        kind = str(described.get("type", "")).rpartition(".")[2]
+        if kind not in KINDS:
+            raise ConfigError(
+                f"{directory / MODULES}: {module!r} is not supported; "
+                f"supported are: {', '.join(KINDS)}"
+            )
+        kinds.append((kind, str(described.get("path", ""))))
+    names = [kind for kind, _ in kinds]
+    if names not in (["Transformer", "Pooling"], list(KINDS)):
+        raise ConfigError(
+            f"{directory / MODULES}: {', '.join(names)} is not supported; only {', '.join(KINDS)} "
+            "in this order, the last of which may be missing"
+        )
+    path = kinds[1][1]
+    config = files.read_json(files.inside(directory, path), files.CONFIG)
+    modes = [mode for mode, on in config.items() if mode.startswith("pooling_mode_") and on is True]
+    if len(modes) != 1 or modes[0] not in MODES:
+        raise ConfigError(
+            f"{directory / path}: {', '.join(modes) or 'no pooling mode'} is not supported; "
+            f"one of these is: {', '.join(MODES)}"
+        )
+    return dict(embedding=MODES[modes[0]], normalize="Normalize" in names)
+
+
+def write(directory: Path, width: int, embedding: str, *, normalize: bool) -> None:
+    """The files that sentence-transformers looks for; none for a plain base model."""
+    if embedding == "pooled":
+        return
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(paths.items())
+        if normalize or kind != "Normalize"
+    ]
+    files.write_json(directory / MODULES, modules)
+    files.write_json(directory / SETTINGS, {})
+    (directory / paths["Pooling"]).mkdir()
+    modes = {mode: ours == embedding for mode, ours in MODES.items()}
+    content = {"word_embedding_dimension": width, **modes}
+    files.write_json(directory / paths["Pooling"] / files.CONFIG, content)

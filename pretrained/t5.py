@@ -1,0 +1,151 @@
+"""T5 v1.0 (ReLU, tied and scaled answers) and v1.1 (gated, untied); flan-T5 and mT5 are as v1.1."""
+
+import dataclasses
+
+from pretrained.architecture import ACTIVATIONS, REQUIRED, Architecture, Head, MisfitError
+from pretrained.layouts import below
+
+GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
+FEED_FORWARDS = {
+    **ACTIVATIONS,
+    **{f"gated-{theirs}": GATED[ours] for theirs, ours in ACTIVATIONS.items()},
+    "gated-gelu": "geglu_tanh",  # transformers' own exception, which v1.1 relies on
+}
+
+
+def stack(side: str) -> dict[str, str]:
+    def attention(ours, theirs):
+        return below(ours, theirs, {"query": "q", "key": "k", "value": "v", "out": "o"})
+
+    last = 2 if side == "decoder" else 1  # sublayers are numbered, and a decoder has one more
+    modules = {
+        "self_attention_norm": "layer.0.layer_norm",
+        **attention("self_attention", "layer.0.SelfAttention"),
+        "feed_forward_norm": f"layer.{last}.layer_norm",
+    }
+    if side == "decoder":
+        modules["cross_attention_norm"] = "layer.1.layer_norm"
+        modules |= attention("cross_attention", "layer.1.EncDecAttention")
+    first_bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    return {
+        f"backbone/{side}/relative_bias": first_bias,
+        f"backbone/{side}/final_norm": f"{side}.final_layer_norm",
+        **below(f"backbone/{side}/blocks", f"{side}.block.{{layer}}", modules),
+    }
+
+
+def feed_forward(side: str, *, gated: bool) -> dict[str, str]:
+    names = {"gate": "wi_0", "in": "wi_1", "out": "wo"} if gated else {"in": "wi", "out": "wo"}
+    number = 2 if side == "decoder" else 1
+    return below(
+        f"backbone/{side}/blocks/feed_forward",
+        f"{side}.block.{{layer}}.layer.{number}.DenseReluDense",
+        names,
+    )
+
+
+def table(model, head, ids):
+    del head, ids
+    gated = model.activation in GATED.values()
+    return {
+        "backbone/token_embedding": "shared",
+        **stack("encoder"),
+        **feed_forward("encoder", gated=gated),
+        **stack("decoder"),
+        **feed_forward("decoder", gated=gated),
+        "vocabulary/output": "lm_head",
+    }
+
+
+def read_more(options, shapes, head):
+    del head
+    says_tied = options.get("tie_word_embeddings", True)
+    # transformers 4 scales where weights are tied; 5 ties in any case and says apart if it scales.
+    scaled = options.get("scale_decoder_outputs", says_tied)
+    tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
+    layers = options.size("num_layers")
+    heads = options.size("num_heads")
+    return dict(
+        heads=heads,
+        kv_heads=heads,
+        encoder_layers=layers,
+        decoder_layers=options.get("num_decoder_layers", layers),
+        activation=options.choose("feed_forward_proj", FEED_FORWARDS, "relu"),
+        tie_output=tied,
+        output_scale=bool(tied and scaled),
+        init_std=0.0,
+        # They have no last position: what training here begins with.
+        max_length=options.get("n_positions", 512),
+    )
+
+
+def read_more_mt5(options, shapes, head):
+    more = read_more(options, shapes, head)
+    return more | dict(tie_output="lm_head.weight" not in shapes, output_scale=False)
+
+
+def write_more(model, head, ids):
+    del head, ids
+    if model.kv_heads != model.heads:
+        raise MisfitError("each head has keys and values of its own")
+    names = {ours: theirs for theirs, ours in reversed(FEED_FORWARDS.items())}
+    if model.activation not in names:
+        raise MisfitError(f"model.activation={model.activation} is not one of: {', '.join(names)}")
+    scales = {} if model.output_scale == model.tie_output else {"scale_decoder_outputs": False}
+    return dict(
+        num_heads=model.heads,
+        num_layers=model.encoder_layers,
+        num_decoder_layers=model.decoder_layers,
+        feed_forward_proj=names[model.activation],
+        tie_word_embeddings=model.tie_output,
+        n_positions=model.max_length,
+        is_encoder_decoder=True,
+        **scales,
+    )
+
+
+T5 = Architecture(
+    model_type="t5",
+    heads={
+        "T5ForConditionalGeneration": Head("seq2seq"),
+        "T5WithLMHeadModel": Head("seq2seq"),  # as the first files have it
+    },
+    style=dict(
+        family="encoder_decoder", input="tokens", position="t5_bias", token_types=0,
+        embedding_scale=False, embedding_norm=False, share_embeddings=True, output_bias=False,
+        norm="rmsnorm", norm_placement="pre", bias=False, attention_scale=False,
+    ),
+    keys=dict(
+        vocab_size=("vocab_size", REQUIRED),
+        width=("d_model", REQUIRED),
+        head_size=("d_kv", REQUIRED),
+        feed_forward=("d_ff", REQUIRED),
+        relative_buckets=("relative_attention_num_buckets", 32),
+        relative_max_distance=("relative_attention_max_distance", 128),
+        norm_epsilon=("layer_norm_epsilon", 1e-6),
+        dropout_embedding=("dropout_rate", 0.1),
+        dropout_attention=("dropout_rate", 0.1),
+        dropout_residual=("dropout_rate", 0.1),
+        dropout_feed_forward=("dropout_rate", 0.1),
+    ),
+    fixed=dict(is_decoder=False),
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    # One file of T5's has a bias here that no model reads.
+    derived=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
+    copies=(
+        ("encoder.embed_tokens.weight", "shared.weight"),
+        ("decoder.embed_tokens.weight", "shared.weight"),
+        ("lm_head.weight", "shared.weight"),
+    ),
+    generates=True,
+)  # fmt: skip
+
+# Read as T5, and written as T5.
+MT5 = dataclasses.replace(
+    T5,
+    model_type="mt5",
+    heads={"MT5ForConditionalGeneration": Head("seq2seq")},
+    read_more=read_more_mt5,
+)

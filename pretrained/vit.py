@@ -1,0 +1,139 @@
+"""ViT: pre-norm encoder of image patches with a class token; base models may have a pooler."""
+
+import re
+
+from pretrained.architecture import (
+    ACTIVATIONS,
+    REQUIRED,
+    Architecture,
+    Head,
+    MisfitError,
+    heads_of,
+    require_plain_heads,
+    their_activation,
+)
+from pretrained.layouts import At, below
+
+
+def table(model, head, ids):
+    del head, ids
+    patch = (model.patch_size, model.patch_size, model.image_channels)
+    return {
+        "backbone/patch_embedding/projection": At(
+            "vit.embeddings.patch_embeddings.projection", patch=patch
+        ),
+        "backbone/patch_embedding/class_token": At(
+            "vit.embeddings.cls_token", is_tensor=True, leading_ones=1
+        ),
+        "backbone/encoder/position_embedding": At(
+            "vit.embeddings.position_embeddings", is_tensor=True, leading_ones=1
+        ),
+        **below(
+            "backbone/encoder/blocks",
+            "vit.encoder.layer.{layer}",
+            {
+                "self_attention_norm": "layernorm_before",
+                "self_attention/query": "attention.attention.query",
+                "self_attention/key": "attention.attention.key",
+                "self_attention/value": "attention.attention.value",
+                "self_attention/out": "attention.output.dense",
+                "feed_forward_norm": "layernorm_after",
+                "feed_forward/in": "intermediate.dense",
+                "feed_forward/out": "output.dense",
+            },
+        ),
+        "backbone/encoder/final_norm": "vit.layernorm",
+        "pool/dense": "vit.pooler.dense",
+        "classes": "classifier",
+    }
+
+
+# What the modules of transformers 5 are called in memory; its files have the old names.
+_IN_A_LAYER = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+    "layernorm_before": "layernorm_before",
+    "layernorm_after": "layernorm_after",
+}
+NEW_NAMES = tuple(
+    (rf"(^|vit\.)layers\.(\d+)\.{re.escape(new)}\.", rf"\1encoder.layer.\2.{old}.")
+    for new, old in _IN_A_LAYER.items()
+)
+
+
+def read_more(options, shapes, head):
+    sizes = heads_of(options, "hidden_size", "num_attention_heads")
+    image, patch = options.get("image_size", 224), options.get("patch_size", 16)
+    for key, size in (("image_size", image), ("patch_size", patch)):
+        if not isinstance(size, int) or size < 1:
+            options.refuse(key, size, "images and patches are squares")
+    tokens = (image // patch) ** 2 + 1
+    for name, shape in shapes.items():
+        if name.endswith("embeddings.position_embeddings") and shape[1:2] != (tokens,):
+            options.refuse("image_size", image, f"{name} has the shape {list(shape)}")
+    pooler = head.objective == "embed" and any("pooler.dense" in name for name in shapes)
+    if pooler:
+        options.require("pooler_act", "tanh")
+        options.require("pooler_output_size", sizes["width"])
+    return dict(
+        **sizes,
+        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
+        image_size=image,
+        patch_size=patch,
+        max_length=tokens,
+        decoder_layers=0,
+        pooler=pooler,
+        pooler_activation="tanh",
+    )
+
+
+def write_more(model, head, ids):
+    del ids
+    require_plain_heads(model)
+    if head.objective == "classify_images" and model.pooler:
+        raise MisfitError("model.pooler=True, but classes are read from the hidden state")
+    if model.pooler and model.pooler_activation != "tanh":
+        raise MisfitError("model.pooler_activation=relu, but that of the pooler is tanh")
+    if model.max_length != (model.image_size // model.patch_size) ** 2 + 1:
+        raise MisfitError(
+            f"model.max_length={model.max_length}, but there is a position for each patch and one "
+            "for the class token"
+        )
+    return dict(
+        hidden_size=model.width,
+        num_attention_heads=model.heads,
+        hidden_act=their_activation(model.activation),
+        image_size=model.image_size,
+        patch_size=model.patch_size,
+    )
+
+
+VIT = Architecture(
+    model_type="vit",
+    heads={"ViTForImageClassification": Head("classify_images"), "ViTModel": Head("embed")},
+    style=dict(
+        family="encoder", input="patches", position="learned", token_types=0,
+        embedding_scale=False, embedding_norm=False, norm="layernorm", norm_placement="pre",
+        bias=True, attention_scale=True, class_token=True, pooling="first",
+    ),
+    keys=dict(
+        encoder_layers=("num_hidden_layers", REQUIRED),
+        feed_forward=("intermediate_size", REQUIRED),
+        image_channels=("num_channels", 3),
+        norm_epsilon=("layer_norm_eps", 1e-12),
+        init_std=("initializer_range", 0.02),
+        dropout_embedding=("hidden_dropout_prob", 0.0),
+        dropout_residual=("hidden_dropout_prob", 0.0),
+        dropout_attention=("attention_probs_dropout_prob", 0.0),
+    ),
+    fixed=dict(qkv_bias=True),
+    table=table,
+    read_more=read_more,
+    write_more=write_more,
+    base="vit.",
+    renames=NEW_NAMES,
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""Published weights are where training starts: from their workdir, with their shape."""
+
+import ml_collections
+import numpy as np
+import pytest
+
+import convert
+import evaluate
+import generate
+import train
+import trained
+from configs import classify_text
+from schema import ConfigError
+from tests.corpora import write
+from tests.pretrained.make_fixtures import FIXTURES
+from tests.pretrained.test_round_trip import WORDS, words  # noqa: F401  a fixture
+from tests.runs import TINY
+
+pytestmark = pytest.mark.usefixtures("compile_once")
+
+
+@pytest.fixture(scope="module")
+def published(words, tmp_path_factory, compile_once):  # noqa: F811
+    workdir = tmp_path_factory.mktemp("published") / "bert"
+    convert.convert(str(FIXTURES / "bert_masked_lm"), str(workdir), tokenizer=words)
+    return workdir
+
+
+def fine_tuning(published, tmp_path, **run):
+    rng = np.random.default_rng(0)
+    lines = [f"{n % 3}\t{' '.join(rng.choice(WORDS[7:], 4))}\n" for n in range(40)]
+    for split in ("train", "validation"):
+        write(tmp_path / "data" / f"{split}.tsv", "".join(lines))
+    config = classify_text.get_config(str(published)).to_dict()
+    for section in ("optimizer", "checkpoint", "eval"):
+        config[section] |= TINY[section]
+    config["optimizer"] |= dict(ema_decay=0.0, learning_rate=1e-9)
+    config["data"] |= dict(
+        path=str(tmp_path / "data"), tokenizer=str(published / "tokenizer.json"), length=8,
+        batch_size=4, cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+    return {**config, "steps": 1, "log_every": 1, "init_from": str(published), **run}
+
+
+def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
+    config = fine_tuning(published, tmp_path)
+    train.train_and_evaluate(config, str(tmp_path / "run"))
+    before, after = trained.load(published), trained.load(tmp_path / "run")
+    assert after.model_config.num_classes == 3
+    assert after.model_config.norm_epsilon == before.model_config.norm_epsilon == 1e-12
+    kernel = lambda run: run.params["backbone"]["encoder"]["blocks"]["feed_forward"]["in"]["kernel"]  # noqa: E731
+    np.testing.assert_allclose(kernel(after), kernel(before), atol=1e-7)
+    # And out again, as what it has become.
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    config = convert.files.read_json(tmp_path / "out", "config.json")
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
+def test_a_published_classifier_is_scored(words, tmp_path):  # noqa: F811
+    workdir = tmp_path / "run"
+    convert.convert(str(FIXTURES / "bert_classifier"), str(workdir), tokenizer=words)
+    texts = ["cat sat", "the dog ran", "a mat", "dog sat on the mat", "ran", "on a cat"]
+    answers = generate.generate(workdir, texts)
+    labels = ["no", "perhaps", "yes"] * 2
+    lines = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
+    for split in ("train", "validation"):
+        write(tmp_path / "data" / f"{split}.tsv", "".join(lines))
+    config = trained.recorded_config(workdir)
+    config["data"] |= dict(path=str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))
+    config["eval"] |= dict(batch_size=2)
+    scores = evaluate.evaluate(workdir, config=config)
+    right = [each[0]["label"] == label for each, label in zip(answers, labels, strict=True)]
+    assert scores["eval/validation/accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_converted_weights_are_not_trained_over(published, tmp_path):
+    config = fine_tuning(published, tmp_path)
+    with pytest.raises(ConfigError, match="holds weights that were converted; start from them"):
+        train.train_and_evaluate({**config, "init_from": ""}, str(published))
+
+
+def test_a_base_model_has_nothing_to_be_trained_on(published, tmp_path):
+    config = fine_tuning(published, tmp_path)
+    config["task"] |= dict(objective="embed")
+    config["eval"] |= dict(measures=())
+    with pytest.raises(ConfigError, match="'embed' does not fit"):
+        train.train_and_evaluate(config, str(tmp_path / "run"))
+
+
+def test_an_unknown_directory_is_no_architecture(tmp_path):
+    with pytest.raises(ValueError, match="or a workdir"):
+        classify_text.get_config(str(tmp_path))
+    assert isinstance(classify_text.get_config(), ml_collections.ConfigDict)

@@ -1,0 +1,244 @@
+"""In, out and in again is the same model, bit for bit, and transformers reads what goes out.
+
+Whole directories pass through convert.py, with a tokenizer made for the test.
+"""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import convert
+import generate
+import trained
+from schema import ConfigError
+from tests.pretrained.batches import our_batch, parts_of, real
+from tests.pretrained.make_fixtures import FIXTURES
+from tests.pretrained.transformers_models import (
+    EXAMPLES,
+    VOCABULARY,
+    answers,
+    oracle,
+    save,
+)
+
+WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[CLS]", "[SEP]", "[UNK]", "cat", "sat", "mat"]
+WORDS += ["a", "on", "the", "dog", "ran"]
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A tokenizer of few words, all of them in the small models' vocabularies."""
+    assert len(WORDS) <= VOCABULARY
+    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
+    vocab = {word: id for id, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(WORDS[:7])
+    tokenizer.save(str(path))
+    return str(path)
+
+
+def is_text(name):
+    return not name.startswith("vit")
+
+
+def come_in(source, target, words, name):
+    convert.convert(str(source), str(target), tokenizer=words if is_text(name) else "")
+
+
+def named(params):
+    return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree.leaves_with_path(params)}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_everything_survives(name, words, tmp_path):
+    first, out, second = (tmp_path / f"{name}_{step}" for step in ("in", "out", "again"))
+    come_in(FIXTURES / name, first, words, name)
+    convert.convert(str(first), str(out))
+    convert.convert(str(out), str(second))
+    before, after = trained.load(first), trained.load(second)
+    assert before.model_config == after.model_config, name
+    assert before.experiment.task == after.experiment.task
+    assert before.labels == after.labels
+    if is_text(name):
+        assert before.tokenizer.digest == after.tokenizer.digest
+    ours, again = named(before.params), named(after.params)
+    assert ours.keys() == again.keys()
+    for path, value in ours.items():
+        assert value.dtype == np.float32
+        np.testing.assert_array_equal(value, again[path], err_msg=f"{name} {path}")
+    same_tensors(FIXTURES / name, out, name)
+
+
+def same_tensors(source, out, name):
+    """What went out is what came in, but for rows of positions that mean nothing."""
+    theirs, ours = load_file(source / WEIGHTS), load_file(out / WEIGHTS)
+    prefix = {"bert_base": "bert.", "vit_base": "vit."}.get(name, "")
+    assert ours.keys() == {prefix + each for each in theirs}
+    for each, value in theirs.items():
+        meaningless = 2 if "roberta" in name or name == "bart" else 0
+        rows = slice(meaningless if "position" in each else 0, None)
+        np.testing.assert_array_equal(ours[prefix + each][rows], value[rows], err_msg=each)
+        if rows.start:
+            assert not ours[each][: rows.start].any()
+
+
+def test_weights_of_sixteen_bits_are_read_exactly(words, tmp_path):
+    import ml_dtypes
+    from safetensors.numpy import save_file
+
+    weights = load_file(FIXTURES / "gpt2" / WEIGHTS)
+    for dtype in (ml_dtypes.bfloat16, np.float16, np.float64):
+        directory = tmp_path / np.dtype(dtype).name
+        directory.mkdir()
+        rounded = {name: value.astype(dtype) for name, value in weights.items()}
+        save_file(rounded, directory / WEIGHTS, metadata={"format": "pt"})
+        (directory / CONFIG).write_text((FIXTURES / "gpt2" / CONFIG).read_text())
+        come_in(directory, tmp_path / f"{directory.name}_in", words, "gpt2")
+        table = named(trained.load(tmp_path / f"{directory.name}_in").params)
+        embedding = table["['backbone']['token_embedding']['embedding']"]
+        np.testing.assert_array_equal(
+            embedding, rounded["transformer.wte.weight"].astype(np.float32)
+        )
+
+
+def test_parameters_may_be_kept_in_sixteen_bits(words, tmp_path):
+    convert.convert(str(FIXTURES / "llama"), str(tmp_path / "in"), "bfloat16", words)
+    model = trained.load(tmp_path / "in")
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(model.params)} == {"bfloat16"}
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    assert {x.dtype.name for x in load_file(tmp_path / "out" / WEIGHTS).values()} == {"bfloat16"}
+
+
+def test_weights_in_several_files_are_the_same(words, tmp_path, monkeypatch):
+    come_in(FIXTURES / "t5", tmp_path / "in", words, "t5")
+    monkeypatch.setattr(convert.files.write_tensors, "__defaults__", (4000,))
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) > 3
+    assert not (tmp_path / "out" / WEIGHTS).exists()
+    come_in(tmp_path / "out", tmp_path / "again", "", "t5")
+    first, second = (named(trained.load(tmp_path / name).params) for name in ("in", "again"))
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[path], second[path]) for path in first)
+
+
+def test_what_came_in_answers(words, tmp_path):
+    outputs = {}
+    for name in ("t5", "bert_base", "bert_classifier", "roberta_masked_lm"):
+        come_in(FIXTURES / name, tmp_path / name, words, name)
+        options = dict(max_new_tokens=3) if name == "t5" else {}
+        line = "cat [MASK]" if "masked" in name else "cat sat"
+        outputs[name] = generate.generate(tmp_path / name, [line], **options)[0][0]
+    assert outputs["bert_classifier"]["label"] in ("no", "perhaps", "yes")
+    width = json.loads((FIXTURES / "bert_base" / CONFIG).read_text())["hidden_size"]
+    assert len(outputs["bert_base"]["embedding"]) == width
+    assert outputs["roberta_masked_lm"]["text"].startswith("cat")
+    assert outputs["t5"]["tokens"] <= 3
+
+
+def test_special_ids_are_the_models_own(words, tmp_path):
+    come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
+    tokenizer = trained.load(tmp_path / "bart").tokenizer
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 1)
+    come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
+    tokenizer = trained.load(tmp_path / "llama").tokenizer
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
+    shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (tmp_path / "marian" / name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"source\.spm, target\.spm cannot be read; give one"):
+        convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
+    with pytest.raises(ConfigError, match=r"x\.json' is no file"):
+        convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"), tokenizer="x.json")
+    assert not (tmp_path / "in").exists()
+
+
+def test_images_are_prepared_as_for_the_model(tmp_path):
+    shutil.copytree(FIXTURES / "vit_classifier", tmp_path / "vit")
+    settings = dict(do_rescale=True, do_normalize=True, image_mean=[0.4], image_std=[0.2])
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
+    convert.convert(str(tmp_path / "vit"), str(tmp_path / "in"))
+    data = trained.load(tmp_path / "in").experiment.data
+    assert (data.image_mean, data.image_std) == ((0.4,), (0.2,))
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    written = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    channels = json.loads((FIXTURES / "vit_classifier" / CONFIG).read_text())["num_channels"]
+    assert written["image_mean"] == [0.4] * channels and written["image_std"] == [0.2] * channels
+    settings["rescale_factor"] = 1.0
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"rescale_factor=1\.0 is not supported"):
+        convert.convert(str(tmp_path / "vit"), str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(("mode", "embedding"), [("mean_tokens", "mean"), ("cls_token", "first")])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_pooling_of_sentence_transformers(mode, embedding, normalize, words, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "bert_base", source)
+    (source / "1_Pooling").mkdir()
+    modes = {f"pooling_mode_{each}": each == mode for each in ("mean_tokens", "cls_token")}
+    (source / "1_Pooling" / CONFIG).write_text(json.dumps(modes))
+    kinds = ["Transformer", "Pooling", "Normalize"][: 3 if normalize else 2]
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": "1_Pooling" * (kind == "Pooling")}
+        for kind in kinds
+    ]
+    (source / "modules.json").write_text(json.dumps(modules))
+    come_in(source, tmp_path / "in", words, "bert_base")
+    task = trained.load(tmp_path / "in").experiment.task
+    assert (task.embedding, task.normalize) == (embedding, normalize)
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    come_in(tmp_path / "out", tmp_path / "again", "", "bert_base")
+    assert trained.load(tmp_path / "again").experiment.task == task
+
+    (source / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(ConfigError, match="pooling_mode_max_tokens is not supported"):
+        come_in(source, tmp_path / "other", words, "bert_base")
+    modules[1]["path"] = "../elsewhere"
+    (source / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match="leads out of the directory"):
+        come_in(source, tmp_path / "other", words, "bert_base")
+
+
+def test_a_directory_that_is_there_is_left_alone(words, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        come_in(FIXTURES / "gpt2", tmp_path / "there", words, "gpt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_transformers_reads_what_goes_out(name, words, tmp_path):
+    torch, hf = oracle()
+    save(name, 3, tmp_path / "theirs")
+    come_in(tmp_path / "theirs", tmp_path / "in", words, name)
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    config = json.loads((tmp_path / "out" / CONFIG).read_text())
+    kind = getattr(hf, config["architectures"][0])
+    model, info = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    stored = load_file(tmp_path / "theirs" / "expected.safetensors")
+    inputs, batch = parts_of(stored, "input/"), our_batch(stored)
+    with torch.no_grad():
+        found = answers(model.double().eval(), inputs, EXAMPLES[name].outputs)
+    for output, theirs in parts_of(stored, "output/").items():
+        # The same numbers through the same code: only float32's rounding of the record remains.
+        value, theirs = real(batch, output, found[output].numpy()), real(batch, output, theirs)
+        np.testing.assert_allclose(value, theirs, rtol=0, atol=1e-6)
+    if is_text(name):
+        tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
+        assert tokenizer.convert_tokens_to_ids(["cat", "mat"]) == [7, 9]

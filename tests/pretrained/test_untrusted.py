@@ -1,0 +1,411 @@
+"""Files from strangers: whatever is wrong is refused by name, and nothing is left behind."""
+
+import json
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import convert
+from pretrained import published
+from schema import ConfigError
+from tests.pretrained.make_fixtures import FIXTURES
+
+WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A directory of one's own to spoil."""
+
+    def make(name="vit_classifier"):
+        shutil.copytree(FIXTURES / name, tmp_path / "model")
+        return tmp_path / "model"
+
+    return make
+
+
+def refusal(directory):
+    """The one line, after which there is nothing but the directory itself."""
+    target = directory.parent / "run"
+    with pytest.raises(ConfigError) as refused:
+        convert.convert(str(directory), str(target))
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+def change_config(directory, **changes):
+    path = directory / CONFIG
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in config.items() if v != "gone"}))
+
+
+def change_weights(directory, change):
+    weights = load_file(directory / WEIGHTS)
+    change(weights)
+    save_file(weights, directory / WEIGHTS)
+
+
+def raw(header, data=b""):
+    """A safetensors file by hand."""
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(encoded)) + encoded + data
+
+
+def tensor(start, stop, shape=(2,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+
+
+def test_the_copy_is_good_before_it_is_spoilt(copy):
+    directory = copy()
+    convert.convert(str(directory), str(directory.parent / "run"))
+    assert (directory.parent / "run" / "model.json").is_file()
+
+
+class Explosive:
+    def __reduce__(self):
+        return (Path("exploded").touch, ())
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt", "weights.pkl"])
+def test_pickles_are_never_opened(name, copy, monkeypatch):
+    directory = copy()
+    monkeypatch.chdir(directory)
+    (directory / WEIGHTS).unlink()
+    (directory / name).write_bytes(pickle.dumps(Explosive()))
+    line = refusal(directory)
+    assert name in line and "can run any program" in line and "safetensors" in line
+    assert not Path("exploded").exists()
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack"])
+def test_formats_of_other_libraries_are_refused(name, copy):
+    directory = copy()
+    (directory / WEIGHTS).rename(directory / name)
+    assert name in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    "content",
+    {
+        "empty": b"",
+        "only a length": struct.pack("<Q", 8),
+        "a length beyond the end": struct.pack("<Q", 1 << 62) + b"{}",
+        "a header that is no JSON": raw(b"{not json"),
+        "a header that is a list": raw(b"[1, 2]"),
+        "a header that is no UTF-8": raw(b"\xff\xfe\xfd"),
+        "offsets beyond the end": raw({"a": tensor(0, 800, (200,))}, bytes(8)),
+        "offsets that end before they begin": raw({"a": tensor(8, 0)}, bytes(8)),
+        "negative offsets": raw({"a": tensor(-8, 0)}, bytes(8)),
+        "overlapping offsets": raw({"a": tensor(0, 8), "b": tensor(4, 12)}, bytes(12)),
+        "the same bytes twice": raw({"a": tensor(0, 8), "b": tensor(0, 8)}, bytes(8)),
+        "a hole": raw({"a": tensor(0, 8), "b": tensor(16, 24)}, bytes(24)),
+        "more bytes than numbers": raw({"a": tensor(0, 12)}, bytes(12)),
+        "a size that overflows": raw({"a": tensor(0, 8, (1 << 40, 1 << 40))}, bytes(8)),
+        "an unknown type": raw({"a": tensor(0, 8, dtype="C64X")}, bytes(8)),
+        "bytes behind the last tensor": raw({"a": tensor(0, 8)}, bytes(16)),
+        "a zip file": b"PK\x03\x04" + bytes(40),
+    }.items(),
+    ids=lambda item: item[0] if isinstance(item, tuple) else "",
+)
+def test_malformed_files(content, copy):
+    directory = copy()
+    (directory / WEIGHTS).write_bytes(content[1])
+    assert "is no valid safetensors file" in refusal(directory)
+
+
+def test_a_file_that_ends_anywhere_is_refused(copy):
+    directory = copy()
+    whole = (directory / WEIGHTS).read_bytes()
+    rng = np.random.default_rng(0)
+    for size in [0, 7, 8, 9, *rng.integers(10, len(whole), 12), len(whole) - 1]:
+        (directory / WEIGHTS).write_bytes(whole[:size])
+        assert "is no valid safetensors file" in refusal(directory)
+
+
+def test_any_changed_byte_of_the_header_is_refused_or_harmless(copy):
+    """No byte makes the reader crash, hang, or fail in another way than by a refusal."""
+    directory = copy()
+    whole = bytearray((directory / WEIGHTS).read_bytes())
+    (size,) = struct.unpack("<Q", whole[:8])
+    rng = np.random.default_rng(1)
+    for place in rng.integers(0, 8 + size, 60):
+        spoilt = whole.copy()
+        spoilt[place] ^= 1 << rng.integers(8)
+        (directory / WEIGHTS).write_bytes(spoilt)
+        try:
+            found = published.read(directory)
+        except ConfigError:
+            continue
+        assert found.tensors.shapes
+
+
+def test_tensors_that_do_not_fit_are_named(copy):
+    directory = copy()
+    name = "vit.encoder.layer.0.attention.attention.query.weight"
+    good = (directory / WEIGHTS).read_bytes()
+
+    def refusal_after(change):
+        (directory / WEIGHTS).write_bytes(good)
+        change_weights(directory, change)
+        return refusal(directory)
+
+    assert f"the weights lack {name}" in refusal_after(lambda w: w.pop(name))
+    extra = refusal_after(lambda w: w.update(surprise=np.zeros(3, np.float32)))
+    assert "the weights have surprise, which a vit of this config has no place for" in extra
+    deeper = refusal_after(lambda w: w.update({name.replace("0", "77"): w[name]}))
+    assert "layer.77" in deeper
+    assert f"{name} has the shape [1, 5]" in refusal_after(
+        lambda w: w.update({name: np.zeros((1, 5), np.float32)})
+    )
+    assert "quantised weights are not read" in refusal_after(
+        lambda w: w.update({name: w[name].astype(np.int8)})
+    )
+    assert "are both" in refusal_after(
+        lambda w: w.update({"vit.layers.0.attention.q_proj.weight": w[name]})
+    )
+
+
+def test_a_tied_tensor_must_be_the_same(copy):
+    directory = copy("gpt2")
+
+    def untie(weights):
+        weights["lm_head.weight"] = weights["transformer.wte.weight"] + 1
+
+    change_weights(directory, untie)
+    with pytest.raises(ConfigError, match=r"lm_head\.weight is not transformer\.wte\.weight"):
+        fill(directory)
+
+
+def fill(directory):
+    """Everything but the tokenizer, which these models lack."""
+    from tests.pretrained.test_parity import imported
+
+    return imported(directory)
+
+
+def shard(directory, where=None, also=()):
+    """The weights in two files with an index."""
+    weights = load_file(directory / WEIGHTS)
+    (directory / WEIGHTS).unlink()
+    names = sorted(weights)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, each in parts.items():
+        save_file({n: weights[n] for n in (*each, *also)}, directory / file)
+    index = {name: file for file, each in parts.items() for name in each} | (where or {})
+    (directory / INDEX).write_text(json.dumps({"weight_map": index}))
+    return names
+
+
+def test_several_files(copy):
+    directory = copy()
+    shard(directory)
+    assert published.read(directory).tensors.shapes
+    convert.convert(str(directory), str(directory.parent / "run"))
+
+
+@pytest.mark.parametrize("path", ["../secret.safetensors", "/etc/passwd.safetensors", "a/../b"])
+def test_an_index_may_not_lead_out(path, copy):
+    directory = copy()
+    shutil.copy(directory / WEIGHTS, directory / "secret.safetensors")
+    shard(directory, {"classifier.bias": path})
+    line = refusal(directory)
+    assert path in line and ("leads out of the directory" in line or "safetensors" in line)
+
+
+def test_a_link_may_not_lead_out(copy, tmp_path_factory):
+    directory = copy()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.move(directory / WEIGHTS, elsewhere / WEIGHTS)
+    (directory / WEIGHTS).symlink_to(elsewhere / WEIGHTS)
+    assert "leads out of the directory" in refusal(directory)
+
+
+def test_the_hubs_cache_links_to_its_blobs(tmp_path):
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for name in (WEIGHTS, CONFIG):
+        shutil.copy(FIXTURES / "vit_classifier" / name, blobs / f"{name}-hash")
+        (snapshot / name).symlink_to(Path("../../blobs") / f"{name}-hash")
+    assert published.read(snapshot).labels == ("no", "perhaps", "yes")
+
+
+def test_an_index_must_be_right(copy):
+    directory = copy()
+    names = shard(directory)
+    good = (directory / INDEX).read_text()
+
+    def with_index(content):
+        (directory / INDEX).write_text(content)
+        return refusal(directory)
+
+    where = json.loads(good)["weight_map"]
+    assert "has no weight_map" in with_index("{}")
+    assert "cannot be read as JSON" in with_index("{")
+    assert "is no JSON object" in with_index("[]")
+    more = {"weight_map": {**where, "ghost": "a.safetensors"}}
+    assert "lacks ghost" in with_index(json.dumps(more))
+    fewer = {"weight_map": {name: file for name, file in where.items() if name != names[0]}}
+    assert f"{names[0]} is in a file, but not in" in with_index(json.dumps(fewer))
+    pickled = {"weight_map": {**where, names[0]: "pytorch_model.bin"}}
+    assert "can run any program" in with_index(json.dumps(pickled))
+
+
+def test_a_tensor_may_not_be_in_two_files(copy):
+    directory = copy()
+    shard(directory, also=("classifier.bias",))
+    assert "classifier.bias is in two files" in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("bert_base", dict(model_type="bort"), "model_type='bort' is not supported. Did you mean"),
+        ("bert_base", dict(model_type=["bert"]), "is not supported"),
+        ("bert_base", dict(model_type="albert"), "layers that share their weights"),
+        ("bert_base", dict(architectures=["BertForTokenClassification"]), "BertForTokenClass"),
+        ("bert_base", dict(position_embedding_type="relative_key"), "position_embedding_type="),
+        ("bert_base", dict(hidden_act="mish"), "hidden_act='mish' is not supported"),
+        ("bert_base", dict(is_decoder=True), "is_decoder=True is not supported"),
+        ("bert_base", dict(hidden_size="gone"), "has no hidden_size"),
+        ("bert_base", dict(hidden_size="12"), "hidden_size='12' must be a positive number"),
+        ("bert_base", dict(num_attention_heads=5), "num_attention_heads=5"),
+        ("bert_base", dict(num_hidden_layers=10**9), "1000000000 layers, but"),
+        ("bert_base", dict(vocab_size=10**9), "has the shape"),
+        ("bert_base", dict(quantization_config={"bits": 4}), "quantization_config="),
+        ("bert_base", dict(auto_map={"AutoModel": "x.Y"}), "is never run"),
+        ("bert_classifier", dict(problem_type="regression"), "problem_type='regression'"),
+        ("bert_classifier", dict(id2label={"0": "x"}), "one answer is a number"),
+        ("bert_classifier", dict(id2label={"0": "x", "7": "y"}), "numbered from 0 on"),
+        ("roberta_masked_lm", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
+        ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+        ("gpt2", dict(add_cross_attention=True), "add_cross_attention=True"),
+        ("llama", dict(attention_bias=True), "attention_bias=True is not supported"),
+        ("llama", dict(mlp_bias=True), "mlp_bias=True"),
+        ("llama", dict(pretraining_tp=2), "pretraining_tp=2"),
+        ("llama", dict(hidden_act="gelu"), "hidden_act='gelu'"),
+        ("llama", dict(rope_parameters=dict(rope_type="yarn", factor=2.0)), "rope_type='yarn'"),
+        ("llama", dict(rope_parameters=dict(rope_type="llama3", factor=2.0)), "it lacks low_freq"),
+        ("llama", dict(rope_parameters=dict(rope_type="linear", factor=2.0, beta=3)), "beta"),
+        ("llama", dict(rope_parameters=[1]), "rope_scaling=[1]"),
+        ("t5", dict(feed_forward_proj="gated-tanh"), "feed_forward_proj='gated-tanh'"),
+        ("t5", dict(architectures=["T5EncoderModel"]), "architectures='T5EncoderModel'"),
+        ("vit_base", dict(model_type="deit"), "distillation token"),
+        ("vit_base", dict(qkv_bias=False), "qkv_bias=False"),
+        ("vit_base", dict(image_size=[12, 24]), "image_size=[12, 24] must be"),
+        ("vit_base", dict(image_size=10**6), "image_size=1000000"),
+        ("vit_base", dict(pooler_act="relu"), "pooler_act='relu'"),
+        ("marian", dict(decoder_attention_heads=7), "decoder_attention_heads=7"),
+        ("marian", dict(share_encoder_decoder_embeddings=False), "share_encoder_decoder"),
+        ("marian", dict(decoder_vocab_size=5), "decoder_vocab_size=5"),
+        ("bart", dict(normalize_before=True), "normalize_before=True"),
+        ("bart", dict(pad_token_id=-1), "pad_token_id=-1"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_here_is_named(name, changes, reason, copy):
+    directory = copy(name)
+    change_config(directory, **changes)
+    with pytest.raises(ConfigError) as refused:
+        fill(directory)
+    assert reason in str(refused.value)
+
+
+STRANGE = [None, -1, 0, 1, 10**30, 1e308, True, "x", "", [], [7], {}, {"0": "x"}, [[]], "../x"]
+
+
+@pytest.mark.parametrize("name", ["bert_classifier", "llama3", "t5", "vit_base", "bart"])
+def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
+    """No value of any key makes the reader fail in another way than by a refusal."""
+    directory = copy(name)
+    good = json.loads((directory / CONFIG).read_text())
+    outcomes = {True: 0, False: 0}
+    for key in good:
+        for value in STRANGE:
+            (directory / CONFIG).write_text(json.dumps(good | {key: value}))
+            try:
+                described(directory)
+            except ConfigError as error:
+                assert len(str(error)) < 1500
+                outcomes[False] += 1
+            else:
+                outcomes[True] += 1
+    assert min(outcomes.values()) > 20
+
+
+def described(directory):
+    """What a directory says of itself, as our config; its weights are left alone."""
+    from configs import default
+    from experiment import from_mapping
+
+    found = published.read(directory)
+    config = default.get_config().to_dict()
+    config["model"] |= found.model
+    config["task"] |= found.task
+    config["data"] |= convert._data(found)
+    return from_mapping(config)
+
+
+def test_keys_of_transformers_4_mean_the_same(copy):
+    directory = copy("llama3")
+    new, *_ = fill(directory)
+    scaling = json.loads((directory / CONFIG).read_text())["rope_parameters"]
+    theta = scaling.pop("rope_theta")
+    change_config(directory, rope_parameters="gone", rope_scaling=scaling, rope_theta=theta)
+    old, *_ = fill(directory)
+    assert old == new and new.rope_scaling == "llama3"
+
+
+def test_files_of_the_first_berts_are_read(copy):
+    """LayerNorm's gamma and beta, positions as numbers, and both heads under the name of one."""
+    directory = copy("bert_pretraining")
+    *_, expected = fill(directory)
+
+    def older(weights):
+        for name in list(weights):
+            new = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            weights[new.replace("LayerNorm.bias", "LayerNorm.beta")] = weights.pop(name)
+        weights["bert.embeddings.position_ids"] = np.arange(16)[None]
+        table = weights["bert.embeddings.word_embeddings.weight"]
+        weights["cls.predictions.decoder.weight"] = table.copy()
+
+    change_weights(directory, older)
+    change_config(directory, architectures=["BertForMaskedLM"])
+    *_, params = fill(directory)
+    same = [np.array_equal(a, b) for a, b in zip(*map(leaves, (params, expected)), strict=True)]
+    assert all(same) and len(same) > 20
+
+
+def test_what_belongs_to_other_heads_is_left_out(copy):
+    directory = copy("bert_pretraining")
+
+    def with_copies(weights):
+        weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].copy()
+
+    change_weights(directory, with_copies)
+    change_config(directory, architectures=["BertModel"])
+    *_, params = fill(directory)
+    assert set(params) == {"backbone", "pool"}
+
+
+def leaves(tree):
+    import jax
+
+    return jax.tree.leaves(tree)
+
+
+def test_the_script_says_it_in_a_line(copy):
+    directory = copy()
+    change_config(directory, model_type="mamba")
+    command = [sys.executable, "convert.py", f"--from={directory}", f"--to={directory}-run"]
+    root = Path(__file__).resolve().parent.parent.parent
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert len(done.stderr.splitlines()) == 1 and "model_type='mamba'" in done.stderr
