@@ -2,9 +2,8 @@
 
 Command:  python train.py --config=configs/langid_mlm.py
 Hardware: 2 CPU cores
-Time:     not yet run with these settings
-Score:    not yet run with these settings; 1,600 steps without buckets guessed 52.7% of the hidden
-          bytes of held-out names
+Time:     3 min 31 s
+Score:    49.0% of the hidden bytes of held-out names guessed (1,600 steps without buckets: 52.7%)
 """
 
 from configs import langid
