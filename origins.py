@@ -14,16 +14,16 @@ from input_pipeline.tokenizer import ids_in, load_tokenizer
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError
 from training import workdir as records
-from training.checkpoint import (
-    find_checkpoint,
+from training.checkpoint import find_checkpoint
+from training.finetune import Tuning, as_tree, by_name
+from training.step import TrainState
+from training.stored_params import (
     fingerprint,
     load_base,
     load_params,
     record_of_base,
     refuse_changed,
 )
-from training.finetune import Tuning, as_tree, by_name
-from training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)

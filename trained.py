@@ -18,10 +18,11 @@ from input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig
 from schema import ConfigError
 from training import workdir as records
-from training.checkpoint import best_step, read_params, saved_steps
+from training.checkpoint import best_step, saved_steps
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
 from training.step import abstract_params
+from training.stored_params import read_params
 from training.task import make_model, smallest_batch
 
 # What may be changed once the parameters are there, and what not even of that: ids that another

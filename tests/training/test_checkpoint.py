@@ -10,16 +10,10 @@ import pytest
 
 from configs.default import get_config
 from schema import ConfigError
-from training.checkpoint import (
-    Checkpoints,
-    best_step,
-    find_checkpoint,
-    load_params,
-    read_params,
-    saved_steps,
-)
+from training.checkpoint import Checkpoints, best_step, find_checkpoint, saved_steps
 from training.config import CheckpointConfig
 from training.step import TrainState
+from training.stored_params import load_params, read_params
 
 CONFIG = CheckpointConfig(**get_config().checkpoint.to_dict())
 METRIC = "eval/dates/accuracy"

@@ -14,18 +14,12 @@ from schema import ConfigError
 from tests.tiny import tiny_config
 from tests.training.examples import FINETUNE, make_batch, make_job
 from training import workdir as records
-from training.checkpoint import (
-    Checkpoints,
-    fingerprint,
-    load_base,
-    load_params,
-    read_params,
-    record_of_base,
-)
+from training.checkpoint import Checkpoints
 from training.config import CheckpointConfig
 from training.finetune import by_name, choose, merged, rate_scales
 from training.losses import term_counts, term_sums, total_loss
 from training.step import TrainState
+from training.stored_params import fingerprint, load_base, load_params, read_params, record_of_base
 from training.task import forward
 
 DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
