@@ -28,7 +28,7 @@ from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer_files import (
     CONFIG_FILE_NAME,
     FILE_NAMES,
-    MERGES_BESIDE,
+    NEEDED_BESIDE,
     open_tokenizer,
 )
 from model.config import TransformerConfig
@@ -191,12 +191,13 @@ def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:
 def _find_tokenizer(directory: Path) -> Path:
     for name in FILE_NAMES:
         path = directory / name
-        if path.is_file() and (directory / MERGES_BESIDE.get(name, name)).is_file():
+        if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
             return files.inside(directory, name)
     others = sorted(p.name for p in directory.iterdir() if p.suffix in (".spm", ".model"))
     named = f"; {', '.join(others)} cannot be read" if others else ""
+    known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
     raise ConfigError(
-        f"{directory} has none of {', '.join(FILE_NAMES)}{named}; give one with --tokenizer=FILE"
+        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE"
     )
 
 

@@ -5,6 +5,7 @@ Whole directories pass through convert.py, with a tokenizer made for the test.
 
 import json
 import shutil
+import struct
 
 import jax
 import numpy as np
@@ -154,13 +155,45 @@ def test_special_ids_are_the_models_own(words, tmp_path):
 
 def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
     shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
-    for name in ("source.spm", "target.spm", "vocab.json"):
+    for name in ("source.spm", "target.spm"):
         (tmp_path / "marian" / name).write_text("{}")
     with pytest.raises(ConfigError, match=r"source\.spm, target\.spm cannot be read; give one"):
         convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
     with pytest.raises(ConfigError, match=r"x\.json' is no file"):
         convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"), tokenizer="x.json")
     assert not (tmp_path / "in").exists()
+
+
+def sentencepiece_of(pieces):
+    """A unigram model by hand: fields 1 are pieces, each with text (1), score (2) and kind (3)."""
+    model = b"\x12\x02\x18\x01"  # field 2, the trainer's, of 2 bytes: its model type, unigram
+    for text, score, kind in pieces:
+        name = text.encode()
+        piece = bytes([0x0A, len(name)]) + name
+        piece += b"\x15" + struct.pack("<f", score) + bytes([0x18, kind])
+        model += bytes([0x0A, len(piece)]) + piece
+    return model
+
+
+def test_marians_own_files_are_enough(tmp_path):
+    shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
+    config = tmp_path / "marian" / CONFIG
+    ids = dict(eos_token_id=0, pad_token_id=6, decoder_start_token_id=6)
+    config.write_text(json.dumps(json.loads(config.read_text()) | ids))
+    english = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)]
+    english += [("▁cat", -1, 1), ("▁", -2, 1), ("sat", -3, 1)]
+    (tmp_path / "marian" / "source.spm").write_bytes(sentencepiece_of(english))
+    vocab = ["</s>", "<unk>", "▁", "▁Katze", "▁cat", "sat", "<pad>"]
+    vocab = {piece: id for id, piece in enumerate(vocab)}
+    (tmp_path / "marian" / "vocab.json").write_text(json.dumps(vocab))
+
+    convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
+    tokenizer = trained.load(tmp_path / "in").tokenizer
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (6, 6, 0)
+    assert tokenizer.encode("cat sat").tolist() == [4, 2, 5]
+    assert tokenizer.decode([3, 4, 0]) == "Katze cat"
+    answer = generate.generate(tmp_path / "in", ["cat sat"], max_new_tokens=3)[0][0]
+    assert answer["tokens"] <= 3
 
 
 def test_images_are_prepared_as_for_the_model(tmp_path):
