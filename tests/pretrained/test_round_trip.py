@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import convert
 import generate
@@ -148,9 +148,18 @@ def test_special_ids_are_the_models_own(words, tmp_path):
     come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
     tokenizer = trained.load(tmp_path / "bart").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 1)
+    assert tokenizer.text_start_ids == (0,)
     come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
     tokenizer = trained.load(tmp_path / "llama").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    assert tokenizer.text_start_ids == ()
+
+
+def test_a_beam_of_bart_has_room_for_its_start(words, tmp_path):
+    come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
+    length = trained.load(tmp_path / "bart").experiment.data.length
+    ((answer,),) = generate.generate(tmp_path / "bart", ["cat"], method="beam", beam_size=2)
+    assert 0 < answer["tokens"] < length  # one place is the start's
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
@@ -275,3 +284,46 @@ def test_transformers_reads_what_goes_out(name, words, tmp_path):
     if is_text(name):
         tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
         assert tokenizer.convert_tokens_to_ids(["cat", "mat"]) == [7, 9]
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_bart_writes_what_transformers_writes(words, tmp_path):
+    torch, hf = oracle()
+    torch.manual_seed(2)
+    ids = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2)
+    sizes = dict(encoder_layers=1, decoder_layers=1, d_model=16, init_std=0.7)
+    heads = dict(encoder_attention_heads=2, decoder_attention_heads=2)
+    heads |= dict(encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32)
+    config = hf.BartConfig(vocab_size=len(WORDS), **ids, **sizes, **heads)
+    config.forced_eos_token_id = None
+    model = hf.BartForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    tokenizer = Tokenizer.from_file(words)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "in"))
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    again = hf.BartForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+
+    def theirs(model, line, **options):
+        source = torch.tensor([tokenizer.encode(line).ids])
+        options |= dict(do_sample=False, num_beams=1, max_new_tokens=9, forced_eos_token_id=None)
+        return model.generate(source, **options)[0].tolist()
+
+    lines = ["cat sat", "the dog ran on a mat", "a", "mat on mat on mat", "dog the cat"]
+    written, unforced = set(), 0
+    # Theirs counts the forced token among the new ones.
+    found = generate.generate(tmp_path / "in", lines, max_new_tokens=8)
+    for line, (answer,) in zip(lines, found, strict=True):
+        expected = theirs(model, line, forced_bos_token_id=1)
+        assert expected[:2] == [2, 1]
+        expected = expected[2:]
+        kept = [WORDS[id] for id in expected if id >= 7]
+        assert answer["text"].split() == kept and answer["tokens"] == len(expected), line
+        assert theirs(again, line)[2:] == expected  # what goes out forces it by itself
+        written.add(tuple(expected))
+        unforced += theirs(model, line)[2:] != expected
+    assert len(written) > 2 and unforced
