@@ -23,12 +23,12 @@ from absl import flags, logging
 import experiment as door
 import trained
 from configs import default
-from input_pipeline.subword import FILE_NAME, SubwordTokenizer
+from input_pipeline.subword import FILE_NAME, TEXT_START, SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer_files import (
     CONFIG_FILE_NAME,
     FILE_NAMES,
-    MERGES_BESIDE,
+    NEEDED_BESIDE,
     open_tokenizer,
 )
 from model.config import TransformerConfig
@@ -172,10 +172,12 @@ def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:
         roles["bos"] = ids.decoder_start  # what an answer begins with
     if found.architecture.model_type in ("roberta", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
+    if found.architecture.model_type == "bart":
+        roles[TEXT_START] = ids.bos
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     size = found.model["vocab_size"]
-    for role in ("pad", "bos", "eos"):
-        id = getattr(tokenizer, f"{role}_id")
+    named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
         if id is not None and id >= size:
             raise ConfigError(
                 f"{found.directory}: the id of {role}, {id}, is beyond vocab_size={size}"
@@ -191,12 +193,13 @@ def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:
 def _find_tokenizer(directory: Path) -> Path:
     for name in FILE_NAMES:
         path = directory / name
-        if path.is_file() and (directory / MERGES_BESIDE.get(name, name)).is_file():
+        if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
             return files.inside(directory, name)
     others = sorted(p.name for p in directory.iterdir() if p.suffix in (".spm", ".model"))
     named = f"; {', '.join(others)} cannot be read" if others else ""
+    known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
     raise ConfigError(
-        f"{directory} has none of {', '.join(FILE_NAMES)}{named}; give one with --tokenizer=FILE"
+        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE"
     )
 
 
@@ -219,6 +222,10 @@ def export_model(run: str, directory: Path) -> None:
     files.write_json(directory / files.CONFIG, described.config)
     if described.architecture.generates:
         ids = {key: id for key, id in described.config.items() if key.endswith("_token_id")}
+        if config.family == "encoder_decoder" and tokenizer.text_start_ids:
+            ids["forced_bos_token_id"] = specials.bos
+            if described.architecture.model_type != "bart":
+                logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
         files.write_json(directory / files.GENERATION, ids)
     if head.objective == "embed":
         sentence.write(directory, config.width, task.embedding, normalize=task.normalize)
@@ -246,7 +253,8 @@ def _specials(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials
     if tokenizer is None:
         return Specials()
     if model.family == "encoder_decoder":
-        return Specials(tokenizer.pad_id, eos=tokenizer.eos_id, decoder_start=tokenizer.bos_id)
+        text_start = next(iter(tokenizer.text_start_ids), None)
+        return Specials(tokenizer.pad_id, text_start, tokenizer.eos_id, tokenizer.bos_id)
     return Specials(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
 
 
@@ -254,9 +262,12 @@ def _write_tokenizer(
     directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig
 ) -> None:
     (directory / FILE_NAME).write_text(tokenizer.content, encoding="utf-8")
-    names = {f"{role}_token": name for role, name in tokenizer.role_names.items()}
+    spelt = tokenizer.role_names
+    names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
     if model.family == "encoder_decoder":
         del names["bos_token"]  # what begins an answer here is the model's to say there
+        if TEXT_START in spelt:
+            names["bos_token"] = spelt[TEXT_START]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     if model.position == "learned":
         config["model_max_length"] = model.max_length

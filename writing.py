@@ -47,7 +47,8 @@ class Writer:
         configs = [model.model_config, *drafting]
         learned = [each.max_length for each in configs if each.position == "learned"]
         self._positions = min(learned, default=0)
-        self._steps = options.max_new_tokens or data.length
+        given = len(self._tokenizer.text_start_ids) if self._has_source else 0
+        self._steps = options.max_new_tokens or data.length - given
         # The most columns that prompts are padded to; 0: any number.
         self.longest = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length

@@ -170,9 +170,14 @@ def _prefix_and_rest(prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer)
 
 def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
     return {
-        "encoder_inputs": np.append(source, tokenizer.eos_id),
-        **_next_token(np.append(target, tokenizer.eos_id), 0, tokenizer),
+        "encoder_inputs": whole_text(source, tokenizer),
+        **_next_token(whole_text(target, tokenizer), 0, tokenizer),
     }
+
+
+def whole_text(text: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """As an encoder-decoder knows it: up to its eos, and with the start that BART's have."""
+    return np.concatenate([tokenizer.text_start_ids, text, [tokenizer.eos_id]]).astype(np.int32)
 
 
 def between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:

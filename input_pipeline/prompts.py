@@ -42,6 +42,8 @@ class TextPrompts:
         self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
         self._takes_two = takes_two
         start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+        if objective in ("seq2seq", "span_corruption"):
+            start += tokenizer.text_start_ids
         encode = self._with_sentinels if objective == "span_corruption" else self._encode
         self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
 
@@ -55,10 +57,10 @@ class TextPrompts:
             case "causal_lm" | "prefix_lm":
                 return {"inputs": np.concatenate([self._start, self._encode(text, name)])}
             case "seq2seq":
-                source = np.append(self._encode(text, name), tokenizer.eos_id)
+                source = objectives.whole_text(self._encode(text, name), tokenizer)
                 return {"encoder_inputs": source, "inputs": self._start}
             case "span_corruption":
-                source = np.append(self._with_sentinels(text, name), tokenizer.eos_id)
+                source = objectives.whole_text(self._with_sentinels(text, name), tokenizer)
                 _refuse_without(tokenizer.sentinel_ids, source, SENTINEL.format(0), name)
                 return {"encoder_inputs": source, "inputs": self._start}
             case "masked_lm":

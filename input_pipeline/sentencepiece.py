@@ -1,17 +1,21 @@
 """SentencePiece's .model, made a tokenizer of the `tokenizers` library.
 
-Unigram models are read as T5's tokenizer reads its own, BPE models as Llama's does. The file is a
-protocol buffer; field numbers and defaults are those of sentencepiece_model.proto.
+Unigram models are read as T5's tokenizer reads its own, or as Marian's does with a vocabulary
+beside it; BPE models as Llama's does. The file is a protocol buffer; field numbers and defaults are
+those of sentencepiece_model.proto.
 """
 
 import dataclasses
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+UNKNOWN_PENALTY = 10  # what a character that no piece spells scores below the worst of all pieces
+LANGUAGE_CODE = re.compile(">>.+<<")  # Marian's, in front of a text: what to translate into
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +44,39 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
     if model.kind not in (UNIGRAM, BPE):
         raise ValueError("its model type is neither unigram nor bpe; give another vocabulary")
     tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model)
-    if model.charsmap:
-        tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
-    _add_special(tokenizer, [p.text for p in model.pieces if p.kind in (CONTROL, UNKNOWN)])
-    own = [p.text for p in model.pieces if p.kind == USER_DEFINED]
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in own])
+    _add_what_is_no_piece(tokenizer, model)
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
+
+
+def read_with_vocabulary(
+    data: bytes, vocab: Mapping[str, int], unknown: str
+) -> tuple[Tokenizer, list[str]]:
+    """Marian: a source's model splits the text, and a vocabulary of source and target has the ids.
+
+    Also gives the pieces of the model that are not in the vocabulary. There text is spelt by
+    smaller pieces, where transformers has the unknown id.
+    """
+    model = _parse(data)
+    if model.kind != UNIGRAM or model.byte_fallback:
+        raise ValueError("it is no unigram model, or has bytes for what it cannot spell")
+    if sorted(vocab.values()) != list(range(len(vocab))):
+        raise ValueError("the ids of its vocabulary are not 0, 1, 2, ... without gaps")
+    if unknown not in vocab:
+        raise ValueError(f"its vocabulary has no {unknown}")
+    source = {piece.text: piece.score for piece in model.pieces}
+    # A character of the target alone scores as one that SentencePiece does not know, which it
+    # passes on as it is. A longer piece scores less than its characters: text is never split so.
+    worst = min(piece.score for piece in model.pieces if piece.kind == NORMAL) - UNKNOWN_PENALTY
+    scores = [
+        (text, source.get(text, len(text) * worst - (len(text) > 1)))
+        for text in sorted(vocab, key=vocab.get)
+    ]
+    tokenizer = _unigram(scores, vocab[unknown], byte_fallback=False)
+    _add_what_is_no_piece(tokenizer, model)
+    _add_special(tokenizer, [unknown, *filter(LANGUAGE_CODE.fullmatch, vocab)])
+    pieces = [piece.text for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED)]
+    return tokenizer, [text for text in pieces if text not in vocab]
 
 
 def _like_t5(model: SentencePieceModel) -> Tokenizer:
@@ -54,12 +84,17 @@ def _like_t5(model: SentencePieceModel) -> Tokenizer:
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(100))]
     if sentinels[-1] not in dict(scores):
         scores += [(name, 0.0) for name in sentinels]
-    tokenizer = Tokenizer(models.Unigram(scores, model.unk_id, model.byte_fallback))
+    tokenizer = _unigram(scores, model.unk_id, model.byte_fallback)
+    _add_special(tokenizer, sentinels)
+    return tokenizer
+
+
+def _unigram(scores: list[tuple[str, float]], unk_id: int, byte_fallback: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id, byte_fallback))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
-    _add_special(tokenizer, sentinels)
     return tokenizer
 
 
@@ -82,6 +117,17 @@ def _like_llama(model: SentencePieceModel) -> Tokenizer:
         steps.append(decoders.Strip(" ", left=1))
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
+
+
+def _add_what_is_no_piece(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
+    """The model's rules for text, and those of its names that are found before text is split."""
+    if model.charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
+    vocab = tokenizer.get_vocab()
+    known = [piece for piece in model.pieces if piece.text in vocab]
+    _add_special(tokenizer, [p.text for p in known if p.kind in (CONTROL, UNKNOWN)])
+    own = [p.text for p in known if p.kind == USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in own])
 
 
 def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:

@@ -93,9 +93,10 @@ def choose(
             side = Side(("source", "target"), length, 2)
             return Task(fields, Form(side.fields), (side,), needs_segments=False)
         case "seq2seq", _:
-            _refuse_short("length", length, 2, "target and eos")
-            _refuse_short("encoder_length", encoder_length, 2, "source and eos")
-            sides = (Side(("source",), encoder_length, 1), Side(("target",), length, 1))
+            special = len(tokenizer.text_start_ids) + 1
+            _refuse_short("length", length, special + 1, "target and eos")
+            _refuse_short("encoder_length", encoder_length, special + 1, "source and eos")
+            sides = (Side(("source",), encoder_length, special), Side(("target",), length, special))
             return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
         case "masked_lm", _ if hiding.next_sentence:
             _refuse_short("length", length, 5, "cls, sep and text")
@@ -187,12 +188,14 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding
 
     Both sides only ever grow with the text, so what holds for this length holds for any shorter.
     """
-    _refuse_short("encoder_length", data.encoder_length, 4, "text, a sentinel and eos")
+    start = len(tokenizer.text_start_ids)
+    _refuse_short("encoder_length", data.encoder_length, start + 4, "text, a sentinel and eos")
     text = 2
-    while _encoder_needs(text + 1, hiding) <= data.encoder_length:
+    while start + _encoder_needs(text + 1, hiding) <= data.encoder_length:
         text += 1
     hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
-    _refuse_short("length", data.length, hidden + spans + 1, "the spans hidden from the encoder")
+    needed = start + hidden + spans + 1
+    _refuse_short("length", data.length, needed, "the spans hidden from the encoder")
     if spans > tokenizer.sentinel_count:
         raise ConfigError(
             f"data.encoder_length={data.encoder_length} makes {spans} spans for "

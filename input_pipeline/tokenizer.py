@@ -18,6 +18,7 @@ class ByteTokenizer:
     first_byte_id = 6
     sentinel_count = 100
     mask_name = None
+    text_start_ids = ()
     space_is_a_token = True
     vocab_size = first_byte_id + 256 + sentinel_count
 

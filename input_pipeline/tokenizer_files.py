@@ -4,6 +4,7 @@
     *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
     vocab.txt         BERT
     encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
+    source.spm        Marian, with vocab.json beside it, which may be named as well
 
 As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
 """
@@ -12,14 +13,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from absl import logging
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from input_pipeline import sentencepiece
 from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 from schema import ConfigError
 
-KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json or vocab.json"
+KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
 MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
+NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CONFIG_FILE_NAME = "tokenizer_config.json"
 
 # What the specials of published vocabularies are called, where no tokenizer_config.json says.
@@ -35,7 +39,8 @@ NAMES = {
 
 # As published models have it beside them, the best first.
 FILE_NAMES = (
-    FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", "vocab.json", "encoder.json",
+    FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", MARIAN_SOURCE, "vocab.json",
+    "encoder.json",
 )  # fmt: skip
 
 
@@ -51,6 +56,8 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
             return _with_roles(*sentencepiece.read(path.read_bytes()))
         if path.name == "vocab.txt":
             return _bert(path)
+        if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
+            return _marian(path)
         if path.name in MERGES_BESIDE:
             return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
         if path.suffix == ".json":
@@ -103,6 +110,29 @@ def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     _add_special(tokenizer, ["<|endoftext|>"])
     return _with_roles(tokenizer)
+
+
+def _marian(path: Path) -> SubwordTokenizer:
+    """Has no need of target.spm: what the target is written in is in the shared vocabulary."""
+    source, vocab_path = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_VOCAB)
+    if not vocab_path.is_file():
+        raise ValueError(f"it needs {vocab_path.name} beside it")
+    vocab, config = json.loads(vocab_path.read_text(encoding="utf-8")), _config_beside(path)
+    if config.get("separate_vocabs"):
+        raise ValueError(f"{CONFIG_FILE_NAME} has separate_vocabs; only a shared one is read")
+    names = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
+    names = {role: _content(config.get(f"{role}_token")) or name for role, name in names.items()}
+    tokenizer, missing = sentencepiece.read_with_vocabulary(
+        source.read_bytes(), vocab, names["unk"]
+    )
+    logging.warning("targets are split as %s splits text, not as target.spm does", source)
+    if missing:
+        logging.warning(
+            "%d pieces of %s are not in %s, and are spelt by others: %s",
+            len(missing), source, vocab_path.name, " ".join(missing[:10]),
+        )  # fmt: skip
+    _add_special(tokenizer, list(names.values()))
+    return _with_roles(tokenizer, {role: vocab.get(names[role]) for role in ("eos", "pad")})
 
 
 def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:

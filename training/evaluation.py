@@ -141,17 +141,20 @@ class Evaluator:
         """Generated tokens, with the targets and their weights at the same places."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._has_source:
-            starts_b1 = jnp.full_like(targets_bt[:, :1], self._tokenizer.bos_id)
+            starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
+            columns = [jnp.full_like(targets_bt[:, :1], id) for id in starts]
             prompts = Prompts(
-                starts_b1,
-                jnp.ones_like(starts_b1[:, 0]),
+                jnp.concatenate(columns, axis=1),
+                jnp.full_like(targets_bt[:, 0], len(starts)),
                 batch["encoder_inputs"],
                 batch["encoder_segment_ids"],
             )
+            given = len(starts) - 1
+            targets_bt, weights_bt = targets_bt[:, given:], weights_bt[:, given:]
         else:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
             targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
-        rows, steps = batch["inputs"].shape
+        rows, steps = targets_bt.shape
         if not (has_one_answer or self._has_source):
             steps -= steps // 2  # the rest of the row: there are no positions behind it
         beams = self._settings.beam_size if has_one_answer else 1

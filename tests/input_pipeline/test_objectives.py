@@ -75,6 +75,21 @@ def test_seq2seq_by_hand():
     )
 
 
+class BartTokenizer(ByteTokenizer):
+    text_start_ids = (CLS,)
+
+
+def test_rows_of_bart_begin_with_its_start_on_both_sides():
+    row = {"source": ids("ab"), "target": ids("cde")}
+    check(
+        objectives.seq2seq(row, rng(), tokenizer=BartTokenizer()),
+        encoder_inputs=[CLS, A, B, EOS],
+        inputs=[BOS, CLS, C, D, E],
+        targets=[CLS, C, D, E, EOS],
+        weights=[1, 1, 1, 1, 1],
+    )
+
+
 def test_masked_lm_by_hand():
     # Positions 4, 1, 3 are chosen: one is hidden, one replaced (by "e"), one stays.
     script = Scripted([4, 1, 3, 2], [0.1, 0.85, 0.95], [at(A), at(E), at(A)])

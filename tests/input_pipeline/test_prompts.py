@@ -74,6 +74,16 @@ def test_a_pair_is_asked_for_what_training_predicts():
     )
 
 
+def test_bart_is_asked_with_its_start_on_both_sides():
+    tokenizer = ByteTokenizer()
+    tokenizer.text_start_ids = (CLS,)
+    asked = prompts("seq2seq", "pairs", tokenizer, begin_with="c")("ab", "")
+    check(asked, encoder_inputs=[CLS, A, B, EOS], inputs=[BOS, CLS, C])
+    asked = prompts("span_corruption", "documents", tokenizer)("a[MASK]", "")
+    check(asked, encoder_inputs=[CLS, A, SENTINELS[0], EOS], inputs=[BOS, CLS])
+    check(prompts("causal_lm", "documents", tokenizer)("ab", ""), inputs=[BOS, A, B])
+
+
 def test_texts_to_be_classified_are_as_in_training():
     row = {"text": T.encode("ab"), "text_pair": T.encode("c"), "label": 0}
     both = prompts("classify_text", "labelled", takes_two=True)

@@ -117,6 +117,23 @@ def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objectiv
     assert len(str(refusal.value).splitlines()) == 1
 
 
+def test_a_start_of_texts_has_its_place_in_the_rows():
+    tokenizer = ByteTokenizer()
+    tokenizer.text_start_ids = (tokenizer.cls_id,)
+    text = tokenizer.encode("a" * 99)
+    pairs = choose("seq2seq", "pairs", tokenizer=tokenizer, length=8, encoder_length=9)
+    (source,), (target,) = (fit([text], side.room) for side in pairs.sides)
+    fields = pairs.fields({"source": source, "target": target}, np.random.default_rng(0))
+    assert (len(fields["encoder_inputs"]), len(fields["inputs"])) == (9, 8)
+    spans = choose("span_corruption", "documents", tokenizer=tokenizer, encoder_length=40)
+    row = {"text": text[: spans.sides[0].room]}
+    assert len(spans.fields(row, np.random.default_rng(0))["encoder_inputs"]) == 40
+    for objective, kind in [("seq2seq", "pairs"), ("span_corruption", "documents")]:
+        least = 3 if kind == "pairs" else 5
+        with pytest.raises(ConfigError, match=f"at least {least}"):
+            choose(objective, kind, tokenizer=tokenizer, encoder_length=least - 1)
+
+
 def test_an_auxiliary_masked_lm_needs_a_mask():
     tokenizer = ByteTokenizer()
     tokenizer.mask_id = None

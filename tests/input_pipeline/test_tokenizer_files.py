@@ -2,6 +2,7 @@
 the oracle test.
 """
 
+import hashlib
 import json
 import re
 import shutil
@@ -146,6 +147,19 @@ def test_saved_and_loaded(opened, tmp_path, name):
         assert loaded.digest == opened[name].digest
         assert roles(loaded) == roles(opened[name])
         assert loaded.encode(STRINGS[8]).tolist() == opened[name].encode(STRINGS[8]).tolist()
+
+
+def test_a_start_of_texts_is_kept_and_leaves_other_digests_alone(opened, tmp_path):
+    plain = opened["library"]
+    six = dict(zip(("pad", "bos", "eos", "mask", "cls", "sep"), roles(plain), strict=True))
+    everything = json.dumps([plain.content, six, []])
+    assert plain.digest == hashlib.sha256(everything.encode()).hexdigest()
+    assert plain.text_start_ids == ()
+    plain.with_roles({"text_start": 1}).save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.text_start_ids == (1,)
+    assert loaded.digest != plain.digest
+    assert loaded.with_roles({"pad": 0}).text_start_ids == (1,)
 
 
 def test_a_config_beside_decides_lower_case(opened, tmp_path):

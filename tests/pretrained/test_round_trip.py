@@ -5,12 +5,13 @@ Whole directories pass through convert.py, with a tokenizer made for the test.
 
 import json
 import shutil
+import struct
 
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import convert
 import generate
@@ -147,20 +148,61 @@ def test_special_ids_are_the_models_own(words, tmp_path):
     come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
     tokenizer = trained.load(tmp_path / "bart").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 1)
+    assert tokenizer.text_start_ids == (0,)
     come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
     tokenizer = trained.load(tmp_path / "llama").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    assert tokenizer.text_start_ids == ()
+
+
+def test_a_beam_of_bart_has_room_for_its_start(words, tmp_path):
+    come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
+    length = trained.load(tmp_path / "bart").experiment.data.length
+    ((answer,),) = generate.generate(tmp_path / "bart", ["cat"], method="beam", beam_size=2)
+    assert 0 < answer["tokens"] < length  # one place is the start's
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
     shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
-    for name in ("source.spm", "target.spm", "vocab.json"):
+    for name in ("source.spm", "target.spm"):
         (tmp_path / "marian" / name).write_text("{}")
     with pytest.raises(ConfigError, match=r"source\.spm, target\.spm cannot be read; give one"):
         convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
     with pytest.raises(ConfigError, match=r"x\.json' is no file"):
         convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"), tokenizer="x.json")
     assert not (tmp_path / "in").exists()
+
+
+def sentencepiece_of(pieces):
+    """A unigram model by hand: fields 1 are pieces, each with text (1), score (2) and kind (3)."""
+    model = b"\x12\x02\x18\x01"  # field 2, the trainer's, of 2 bytes: its model type, unigram
+    for text, score, kind in pieces:
+        name = text.encode()
+        piece = bytes([0x0A, len(name)]) + name
+        piece += b"\x15" + struct.pack("<f", score) + bytes([0x18, kind])
+        model += bytes([0x0A, len(piece)]) + piece
+    return model
+
+
+def test_marians_own_files_are_enough(tmp_path):
+    shutil.copytree(FIXTURES / "marian", tmp_path / "marian")
+    config = tmp_path / "marian" / CONFIG
+    ids = dict(eos_token_id=0, pad_token_id=6, decoder_start_token_id=6)
+    config.write_text(json.dumps(json.loads(config.read_text()) | ids))
+    english = [("<unk>", 0, 2), ("<s>", 0, 3), ("</s>", 0, 3)]
+    english += [("▁cat", -1, 1), ("▁", -2, 1), ("sat", -3, 1)]
+    (tmp_path / "marian" / "source.spm").write_bytes(sentencepiece_of(english))
+    vocab = ["</s>", "<unk>", "▁", "▁Katze", "▁cat", "sat", "<pad>"]
+    vocab = {piece: id for id, piece in enumerate(vocab)}
+    (tmp_path / "marian" / "vocab.json").write_text(json.dumps(vocab))
+
+    convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
+    tokenizer = trained.load(tmp_path / "in").tokenizer
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (6, 6, 0)
+    assert tokenizer.encode("cat sat").tolist() == [4, 2, 5]
+    assert tokenizer.decode([3, 4, 0]) == "Katze cat"
+    answer = generate.generate(tmp_path / "in", ["cat sat"], max_new_tokens=3)[0][0]
+    assert answer["tokens"] <= 3
 
 
 def test_images_are_prepared_as_for_the_model(tmp_path):
@@ -242,3 +284,46 @@ def test_transformers_reads_what_goes_out(name, words, tmp_path):
     if is_text(name):
         tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
         assert tokenizer.convert_tokens_to_ids(["cat", "mat"]) == [7, 9]
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_bart_writes_what_transformers_writes(words, tmp_path):
+    torch, hf = oracle()
+    torch.manual_seed(2)
+    ids = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2)
+    sizes = dict(encoder_layers=1, decoder_layers=1, d_model=16, init_std=0.7)
+    heads = dict(encoder_attention_heads=2, decoder_attention_heads=2)
+    heads |= dict(encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32)
+    config = hf.BartConfig(vocab_size=len(WORDS), **ids, **sizes, **heads)
+    config.forced_eos_token_id = None
+    model = hf.BartForConditionalGeneration(config).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    tokenizer = Tokenizer.from_file(words)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    convert.convert(str(tmp_path / "theirs"), str(tmp_path / "in"))
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    again = hf.BartForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+
+    def theirs(model, line, **options):
+        source = torch.tensor([tokenizer.encode(line).ids])
+        options |= dict(do_sample=False, num_beams=1, max_new_tokens=9, forced_eos_token_id=None)
+        return model.generate(source, **options)[0].tolist()
+
+    lines = ["cat sat", "the dog ran on a mat", "a", "mat on mat on mat", "dog the cat"]
+    written, unforced = set(), 0
+    # Theirs counts the forced token among the new ones.
+    found = generate.generate(tmp_path / "in", lines, max_new_tokens=8)
+    for line, (answer,) in zip(lines, found, strict=True):
+        expected = theirs(model, line, forced_bos_token_id=1)
+        assert expected[:2] == [2, 1]
+        expected = expected[2:]
+        kept = [WORDS[id] for id in expected if id >= 7]
+        assert answer["text"].split() == kept and answer["tokens"] == len(expected), line
+        assert theirs(again, line)[2:] == expected  # what goes out forces it by itself
+        written.add(tuple(expected))
+        unforced += theirs(model, line)[2:] != expected
+    assert len(written) > 2 and unforced

@@ -23,6 +23,7 @@ V = 9
 
 class Tokenizer:
     pad_id, bos_id, eos_id = PAD, BOS, EOS
+    text_start_ids = ()
 
     def decode(self, ids):
         return "".join(str(i) for i in np.asarray(ids) if i > SEP)
@@ -68,7 +69,8 @@ def batch(**rows):
 def make_evaluator(objective, model=None, measures=(), labels=(), **task):
     task = dataclasses.replace(TASK, objective=objective, **task)
     settings = dataclasses.replace(EVAL, measures=measures)
-    return Evaluator(model or Bigrams(), tiny_config(), task, settings, Tokenizer(), labels), task
+    config = tiny_config(tie_output=False)  # these models have no table of embeddings
+    return Evaluator(model or Bigrams(), config, task, settings, Tokenizer(), labels), task
 
 
 def measure(
@@ -314,6 +316,22 @@ def test_rows_that_fill_up_a_batch_have_no_next_sentence():
     )
     assert scores["accuracy"] == pytest.approx(3 / 4)
     assert scores["next_sentence_accuracy"] == pytest.approx(2 / 3)
+
+
+def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
+    # 7 stands for all else behind BOS: only a model that is given SEP there says 5 6.
+    table = CHAIN.copy()
+    table[BOS] = np.eye(V, dtype=np.float32)[7]
+    rows = batch(
+        **SOURCE,
+        segment_ids=[[1, 1, 1, 1]] * 5,
+        inputs=[[BOS, SEP, 5, 6]] * 5,
+        targets=[[SEP, 5, 6, EOS]] * 4 + [[SEP, 5, 7, EOS]],
+        weights=[[1, 1, 1, 1]] * 5,
+    )
+    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == 0
+    monkeypatch.setattr(Tokenizer, "text_start_ids", (SEP,))
+    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == pytest.approx(0.8)
 
 
 def test_samples_show_question_answer_and_truth():
