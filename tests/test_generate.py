@@ -318,6 +318,16 @@ def test_a_draft_changes_nothing(run, greedy):
     assert [len(set(line)) for line in texts(drawn)] == [2, 2]
 
 
+def test_a_draft_goes_as_far_as_learned_positions_do(monkeypatch):
+    learned = dict(position="learned", max_length=16)
+    model, draft = writer(**learned), writer(**learned, decoder_layers=1)
+    monkeypatch.setattr(writing, "_load_draft", lambda options, model: draft)
+    for options in (dict(), dict(max_new_tokens=10)):
+        alone = ask(model, ["abcdef"], **options)
+        assert alone[0][0]["tokens"] == 10
+        assert ask(model, ["abcdef"], draft_workdir="x", **options) == alone
+
+
 def test_pieces_of_a_stream_are_the_answer():
     model = writer(length=48)
     lines = ["abc", "né"]
@@ -539,6 +549,7 @@ def test_outputs_stay_on_their_lines():
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
         (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is no checkpoint of"),
+        (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),
     ],
 )
 def test_bad_input_is_refused_in_a_line(run, arguments, reason):
