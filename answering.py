@@ -62,6 +62,7 @@ def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int
 def stream(writer: Writer, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
     """The answer to one line, in pieces."""
     row = writer.prompt(line, name)
+    note_long_rows([row], writer.trained_length)
     ((_, batch),) = in_batches([row], batch_size, writer.longest)
     return writer.stream(batch, number)
 

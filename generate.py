@@ -13,9 +13,10 @@ one line after another.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -169,11 +170,12 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
     if (PROMPT.value is None) == (INPUT.value is None):
         which = "missing" if PROMPT.value is None else "both there"
         raise ConfigError(f"--prompt and --input are {which}; give one of them")
-    if PROMPT.value is not None:
+    texts = [("prompt", PROMPT.value or ""), ("prefix", options.get("prefix", ""))]
+    for name, text in [*texts, *(("stop", stop) for stop in options.get("stop", ()))]:
         try:
-            PROMPT.value.encode()
+            text.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError("--prompt is not valid UTF-8") from error
+            raise ConfigError(f"--{name} is not valid UTF-8") from error
     if BATCH.value < 0:
         raise ConfigError(f"--batch_size={BATCH.value} must be at least 1")
     for flag in (BATCH, JSON):
@@ -198,12 +200,20 @@ def refuse_unwritable(path: Path) -> None:
         path.unlink()
 
 
-def opened(path: str) -> AbstractContextManager[TextIO]:
-    """The file, or standard output."""
+@contextmanager
+def opened(path: str) -> Iterator[TextIO]:
+    """The file, or standard output, whose reader may have had enough, as `head` has."""
     if path:
-        return Path(path).open("w", encoding="utf-8", newline="\n")
+        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
     sys.stdout.reconfigure(encoding="utf-8")
-    return nullcontext(sys.stdout)
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left over
+        sys.exit(1)
 
 
 def define_options() -> None:

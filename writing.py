@@ -83,11 +83,9 @@ class Writer:
         """Tokens behind a prompt that there must be room for.
 
         Where nobody asked for a number, a text may also end where the positions do. A beam cannot,
-        since it compares whole texts, and neither can a draft, which goes ahead of the text.
+        since it compares whole texts.
         """
         options = self._options
-        if self._draft:
-            return self._steps + options.draft_tokens
         return self._steps if options.max_new_tokens or options.method == "beam" else 1
 
     def _room_behind(self, start: int) -> int:

@@ -318,6 +318,16 @@ def test_a_draft_changes_nothing(run, greedy):
     assert [len(set(line)) for line in texts(drawn)] == [2, 2]
 
 
+def test_a_draft_goes_as_far_as_learned_positions_do(monkeypatch):
+    learned = dict(position="learned", max_length=16)
+    model, draft = writer(**learned), writer(**learned, decoder_layers=1)
+    monkeypatch.setattr(writing, "_load_draft", lambda options, model: draft)
+    for options in ({}, dict(max_new_tokens=10)):
+        alone = ask(model, ["abcdef"], **options)
+        assert alone[0][0]["tokens"] == 10
+        assert ask(model, ["abcdef"], draft_workdir="x", **options) == alone
+
+
 def test_pieces_of_a_stream_are_the_answer():
     model = writer(length=48)
     lines = ["abc", "né"]
@@ -329,6 +339,20 @@ def test_pieces_of_a_stream_are_the_answer():
             pieces = list(answering.stream(answerer, line, "", number, 1))
             assert "".join(pieces) == expected[number][0]
             assert sum(map(bool, pieces)) > 1
+
+
+def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
+    model = writer(length=16)
+    long = "16 of these tokens"
+    expected = "lines have more tokens than rows had in training: up to 19, not 16"
+    ask(model, ["short", long], max_new_tokens=1)
+    assert [record.getMessage() for record in caplog.records] == [f"1 of 2 {expected}"]
+    caplog.clear()
+    with jax.set_mesh(model.mesh):
+        answerer = answering.choose(model, dict(stream=True, max_new_tokens=1), 1)
+        for line in ("short", long):
+            list(answering.stream(answerer, line, "", 0, 1))
+    assert [record.getMessage() for record in caplog.records] == [f"1 of 1 {expected}"]
 
 
 def test_a_stream_asks_for_a_line_when_the_last_is_answered(run):
@@ -487,13 +511,14 @@ def test_batches_are_shared_evenly_by_devices():
 # The command line
 
 
-def command(*arguments, given="", **environment):
+def command(*arguments, given="", stdout=subprocess.PIPE, **environment):
     return subprocess.run(
         [sys.executable, "generate.py", *arguments],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         | environment,
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         input=given.encode(),
     )
 
@@ -523,6 +548,14 @@ def test_a_prompt_and_its_stream(run, greedy):
     assert ended.stdout.decode() == text + "\n"
 
 
+def test_a_reader_may_have_had_enough(run):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = command(f"--workdir={run}", f"--prompt={LINES[0]}", stdout=writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
 def test_outputs_stay_on_their_lines():
     outputs = [{"text": "a\nb\r"}, {"text": "c"}]
     assert generate.as_text(outputs, keep_breaks=False) == "a\\nb\\r\nc\n"
@@ -539,6 +572,7 @@ def test_outputs_stay_on_their_lines():
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
         (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is no checkpoint of"),
+        (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),
     ],
 )
 def test_bad_input_is_refused_in_a_line(run, arguments, reason):

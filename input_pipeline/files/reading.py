@@ -17,6 +17,7 @@ from input_pipeline.source import BadRecordError
 from schema import ConfigError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
+GZIP = b"\x1f\x8b"
 BLOCK = 2**26  # bytes searched for line ends at a time
 
 
@@ -51,7 +52,10 @@ def read_bytes(path: Path) -> bytes | mmap.mmap:
     """The content of a file, unpacked if it is gzip, mapped into memory if it is not."""
     try:
         with path.open("rb") as file:
-            if file.read(2) == b"\x1f\x8b":
+            if not path.is_file():  # a pipe can be read once, and has no size
+                content = file.read()
+                return gzip.decompress(content) if content.startswith(GZIP) else content
+            if file.read(2) == GZIP:
                 file.seek(0)
                 return gzip.GzipFile(fileobj=file).read()
             if not path.stat().st_size:

@@ -1,5 +1,7 @@
 import gzip
+import os
 import pickle
+import threading
 
 import pytest
 
@@ -53,6 +55,17 @@ def test_gzip_is_known_by_its_content_and_changes_no_digest(tmp_path):
     zipped = Lines(written(tmp_path / "zipped", "one\ntwo\n", zipped=True))
     other = Lines(written(tmp_path / "other", "one\ntwa\n", zipped=True))
     assert plain.digest == zipped.digest != other.digest
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_pipe_is_read_to_its_end(zipped, tmp_path):
+    content, path = b"one\ntwo\n" * 20_000, tmp_path / "pipe"  # more than a pipe holds
+    os.mkfifo(path)
+    given = gzip.compress(content, 0) if zipped else content
+    writing = threading.Thread(target=path.write_bytes, args=[given], daemon=True)
+    writing.start()
+    assert list(Lines(path)) == ["one", "two"] * 20_000
+    writing.join()
 
 
 def test_lines_can_be_handed_to_another_process(tmp_path):
