@@ -186,6 +186,8 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
             )
     writing_options.choose(options)
     if OUTPUT.value:
+        if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
+            raise ConfigError(f"--output={OUTPUT.value} is --input as well; choose another file")
         refuse_unwritable(Path(OUTPUT.value))
 
 

@@ -100,13 +100,15 @@ def choose(given: Mapping[str, Any]) -> WritingOptions:
     """The options that were given, with defaults for the others; refuses what has no effect."""
     options, problems = build(WritingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
     if not problems:
+        # What is as it would be anyway does no harm, also if it was spelt out.
+        changed = [name for name in NAMES if getattr(options, name) != getattr(DEFAULTS, name)]
         problems = [
             f"{name} does not go with --method={options.method}; leave it out, or choose "
             + " or ".join(f"--method={method}" for method in METHODS_WITH[name])
-            for name in given
+            for name in changed
             if options.method not in METHODS_WITH.get(name, (options.method,))
         ]
-        if "draft_tokens" in given and not options.draft_workdir:
+        if "draft_tokens" in changed and not options.draft_workdir:
             problems.append(
                 "draft_tokens needs a model that drafts them; name it with --draft_workdir=DIR"
             )

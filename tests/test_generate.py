@@ -1,5 +1,6 @@
 """The script that asks a trained model: what comes out, in which order, and what is refused."""
 
+import dataclasses
 import json
 import os
 import re
@@ -429,7 +430,7 @@ def test_classes_of_images(tmp_path):
         (dict(top_k=3), "--top_k does not go with --method=greedy; leave it out, or choose "),
         (dict(method="beam", stop=["x"]), "or choose --method=greedy or --method=sample"),
         (dict(method="sample", beam_size=2), "--beam_size does not go with --method=sample"),
-        (dict(seed=0), "--seed does not go with --method=greedy; "),
+        (dict(seed=1), "--seed does not go with --method=greedy; "),
         (dict(method="sampel"), "--method='sampel' is not one of: greedy, beam, sample. Did you"),
         (dict(method="sample", top_p=1.5), "--top_p=1.5 must be at most 1 and above 0"),
         (dict(method="sample", temperature=0.0), "--temperature=0.0 must be above 0"),
@@ -445,6 +446,12 @@ def test_classes_of_images(tmp_path):
 )
 def test_options_without_effect_are_refused(options, reason):
     assert reason in refusal(writing_options.choose, options)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+def test_defaults_may_be_spelt_out_for_any_method(method):
+    spelt_out = {**dataclasses.asdict(writing_options.DEFAULTS), "method": method}
+    assert dataclasses.asdict(writing_options.choose(spelt_out)) == spelt_out
 
 
 def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
@@ -570,6 +577,7 @@ def test_outputs_stay_on_their_lines():
         (["--workdir={}", "--prompt=a", "--input=-"], "are both there; give one of them"),
         (["--workdir={}", "--prompt=a", "--stream", "--json"], "--json does not go with --stream"),
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
+        (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is --input as well; choose"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
         (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is no checkpoint of"),
         (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),
