@@ -2,8 +2,9 @@
 
 Command:  python train.py --config=configs/langid_student.py --config.task.teacher=runs/langid
 Hardware: 2 CPU cores
-Time:     not yet run
-Score:    not yet run; without --config.task.teacher the same student learns from the data alone
+Time:     not measured alone
+Score:    77.7% and 77.9% held-out accuracy with seeds 0 and 1; without --config.task.teacher the
+          same student, which then learns from the data alone, has 77.2% and 76.1%
 """
 
 from configs import langid
