@@ -3,6 +3,7 @@
 import ml_collections
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import convert
 import evaluate
@@ -55,6 +56,28 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     config = convert.files.read_json(tmp_path / "out", "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
+def test_adapters_go_out_merged(published, tmp_path):
+    config = fine_tuning(published, tmp_path)
+    config["optimizer"] |= dict(name="adamw", learning_rate=0.01)
+    config["finetune"] |= dict(lora_rank=2)
+    train.train_and_evaluate({**config, "steps": 3}, str(tmp_path / "run"))
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    before = load_file(FIXTURES / "bert_masked_lm" / "model.safetensors")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    both = [name for name in after if name in before and "pooler" not in name]
+    adapted = [name for name in both if name.endswith(("query.weight", "value.weight"))]
+    assert len(adapted) == 2 * published_layers(published)
+    for name in both:
+        if name in adapted:
+            assert np.linalg.matrix_rank(after[name] - before[name], tol=1e-4) == 2
+        else:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+
+
+def published_layers(workdir):
+    return trained.load(workdir).model_config.encoder_layers
 
 
 def test_a_published_classifier_is_scored(words, tmp_path):  # noqa: F811
