@@ -151,6 +151,27 @@ class Embedding(nn.Module):
         return y.reshape(*x_btd.shape[:-1], self.rows)
 
 
+class PatchEmbedding(nn.Module):
+    """Cuts an image into squares, maps each to a vector, and puts a class token in front."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, images: Array) -> Array:
+        config, size = self.config, self.config.patch_size
+        batch, rows, columns, channels = images.shape
+        patches = images.reshape(batch, rows // size, size, columns // size, size, channels)
+        patches_btp = patches.swapaxes(2, 3).reshape(batch, -1, size * size * channels)
+        x_btd = Dense(config, (config.width,), ("patch", "width"), bias=True, name="projection")(
+            patches_btp
+        )
+        if config.class_token:
+            token = Embedding(config, 1, "buckets", name="class_token")
+            first_b1d = jnp.broadcast_to(token(jnp.zeros((1, 1), jnp.int32)), x_btd[:, :1].shape)
+            x_btd = jnp.concatenate([first_b1d, x_btd], axis=1)
+        return x_btd
+
+
 class Dropout(nn.Module):
     """Zeroes a share of the entries and scales up the rest."""
 

@@ -8,7 +8,7 @@ from jax import Array
 
 from model.attention import Attention, LayerCache, as_cached, write
 from model.config import TransformerConfig
-from model.layers import Dense, Dropout, Embedding, FeedForward, Norm
+from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import attention_mask, positions_or_default, segments_or_default
 from model.positions import alibi, sinusoidal, t5_bucket
 from model.sharding import constrain
@@ -378,24 +378,3 @@ class Transformer(nn.Module):
         if not self.config.embedding_scale:
             return x_btd
         return x_btd * jnp.asarray(self.config.width**0.5, x_btd.dtype)
-
-
-class PatchEmbedding(nn.Module):
-    """Cuts an image into squares, maps each to a vector, and puts a class token in front."""
-
-    config: TransformerConfig
-
-    @nn.compact
-    def __call__(self, images: Array) -> Array:
-        config, size = self.config, self.config.patch_size
-        batch, rows, columns, channels = images.shape
-        patches = images.reshape(batch, rows // size, size, columns // size, size, channels)
-        patches_btp = patches.swapaxes(2, 3).reshape(batch, -1, size * size * channels)
-        x_btd = Dense(config, (config.width,), ("patch", "width"), bias=True, name="projection")(
-            patches_btp
-        )
-        if config.class_token:
-            token = Embedding(config, 1, "buckets", name="class_token")
-            first_b1d = jnp.broadcast_to(token(jnp.zeros((1, 1), jnp.int32)), x_btd[:, :1].shape)
-            x_btd = jnp.concatenate([first_b1d, x_btd], axis=1)
-        return x_btd

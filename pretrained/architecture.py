@@ -102,19 +102,24 @@ class Options:
         kinds = (int, float) if isinstance(default, float) else type(default)
         if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             raise ConfigError(
-                f"{self._path}: {key}={value!r} must be of the type of {default!r}, its default"
+                f"{self._path}: {key}={value!r} must be of the type of {default!r}, its "
+                "default; correct it there"
             )
         return value
 
     def need(self, key: str) -> Any:
         if self.get(key) is None:
-            raise ConfigError(f"{self._path} has no {key}, which this model_type needs")
+            raise ConfigError(
+                f"{self._path} has no {key}, which this model_type needs; download it again"
+            )
         return self._config[key]
 
     def size(self, key: str) -> int:
         value = self.need(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{self._path}: {key}={value!r} must be a positive number")
+            raise ConfigError(
+                f"{self._path}: {key}={value!r} must be a positive number; correct it there"
+            )
         return value
 
     def choose(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:

@@ -21,6 +21,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot", ".npz")
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+SAME_MODEL = "get all files of one model"  # what mends files that contradict each other
 SHARD_BYTES = 5 * 10**9  # what a file of weights is split at, as on the hub
 
 
@@ -34,9 +35,13 @@ def read_json(directory: Path, name: str, kind: type = dict) -> Any:
             f"{directory} has no {name}; give a published model's directory"
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read as JSON ({_one_line(error)})") from error
+        raise ConfigError(
+            f"{path} cannot be read as JSON ({_one_line(error)}); download it again"
+        ) from error
     if not isinstance(content, kind):
-        raise ConfigError(f"{path} is no JSON {'object' if kind is dict else 'list'}")
+        raise ConfigError(
+            f"{path} is no JSON {'object' if kind is dict else 'list'}; download it again"
+        )
     return content
 
 
@@ -72,15 +77,21 @@ class Tensors:
     def _open_shards(self) -> None:
         where = read_json(self._directory, INDEX).get("weight_map")
         if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
-            raise ConfigError(f"{self._directory / INDEX} has no weight_map of names to files")
+            raise ConfigError(
+                f"{self._directory / INDEX} has no weight_map of names to files; download it again"
+            )
         for file in sorted(set(where.values())):
             if not file.endswith(".safetensors"):
                 raise ConfigError(f"{self._directory / INDEX} names {file!r}: {_why_not(file)}")
             self._open(file)
         for name in where.keys() - self.shapes.keys():
-            raise ConfigError(f"{self._directory / where[name]} lacks {name}, which {INDEX} lists")
+            raise ConfigError(
+                f"{self._directory / where[name]} lacks {name}, which {INDEX} lists; {SAME_MODEL}"
+            )
         for name in self.shapes.keys() - where.keys():
-            raise ConfigError(f"{self._directory}: {name} is in a file, but not in {INDEX}")
+            raise ConfigError(
+                f"{self._directory}: {name} is in a file, but not in {INDEX}; {SAME_MODEL}"
+            )
 
     def _open(self, name: str) -> None:
         path = inside(self._directory, name)
@@ -93,7 +104,7 @@ class Tensors:
             ) from error
         for key, part in found.items():
             if key in self.shapes:
-                raise ConfigError(f"{self._directory}: {key} is in two files")
+                raise ConfigError(f"{self._directory}: {key} is in two files; {SAME_MODEL}")
             self._files[key] = file
             self.shapes[key] = tuple(part.get_shape())
             self._types[key] = part.get_dtype()

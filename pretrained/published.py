@@ -112,7 +112,10 @@ class Published:
             forms = [renamed, kind.base + renamed]
             known = next((f for f in forms if f in expected or copies.get(f) in expected), None)
             if known in names:
-                raise ConfigError(f"{self.directory}: {name} and {names[known]} are both {known}")
+                raise ConfigError(
+                    f"{self.directory}: {name} and {names[known]} are both {known}; "
+                    f"{files.SAME_MODEL}"
+                )
             if known:
                 names[known] = name
             elif any(form in copies or form.rpartition(".")[0] in modules for form in forms):
@@ -121,11 +124,13 @@ class Published:
                 extra.append(name)
         missing = [n for n in expected if n not in names and n not in kind.zero_if_missing]
         if missing:
-            raise ConfigError(f"{self.directory}: the weights lack {_listed(missing)}")
+            raise ConfigError(
+                f"{self.directory}: the weights lack {_listed(missing)}; {files.SAME_MODEL}"
+            )
         if extra:
             raise ConfigError(
                 f"{self.directory}: the weights have {_listed(extra)}, which a {kind.model_type} "
-                "of this config has no place for"
+                f"of this config has no place for; {files.SAME_MODEL}"
             )
         for name in expected.keys() & names.keys():
             self._refuse_shape(names[name], expected[name])
@@ -139,7 +144,7 @@ class Published:
         if actual != expected:
             raise ConfigError(
                 f"{self.directory}: {name} has the shape {list(actual)}, but the config makes it "
-                f"{list(expected)}"
+                f"{list(expected)}; {files.SAME_MODEL}"
             )
 
     def _refuse_other(self, name: str, original: str) -> None:
@@ -152,7 +157,7 @@ class Published:
         ):
             raise ConfigError(
                 f"{self.directory}: {name} is not {original}, but the config ties them; one of "
-                "them is wrong"
+                f"them is wrong; {files.SAME_MODEL}"
             )
 
 
@@ -187,7 +192,9 @@ def read(directory: str | Path) -> Published:
     model |= architecture.read_more(options, tensors.shapes, head)
     layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
     if layers > len(tensors.shapes):
-        raise ConfigError(f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors")
+        raise ConfigError(
+            f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors; {files.SAME_MODEL}"
+        )
     labels = _labels(options, head)
     if labels:
         model["num_classes"] = len(labels)

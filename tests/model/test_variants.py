@@ -9,7 +9,7 @@ import pytest
 
 from model.config import TransformerConfig
 from model.heads import Classifier, Embedder, LanguageModel, MaskedLanguageModel
-from model.transformer import PatchEmbedding
+from model.layers import PatchEmbedding
 from tests.model.examples import PATCHES, POSITIONS, pack, random_images, tokens
 from tests.tiny import IMAGES, quick_jit, random_params, tiny_config
 
