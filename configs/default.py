@@ -39,7 +39,8 @@ def get_config(arg=None):
             position="sinusoidal",  # sinusoidal | learned | rope | alibi | t5_bias | none
             rope_theta=10_000.0,
             # How rope reaches beyond the length it was first trained at: default | linear (all
-            # angles divided by rope_factor) | llama3 (only those that turn slowly)
+            # angles divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)):
+            # the slowest divided by it, the fastest left) | llama3 (only those that turn slowly)
             rope_scaling="default",
             rope_factor=1.0,
             rope_low_frequency=1.0,  # llama3: fewer turns in the original length are scaled,

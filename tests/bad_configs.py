@@ -95,6 +95,11 @@ AT_THE_DOOR = [
     ({"model.position": "rope", "model.head_size": 33}, "the head size must be even, not 33"),
     ({"model.width": 129, "model.heads": 3}, "model.width=129 must be even"),
     ({"model.rope_scaling": "linear"}, "model.rope_scaling=linear needs model.position=rope"),
+    ({"model.rope_scaling": "ntk"}, "model.rope_scaling=ntk needs model.position=rope"),
+    (
+        {"model.position": "rope", "model.rope_scaling": "ntk", "model.head_size": 2},
+        "the head size must be at least 4, not 2",
+    ),
     (
         {"model.position": "rope", "model.rope_factor": 8.0},
         "model.rope_factor=8 does nothing with model.rope_scaling=default",
@@ -107,7 +112,7 @@ AT_THE_DOOR = [
         },
         "model.rope_low_frequency=4 must be below model.rope_high_frequency=4",
     ),
-    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, llama3"),
+    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, ntk, llama3"),
     ({"model.position": "t5_bias", "model.relative_buckets": 6}, "must be a multiple of 4"),
     (
         {"model.position": "t5_bias", "model.relative_max_distance": 16},
