@@ -91,8 +91,9 @@ def get_config(arg=None):
 
     config.data = ml_collections.ConfigDict(
         dict(
-            # Embedded: dates | pydoc | names | digits. Your own: text_files | translation_files |
-            # labelled_text_files | image_files | text_to_text_files. Or tfds | huggingface.
+            # Embedded: dates | pydoc | names | digits | listops. Your own: text_files |
+            # translation_files | labelled_text_files | image_files | text_to_text_files.
+            # Or tfds | huggingface.
             source="dates",
             path="",  # your own files: a directory, a glob or a file; see docs/data.md
             name="",  # tfds: such as wmt17_translate/de-en; huggingface: nyu-mll/glue:sst2
@@ -111,6 +112,12 @@ def get_config(arg=None):
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
             # are shares of the rows; tasks without them have the share of their size.
             mixture=(),
+            # listops: how deep lists may be nested, and how many arguments they may have; and the
+            # number of symbols (operators, digits and brackets) of the whole list
+            listops_depth=3,
+            listops_arguments=5,
+            listops_min_length=4,
+            listops_max_length=62,
             # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
             # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
             tokenizer="byte",

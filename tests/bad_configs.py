@@ -229,6 +229,22 @@ AT_THE_DOOR = [
         {"data.source": "tfds", "data.name": "c", "data.kind": "documents", "data.eval_split": ""},
         "data.eval_split is empty",
     ),
+    # Nested lists
+    (
+        {"data.source": "listops", "data.listops_min_length": 61},
+        "data.listops_max_length=62 must exceed data.listops_min_length=61 by at least 2",
+    ),
+    (
+        {"data.source": "listops", "data.listops_depth": 2, "data.listops_arguments": 3},
+        "data.listops_max_length=62 exceeds the 17 symbols of the longest list with data.listops_d",
+    ),
+    (
+        {"data.source": "listops", "data.length": 63},
+        "data.length=63 would cut lists off, which leaves them without an answer: set it to at leas",
+    ),
+    ({"data.listops_arguments": 1}, "data.listops_arguments=1 must be at least 2"),
+    ({"data.listops_min_length": 3}, "data.listops_min_length=3 must be at least 4"),
+    ({"data.listops_depth": 0}, "data.listops_depth=0 must be at least 1"),
     # Rows of text
     ({"data.packing": True, "data.buckets": (16,)}, "are two ways to save padding; choose one"),
     ({"data.buckets": (0,)}, "data.buckets[0]=0 must be at least 1"),
