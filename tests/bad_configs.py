@@ -240,7 +240,7 @@ AT_THE_DOOR = [
     ),
     (
         {"data.source": "listops", "data.length": 63},
-        "data.length=63 would cut lists off, which leaves them without an answer: set it to at leas",
+        "data.length=63 would cut lists off, which leaves them without an answer: set it to at",
     ),
     ({"data.listops_arguments": 1}, "data.listops_arguments=1 must be at least 2"),
     ({"data.listops_min_length": 3}, "data.listops_min_length=3 must be at least 4"),
