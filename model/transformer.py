@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import Attention, LayerCache, as_cached, write
+from model.attention import Attention, LayerCache, Surroundings, as_cached, write
 from model.config import TransformerConfig
+from model.kinds import pattern_of, refusals
 from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
-from model.masks import attention_mask, positions_or_default, segments_or_default
-from model.positions import alibi, sinusoidal, t5_bucket
+from model.masks import Side, Sight, positions_or_default, segments_or_default
+from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.sharding import constrain
 
 
@@ -26,22 +27,11 @@ class Cache:
     index: Array
 
 
-@flax.struct.dataclass
-class Surroundings:
-    """What every block of a stack sees alike: masks, biases, the source."""
-
-    mask_b1ts: Array
-    bias_bhts: Array | None = None
-    rope_positions_bt: Array | None = None
-    source_bsd: Array | None = None
-    cross_mask_b1ts: Array | None = None
-    cache_slot: Array | None = None  # where in the cache this call's tokens go
-
-
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward."""
 
     config: TransformerConfig
+    kind: str  # of attention
     cross: bool
     deterministic: bool
 
@@ -50,27 +40,22 @@ class Block(nn.Module):
         self, x_btd: Array, cache: LayerCache | None, around: Surroundings
     ) -> tuple[Array, LayerCache | None]:
         config = self.config
+        kind = (config, self.kind, self.deterministic)
 
         def self_attention(y_btd):
-            attention = Attention(config, self.deterministic, name="self_attention")
-            given = dict(
-                mask_b1ts=around.mask_b1ts,
-                bias_bhts=around.bias_bhts,
-                rope_positions_bt=around.rope_positions_bt,
-            )
+            attention = Attention(*kind, name="self_attention")
             if cache is None:
-                return attention(y_btd, **given), None
+                return attention(y_btd, around), None
             kept = cache.key_bgks, cache.value_bgsk
-            return attention.remembering(y_btd, kept, around.cache_slot, **given)
+            return attention.remembering(y_btd, kept, around)
 
         def cross_attention(y_btd):
-            attention = Attention(config, self.deterministic, name="cross_attention")
-            mask_b1ts = around.cross_mask_b1ts
+            attention = Attention(*kind, cross=True, name="cross_attention")
             if around.source_bsd is None:
                 kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, mask_b1ts=mask_b1ts), kept
+                return attention.recalling(y_btd, kept, around.cross_sight), kept
             keys_values = attention.project_source(around.source_bsd)
-            y_btd = attention(y_btd, mask_b1ts=mask_b1ts, keys_values=keys_values)
+            y_btd = attention.over_source(y_btd, keys_values, around.cross_sight)
             return y_btd, None if cache is None else as_cached(*keys_values)
 
         def feed_forward(y_btd):
@@ -100,7 +85,7 @@ class RelativeBias(nn.Module):
     bidirectional: bool
 
     @nn.compact
-    def __call__(self, query_positions_bt: Array, key_positions_bs: Array) -> Array:
+    def __call__(self) -> ScoreBias:
         config = self.config
         table = self.param(
             "embedding",
@@ -110,13 +95,12 @@ class RelativeBias(nn.Module):
             (config.relative_buckets, config.heads),
             jnp.dtype(config.param_dtype),
         )
-        buckets_bts = t5_bucket(
-            key_positions_bs[:, None] - query_positions_bt[:, :, None],
+        return ScoreBias(
+            "t5_bias",
+            table.astype(jnp.float32),
             bidirectional=self.bidirectional,
-            buckets=config.relative_buckets,
             max_distance=config.relative_max_distance,
         )
-        return jnp.moveaxis(table.astype(jnp.float32)[buckets_bts], -1, 1)
 
 
 class Stack(nn.Module):
@@ -146,43 +130,39 @@ class Stack(nn.Module):
         deterministic: bool = True,
     ) -> tuple[Array, Cache | None]:
         config = self.config
-        segments_bt = segments_or_default(segments_bt, x_btd)
+        if prefix_bt is not None:
+            for reason in refusals(config.attention, "prefix"):
+                raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
-        key_positions_bs, key_segments_bs, key_prefix_bs = positions_bt, segments_bt, prefix_bt
+        queries = keys = Side(positions_bt, segments_or_default(segments_bt, x_btd), prefix_bt)
+        cache_slot = None
         if cache is not None:
             cache_slot = cache.index % cache.segments_bs.shape[1]
-            cache = cache.replace(
-                positions_bs=_write(cache.positions_bs, positions_bt, cache_slot),
-                segments_bs=_write(cache.segments_bs, segments_bt, cache_slot),
-            )
-            key_positions_bs, key_segments_bs = cache.positions_bs, cache.segments_bs
-            if prefix_bt is not None:
-                key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache_slot)
+            cache, keys = _remember(cache, queries, cache_slot)
 
-        mask_b1ts = attention_mask(
-            positions_bt, key_positions_bs, segments_bt, key_segments_bs,
-            causal=self.causal, key_prefix_bs=key_prefix_bs,
-        )  # fmt: skip
-        if visible_bts is not None:
-            mask_b1ts &= visible_bts[:, None]
+        sight = Sight(queries, keys, self.causal)
         around = Surroundings(
-            mask_b1ts=mask_b1ts,
-            bias_bhts=self._bias(positions_bt, key_positions_bs),
+            sight=sight,
+            bias=self._bias(),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
-            cache_slot=None if cache is None else cache_slot,
+            cache_slot=cache_slot,
         )
+        if cache is not None or "dot" in pattern_of(config.attention):
+            mask_b1ts, bias_bhts = sight.mask_b1ts(), None
+            if visible_bts is not None:
+                mask_b1ts &= visible_bts[:, None]
+            if around.bias is not None:
+                bias_bhts = around.bias(None, queries.positions_bt, keys.positions_bt)
+            around = around.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
         if self.cross:
-            around = around.replace(
-                source_bsd=source_bsd,
-                cross_mask_b1ts=attention_mask(
-                    positions_bt, positions_or_default(None, source_segments_bs),
-                    segments_bt, source_segments_bs, causal=False,
-                ),
-            )  # fmt: skip
+            positions_bs = positions_or_default(None, source_segments_bs)
+            source = Side(positions_bs, source_segments_bs)
+            cross_sight = Sight(queries, source, causal=False)
+            around = around.replace(source_bsd=source_bsd, cross_sight=cross_sight)
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
         if cache is None:
-            x_btd, _ = self._blocks(deterministic)(x_btd, None, around)
+            x_btd = self._blocks(x_btd, around, deterministic)
         else:
             x_btd, layer_caches = self._one_by_one(x_btd, cache.layers, around)
         if config.norm_placement == "pre":
@@ -205,25 +185,27 @@ class Stack(nn.Module):
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
         return constrain(x_btd, "batch", "length", "hidden")
 
-    def _bias(self, query_positions_bt: Array, key_positions_bs: Array) -> Array | None:
-        """What relative positions add to the scores, computed once for all layers."""
+    def _bias(self) -> ScoreBias | None:
+        """What relative positions add to the scores of all layers alike."""
         if self.config.position == "alibi":
-            return alibi(query_positions_bt, key_positions_bs, self.config.heads)
+            return ScoreBias("alibi", jnp.asarray(alibi_slopes(self.config.heads)))
         if self.config.position == "t5_bias":
-            bias = RelativeBias(self.config, not self.causal, name="relative_bias")
-            return bias(query_positions_bt, key_positions_bs)
+            return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
 
-    def _blocks(self, deterministic: bool) -> nn.Module:
-        block, remat = Block, self.config.remat
-        if remat != "none":
-            products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-            policy = products if remat == "dots" else None
-            # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=policy, prevent_cse=False)
+    def _blocks(self, x_btd: Array, around: Surroundings, deterministic: bool) -> Array:
+        config, remat = self.config, self.config.remat
         # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
         # to save memory: without a loop, the compiler keeps what it was told to recompute.
         undo_loop = jax.default_backend() == "cpu" and remat == "none"
+        unroll = min(config.unroll or (self.layers if undo_loop else 1), self.layers)
+        pattern = pattern_of(config.attention)
+        if len(set(pattern)) > 1 and not self.is_initializing():
+            return self._in_periods(x_btd, around, deterministic, pattern, unroll)
+        block = Block
+        if remat != "none":
+            # Inside a scan nothing can be merged across the barrier anyway.
+            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -231,10 +213,52 @@ class Stack(nn.Module):
             in_axes=(0, nn.broadcast),
             out_axes=0,
             length=self.layers,
-            unroll=min(self.config.unroll or (self.layers if undo_loop else 1), self.layers),
+            unroll=unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return scanned(self.config, self.cross, deterministic, name="blocks")
+        blocks = scanned(config, pattern[0], self.cross, deterministic, name="blocks")
+        return blocks(x_btd, None, around)[0]
+
+    def _in_periods(
+        self,
+        x_btd: Array,
+        around: Surroundings,
+        deterministic: bool,
+        pattern: tuple[str, ...],
+        unroll: int,
+    ) -> Array:
+        """The same where layers differ in their kind: a scan over repetitions of the pattern.
+
+        Parameters are those of a plain scan, so that a pattern can be changed without them.
+        """
+        period, layers = len(pattern), self.layers
+        params = self.get_variable("params", "blocks")
+        keys = None if deterministic else jax.random.split(self.make_rng("dropout"), layers)
+
+        def layer(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
+            block = Block(self.config, kind, self.cross, deterministic, parent=None)
+            rngs = {} if key is None else {"dropout": key}
+            return block.apply({"params": params}, x_btd, None, around, rngs=rngs)[0]
+
+        if self.config.remat != "none":
+            policy = _saved_by(self.config.remat)
+            layer = jax.checkpoint(layer, policy=policy, prevent_cse=False, static_argnums=1)
+
+        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
+            for n in range(len(jax.tree.leaves(given)[0])):
+                params, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd = layer(x_btd, pattern[n], params, key)
+            return x_btd, None
+
+        whole = layers // period * period
+        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        x_btd, _ = jax.lax.scan(
+            some_layers, x_btd, jax.tree.map(cut, (params, keys)), unroll=-(-unroll // period)
+        )
+        if whole < layers:
+            rest = jax.tree.map(lambda leaf: leaf[whole:], (params, keys))
+            x_btd, _ = some_layers(x_btd, rest)
+        return x_btd
 
     def _one_by_one(
         self, x_btd: Array, caches: tuple[LayerCache, ...], around: Surroundings
@@ -246,13 +270,19 @@ class Stack(nn.Module):
         params = self.get_variable("params", "blocks")
         if LAYER.format(0) not in params:
             params = by_layer(params, self.layers)
-        block = Block(self.config, self.cross, deterministic=True, parent=None)
         new_caches = []
         for number, cache in enumerate(caches):
+            kind = self.config.attention_kind(number)
+            block = Block(self.config, kind, self.cross, deterministic=True, parent=None)
             layer = {"params": params[LAYER.format(number)]}
             x_btd, new_cache = block.apply(layer, x_btd, cache, around)
             new_caches.append(new_cache)
         return x_btd, tuple(new_caches)
+
+
+def _saved_by(remat: str):
+    """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
 
 
 LAYER = "layer_{}"
@@ -266,8 +296,21 @@ def by_layer(stacked: dict, layers: int) -> dict:
     }
 
 
-def _write(buffer_bs: Array, new_bt: Array, slot: Array) -> Array:
-    return write(buffer_bs, jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1])), slot, 1)
+def _remember(cache: Cache, queries: Side, slot: Array) -> tuple[Cache, Side]:
+    """The cache with what is known of new tokens, and all that it then knows of keys."""
+
+    def put(buffer_bs: Array, new_bt: Array) -> Array:
+        new_bt = jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1]))
+        return write(buffer_bs, new_bt, slot, axis=1)
+
+    cache = cache.replace(
+        positions_bs=put(cache.positions_bs, queries.positions_bt),
+        segments_bs=put(cache.segments_bs, queries.segments_bt),
+    )
+    prefix_bs = None
+    if queries.prefix_bt is not None:  # tokens behind it see it anyway
+        prefix_bs = put(jnp.zeros_like(cache.segments_bs), queries.prefix_bt)
+    return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs)
 
 
 def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:

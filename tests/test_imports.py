@@ -26,9 +26,12 @@ ALLOWED = {
 
 # Inside model/, a file may import those before its own line.
 MODEL_ORDER = [
+    {"kinds"},
     {"config"},
-    {"masks", "positions", "sharding"},
-    {"layers"},
+    {"masks", "positions", "sharding", "dropping"},
+    {"layers", "dot"},
+    {"banded", "flash", "linear", "performer"},
+    {"longformer", "hierarchical"},
     {"attention"},
     {"transformer"},
     {"heads", "decoding", "decoding_params"},
