@@ -70,6 +70,7 @@ def get_config(arg=None):
             attention_dilation=1,  # longformer: every n-th key, from n times as far
             # longformer: first (of each text) | separators | question (all up to the first of them)
             global_tokens="first",
+            global_limit=64,  # longformer: more of them in a row are right too, but slow
             separator_id=0,  # the token that separates texts; 0: the tokenizer's
             attention_chunk=256,  # chunked, hierarchical, recurrent: positions in a chunk
             attention_overlap=64,  # chunked: positions at its sides that are seen besides

@@ -1,6 +1,8 @@
 """The module that projects to heads, attends in one of the kinds, and projects back."""
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 
 import flax.linen as nn
 import flax.struct
@@ -9,10 +11,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
-from model.kernels.banded import Band, banded_attention
-from model.kernels.dot import cached_attention, dot_attention
+from model.kernels.attend import attend, near, written_out
+from model.kernels.dot import Heads, cached_attention, dot_attention
+from model.kernels.hierarchical import mean_scores
+from model.kinds import pattern_of
 from model.layers import Dense, apply_together
-from model.masks import Near, Sight
+from model.masks import Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
 from model.sharding import constrain
 
@@ -38,24 +42,16 @@ class LayerCache:
 
     key_bgks: Array
     value_bgsk: Array
+    # Of longformer, what its global tokens see through.
+    global_key_bgks: Array | None = None
+    global_value_bgsk: Array | None = None
     # Keys and values of the source, filled by the call that is given it; None without a source.
     cross_key_bgks: Array | None = None
     cross_value_bgsk: Array | None = None
 
-
-def near(config: TransformerConfig, kind: str) -> Near | None:
-    """What a kind takes to be near; None where it makes no difference to its mask."""
-    match kind:
-        case "local":
-            return Near(window=config.attention_window)
-        case "longformer":
-            return Near(window=config.attention_window, dilation=config.attention_dilation)
-        case "chunked":
-            sides = dict(before=config.attention_overlap, after=config.attention_overlap)
-            return Near(chunk=config.attention_chunk, **sides)
-        case "recurrent":
-            return Near(chunk=config.attention_chunk, before=config.attention_memory)
-    return None
+    def with_source(self, k_bsgk: Array, v_bsgk: Array) -> "LayerCache":
+        k_bgks, v_bgsk = as_cached(k_bsgk, v_bsgk)
+        return self.replace(cross_key_bgks=k_bgks, cross_value_bgsk=v_bgsk)
 
 
 def as_cached(k_bsgk: Array, v_bsgk: Array) -> tuple[Array, Array]:
@@ -90,6 +86,11 @@ class Attention(nn.Module):
         self.key = Dense(config, *key)
         self.value = Dense(config, *key)
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
+        if "longformer" in pattern_of(config.attention) and not self.cross:
+            # In every layer of a pattern, so that all layers have the same parameters.
+            self.global_query = Dense(config, *query)
+            self.global_key = Dense(config, *key)
+            self.global_value = Dense(config, *key)
         if config.position == "transformer_xl" and not self.cross:
             self.distance_key = Dense(config, *query, bias=False)
             self.content_bias = self._vector_of_heads("content_bias")
@@ -97,30 +98,24 @@ class Attention(nn.Module):
 
     def __call__(self, x_btd: Array, around: Surroundings) -> Array:
         """Self-attention over all of x."""
-        q_bthk, k_bsgk, v_bsgk = self._project(x_btd, around)
-        match self.kind:
-            case "dot":
-                y_bthk = dot_attention(
-                    q_bthk, k_bsgk, v_bsgk,
-                    mask_b1ts=around.mask_b1ts,
-                    bias_bhts=self._bias_bhts(q_bthk, around),
-                    **self._options(),
-                )  # fmt: skip
-            case "local" | "chunked":
-                bands = [Band(k_bsgk, v_bsgk, near(self.config, self.kind))]
-                y_bthk = self._banded(q_bthk, bands, around)
-            case "recurrent":
-                # What is remembered has the same values, but is not learned through.
-                _, *remembered = self._project(jax.lax.stop_gradient(x_btd), around)
-                memory = dataclasses.replace(near(self.config, self.kind), own=False)
-                own = Band(k_bsgk, v_bsgk, Near(chunk=memory.chunk))
-                y_bthk = self._banded(q_bthk, [own, Band(*remembered, memory)], around)
+        general, remembered = None, None
+        if self.kind == "longformer":
+            general = self._project_globally(x_btd, around)
+        elif self.kind == "recurrent":  # the same values, but they are not learned through
+            remembered = self._project(jax.lax.stop_gradient(x_btd), around)
+        y_bthk = attend(
+            self.kind,
+            self.config,
+            self._project(x_btd, around),
+            around.sight,
+            bias=self._bias(around, distances=self._furthest(x_btd.shape[1])),
+            mask_b1ts=around.mask_b1ts,
+            bias_bhts=around.bias_bhts,
+            general=general,
+            remembered=remembered,
+            **self._options(),
+        )
         return self.out(y_bthk)
-
-    def _banded(self, q_bthk: Array, bands: list[Band], around: Surroundings) -> Array:
-        furthest = max(band.near.reach[0] for band in bands)
-        bias = self._bias(around, distances=furthest + 1)
-        return banded_attention(q_bthk, bands, around.sight, bias=bias, **self._options())
 
     def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
         """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
@@ -133,19 +128,42 @@ class Attention(nn.Module):
         return tuple(apply_together(source_bsd, self.key, self.value))
 
     def remembering(
-        self, x_btd: Array, cached: tuple[Array, Array], around: Surroundings
-    ) -> tuple[Array, tuple[Array, Array]]:
+        self, x_btd: Array, cache: LayerCache, around: Surroundings
+    ) -> tuple[Array, LayerCache]:
         """Over what is cached and x itself, whose keys and values are written there first."""
+
+        def put(keys: Array, values: Array, new: Sequence[Array]) -> tuple[Array, Array]:
+            new_k_bgkt, new_v_bgtk = as_cached(*new)
+            return (
+                write(keys, new_k_bgkt, around.cache_slot, axis=3),
+                write(values, new_v_bgtk, around.cache_slot, axis=2),
+            )
+
         q_bthk, *new = self._project(x_btd, around)
-        new_k_bgkt, new_v_bgtk = as_cached(*new)
-        k_bgks = write(cached[0], new_k_bgkt, around.cache_slot, axis=3)
-        v_bgsk = write(cached[1], new_v_bgtk, around.cache_slot, axis=2)
+        kept = put(cache.key_bgks, cache.value_bgsk, new)
+        cache = cache.replace(key_bgks=kept[0], value_bgsk=kept[1])
         mask_b1ts = around.mask_b1ts
         if (is_near := near(self.config, self.kind)) is not None:
             mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
-        bias_bhts = self._bias_bhts(q_bthk, around)
-        given = dict(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts, scale=self._scale)
-        return self.out(cached_attention(q_bthk, k_bgks, v_bgsk, **given)), (k_bgks, v_bgsk)
+        bias_bhts, change = around.bias_bhts, None
+        if self.config.position == "transformer_xl":
+            bias = self._bias(around, distances=mask_b1ts.shape[3])
+            bias_bhts = written_out(bias, q_bthk, around.sight, self._scale)
+        given = dict(bias_bhts=bias_bhts, scale=self._scale)
+        if self.kind == "hierarchical":
+            chunk = self.config.attention_chunk
+            change = functools.partial(
+                mean_scores, mask_b1ts=mask_b1ts, sight=around.sight, chunk=chunk
+            )
+        y_bthk = cached_attention(q_bthk, *kept, mask_b1ts=mask_b1ts, change=change, **given)
+        if self.kind == "longformer":
+            q_bthk, *new = self._project_globally(x_btd, around)
+            kept = put(cache.global_key_bgks, cache.global_value_bgsk, new)
+            cache = cache.replace(global_key_bgks=kept[0], global_value_bgsk=kept[1])
+            of_globals = cached_attention(q_bthk, *kept, mask_b1ts=around.mask_b1ts, **given)
+            is_global_bt11 = around.sight.queries.global_bt[:, :, None, None]
+            y_bthk = jnp.where(is_global_bt11, of_globals, y_bthk)
+        return self.out(y_bthk), cache
 
     def recalling(self, x_btd: Array, cached: tuple[Array, Array], sight: Sight) -> Array:
         """Over what is cached alone: the source, in cross-attention."""
@@ -154,15 +172,23 @@ class Attention(nn.Module):
         y_bthk = cached_attention(q_bthk, *cached, mask_b1ts=mask_b1ts, scale=self._scale)
         return self.out(y_bthk)
 
-    def _project(self, x_btd: Array, around: Surroundings) -> tuple[Array, Array, Array]:
-        q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, self.query, self.key, self.value)
+    def _project(self, x_btd: Array, around: Surroundings) -> Heads:
+        return self._heads(x_btd, around, self.query, self.key, self.value)
+
+    def _project_globally(self, x_btd: Array, around: Surroundings) -> Heads:
+        """What the global tokens of a longformer see through."""
+        layers = self.global_query, self.global_key, self.global_value
+        return self._heads(x_btd, around, *layers)
+
+    def _heads(self, x_btd: Array, around: Surroundings, *layers: Dense) -> Heads:
+        q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, *layers)
         if around.rope_positions_bt is not None:
             frequencies = rope_frequencies(self.config)
             q_bthk = rope(q_bthk, around.rope_positions_bt, frequencies)
             k_bsgk = rope(k_bsgk, around.rope_positions_bt, frequencies)
         if self.config.position == "transformer_xl":
             q_bthk += self.content_bias.astype(q_bthk.dtype)
-        return constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk
+        return Heads(constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk)
 
     def _bias(self, around: Surroundings, distances: int) -> ScoreBias | None:
         """What is added to scores, for keys up to so many positions back."""
@@ -176,13 +202,10 @@ class Attention(nn.Module):
             shift_hk=(self.distance_bias - self.content_bias) * self._scale,
         )
 
-    def _bias_bhts(self, q_bthk: Array, around: Surroundings) -> Array | None:
-        """The same for every pair."""
-        if self.config.position != "transformer_xl":
-            return around.bias_bhts
-        queries, keys = around.sight.queries.positions_bt, around.sight.keys.positions_bt
-        bias = self._bias(around, distances=keys.shape[1])
-        return bias(q_bthk * jnp.asarray(self._scale, q_bthk.dtype), queries, keys)
+    def _furthest(self, length: int) -> int:
+        """How many distances a query can be from a key that it sees, 0 among them."""
+        is_near = near(self.config, self.kind)
+        return length if is_near is None else min(is_near.reach[0] + 1, length)
 
     def _options(self) -> dict:
         drop = self.config.dropout_attention and not self.deterministic

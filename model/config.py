@@ -79,6 +79,7 @@ class TransformerConfig:
     attention_kernel: Literal["softmax", "relu"]
     attention_redraw: Count
     global_tokens: Literal["first", "separators", "question"]
+    global_limit: PositiveInt
     separator_id: Count
 
     image_size: Count
@@ -114,6 +115,10 @@ class TransformerConfig:
         """Of one layer: the pattern begins anew when it ends."""
         pattern = pattern_of(self.attention)
         return pattern[layer % len(pattern)]
+
+    @property
+    def needs_separator(self) -> bool:
+        return "longformer" in pattern_of(self.attention) and self.global_tokens != "first"
 
     def resolve(
         self,

@@ -115,6 +115,14 @@ jax.tree_util.register_dataclass(
 jax.tree_util.register_dataclass(Sight, ["queries", "keys"], ["causal", "near"])
 
 
+def before_first(marked_bt: Array, positions_bt: Array) -> Array:
+    """True up to and with the first marked token of each segment."""
+    marked_before_bt = jnp.cumsum(marked_bt, axis=1) - marked_bt
+    start_bt = jnp.arange(marked_bt.shape[1]) - positions_bt  # the segment's first column
+    start_bt = jnp.broadcast_to(jnp.maximum(start_bt, 0), marked_bt.shape)
+    return marked_before_bt == jnp.take_along_axis(marked_before_bt, start_bt, axis=1)
+
+
 def positions_or_default(positions_bt: Array | None, like_bt: Array) -> Array:
     """The given positions, or 0, 1, 2, ... for every row, (1, T)."""
     if positions_bt is not None:

@@ -6,11 +6,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import Attention, LayerCache, Surroundings, as_cached, write
+from model.attention import Attention, LayerCache, Surroundings, write
 from model.config import TransformerConfig
 from model.kinds import pattern_of, refusals
 from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
-from model.masks import Side, Sight, positions_or_default, segments_or_default
+from model.masks import (
+    PADDING,
+    Side,
+    Sight,
+    before_first,
+    positions_or_default,
+    segments_or_default,
+)
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.sharding import constrain
 
@@ -22,6 +29,7 @@ class Cache:
     layers: tuple[LayerCache, ...]
     positions_bs: Array
     segments_bs: Array  # 0 where the slot is empty or holds padding
+    global_bs: Array  # whether the slot holds a global token
     # How many tokens went in: one number, or one for each row. When all slots are taken, a single
     # token takes the place of the oldest.
     index: Array
@@ -46,27 +54,25 @@ class Block(nn.Module):
             attention = Attention(*kind, name="self_attention")
             if cache is None:
                 return attention(y_btd, around), None
-            kept = cache.key_bgks, cache.value_bgsk
-            return attention.remembering(y_btd, kept, around)
+            return attention.remembering(y_btd, cache, around)
 
         def cross_attention(y_btd):
             attention = Attention(*kind, cross=True, name="cross_attention")
             if around.source_bsd is None:
                 kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, around.cross_sight), kept
+                return attention.recalling(y_btd, kept, around.cross_sight), cache
             keys_values = attention.project_source(around.source_bsd)
             y_btd = attention.over_source(y_btd, keys_values, around.cross_sight)
-            return y_btd, None if cache is None else as_cached(*keys_values)
+            return y_btd, None if cache is None else cache.with_source(*keys_values)
 
         def feed_forward(y_btd):
             return FeedForward(config, self.deterministic, name="feed_forward")(y_btd), None
 
-        x_btd, kept = self._residual(x_btd, self_attention, "self_attention_norm")
-        cross_kept = (None, None)
+        x_btd, cache = self._residual(x_btd, self_attention, "self_attention_norm")
         if self.cross:
-            x_btd, cross_kept = self._residual(x_btd, cross_attention, "cross_attention_norm")
+            x_btd, cache = self._residual(x_btd, cross_attention, "cross_attention_norm")
         x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
-        return x_btd, None if cache is None else LayerCache(*kept, *cross_kept)
+        return x_btd, cache
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
         """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
@@ -123,6 +129,7 @@ class Stack(nn.Module):
         segments_bt: Array | None = None,
         *,
         prefix_bt: Array | None = None,
+        global_bt: Array | None = None,
         source_bsd: Array | None = None,
         source_segments_bs: Array | None = None,
         cache: Cache | None = None,
@@ -134,7 +141,12 @@ class Stack(nn.Module):
             for reason in refusals(config.attention, "prefix"):
                 raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
-        queries = keys = Side(positions_bt, segments_or_default(segments_bt, x_btd), prefix_bt)
+        segments_bt = segments_or_default(segments_bt, x_btd)
+        if "longformer" in pattern_of(config.attention):
+            if global_bt is None:
+                global_bt = positions_bt == 0
+            global_bt = global_bt & (segments_bt != PADDING)
+        queries = keys = Side(positions_bt, segments_bt, prefix_bt, global_bt)
         cache_slot = None
         if cache is not None:
             cache_slot = cache.index % cache.segments_bs.shape[1]
@@ -216,7 +228,9 @@ class Stack(nn.Module):
             unroll=unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        blocks = scanned(config, pattern[0], self.cross, deterministic, name="blocks")
+        # In a mixed pattern this makes the parameters alone, of all that any kind needs.
+        kind = "longformer" if "longformer" in pattern else pattern[0]
+        blocks = scanned(config, kind, self.cross, deterministic, name="blocks")
         return blocks(x_btd, None, around)[0]
 
     def _in_periods(
@@ -307,30 +321,36 @@ def _remember(cache: Cache, queries: Side, slot: Array) -> tuple[Cache, Side]:
         positions_bs=put(cache.positions_bs, queries.positions_bt),
         segments_bs=put(cache.segments_bs, queries.segments_bt),
     )
+    if queries.global_bt is not None:
+        cache = cache.replace(global_bs=put(cache.global_bs, queries.global_bt))
     prefix_bs = None
     if queries.prefix_bt is not None:  # tokens behind it see it anyway
         prefix_bs = put(jnp.zeros_like(cache.segments_bs), queries.prefix_bt)
-    return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs)
+    global_bs = None if queries.global_bt is None else cache.global_bs
+    return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs, global_bs)
 
 
 def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
     """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
 
-    def layer() -> LayerCache:
-        def keys(length):
-            return jnp.zeros((batch, config.kv_heads, config.head_size, length), config.dtype)
+    def keys_values(length: int) -> tuple[Array, Array]:
+        lengthwise = (batch, config.kv_heads, length, config.head_size)
+        return (
+            jnp.zeros((*lengthwise[:2], config.head_size, length), config.dtype),
+            jnp.zeros(lengthwise, config.dtype),
+        )
 
-        def values(length):
-            return jnp.zeros((batch, config.kv_heads, length, config.head_size), config.dtype)
-
-        if config.family != "encoder_decoder":
-            return LayerCache(keys(slots), values(slots))
-        return LayerCache(keys(slots), values(slots), keys(source_slots), values(source_slots))
+    def layer(kind: str) -> LayerCache:
+        nothing = (None, None)
+        general = keys_values(slots) if kind == "longformer" else nothing
+        source = keys_values(source_slots) if config.family == "encoder_decoder" else nothing
+        return LayerCache(*keys_values(slots), *general, *source)
 
     return Cache(
-        layers=tuple(layer() for _ in range(config.decoder_layers)),
+        layers=tuple(layer(config.attention_kind(n)) for n in range(config.decoder_layers)),
         positions_bs=jnp.zeros((batch, slots), jnp.int32),
         segments_bs=jnp.zeros((batch, slots), jnp.int32),
+        global_bs=jnp.zeros((batch, slots), bool),
         index=jnp.zeros((), jnp.int32),
     )
 
@@ -378,7 +398,13 @@ class Transformer(nn.Module):
             if token_types_bt is None:
                 token_types_bt = jnp.zeros((1, x_btd.shape[1]), jnp.int32)
             x_btd += self.token_type_embedding(token_types_bt)
-        x_btd, _ = self.encoder(x_btd, positions_bt, segments_bt, deterministic=deterministic)
+        x_btd, _ = self.encoder(
+            x_btd,
+            positions_bt,
+            segments_bt,
+            global_bt=self._global(inputs, positions_bt),
+            deterministic=deterministic,
+        )
         return x_btd
 
     def decode(
@@ -410,12 +436,22 @@ class Transformer(nn.Module):
             positions_bt,
             segments_bt,
             prefix_bt=prefix_bt,
+            global_bt=self._global(inputs_bt, positions_bt),
             source_bsd=source_bsd,
             source_segments_bs=source_segments_bs,
             cache=cache,
             visible_bts=visible_bts,
             deterministic=deterministic,
         )
+
+    def _global(self, inputs: Array, positions_bt: Array | None) -> Array | None:
+        """Which tokens are global; None: the first of each text, as the stack knows by itself."""
+        if self.config.global_tokens == "first" or self.config.input == "patches":
+            return None
+        is_separator_bt = inputs == self.config.separator_id
+        if self.config.global_tokens == "separators":
+            return is_separator_bt
+        return before_first(is_separator_bt, positions_or_default(positions_bt, inputs))
 
     def _scaled(self, x_btd: Array) -> Array:
         if not self.config.embedding_scale:

@@ -32,6 +32,7 @@ MODEL_ORDER = [
     {"layers", "dot"},
     {"banded", "flash", "linear", "performer"},
     {"longformer", "hierarchical"},
+    {"attend"},
     {"attention"},
     {"transformer"},
     {"heads", "decoding", "decoding_params"},

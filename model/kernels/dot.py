@@ -1,5 +1,8 @@
 """Exact softmax attention with all scores in memory: the reference for every other kind."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -7,6 +10,14 @@ from jax import Array
 from model.dropping import dropout
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values. Query head h reads key/value head h // (H / G)."""
+
+    q_bthk: Array
+    k_bsgk: Array
+    v_bsgk: Array
 
 
 def dot_attention(
@@ -22,8 +33,7 @@ def dot_attention(
 ) -> Array:
     """softmax(q k^T * scale + bias) v where the mask allows it.
 
-    Query head h reads key/value head h // (H / G). Softmax runs in float32. A query that may
-    look at nothing gets zeros.
+    Softmax runs in float32. A query that may look at nothing gets zeros.
     """
     groups, heads = k_bsgk.shape[2], q_bthk.shape[2]
     if groups < heads:
@@ -49,11 +59,13 @@ def cached_attention(
     mask_b1ts: Array,
     bias_bhts: Array | None = None,
     scale: float = 1.0,
+    change: Callable[[Array], Array] | None = None,
 ) -> Array:
     """The same for few queries and many remembered keys and values, laid out as LayerCache is.
 
     Reading them is nearly all of the work, so they are read as they lie: the query heads that
-    share a key/value head count as more queries to it, and nothing is copied or repeated.
+    share a key/value head count as more queries to it, and nothing is copied or repeated. Scores
+    (B, H, T, S) may be changed before anything is done with them.
     """
     batch, queries, heads, head_size = q_bthk.shape
     groups, slots = k_bgks.shape[1], k_bgks.shape[3]
@@ -61,6 +73,8 @@ def cached_attention(
     q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
     scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
     scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
+    if change is not None:
+        scores_bhts = change(scores_bhts)
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
     weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
     y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
