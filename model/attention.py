@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
-from model.kernels.attend import attend, near, written_out
-from model.kernels.dot import Heads, cached_attention, dot_attention
+from model.kernels.attend import attend, attend_to_source, near, written_out
+from model.kernels.dot import Heads, cached_attention
 from model.kernels.hierarchical import mean_scores
 from model.kinds import pattern_of
 from model.layers import Dense, apply_together
@@ -120,8 +120,8 @@ class Attention(nn.Module):
     def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
         """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
-        mask_b1ts = sight.mask_b1ts()
-        y_bthk = dot_attention(q_bthk, *keys_values, mask_b1ts=mask_b1ts, **self._options())
+        heads = Heads(q_bthk, *keys_values)
+        y_bthk = attend_to_source(self.kind, self.config, heads, sight, **self._options())
         return self.out(y_bthk)
 
     def project_source(self, source_bsd: Array) -> tuple[Array, Array]:

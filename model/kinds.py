@@ -18,8 +18,6 @@ KINDS = {
     "recurrent": "Transformer-XL: the own chunk, and a memory before it that gets no gradient",
 }
 
-# Kinds that look at a stretch of keys around the query; keys elsewhere cost nothing.
-BANDED = ("local", "chunked", "recurrent")
 # Kinds that see keys through a feature map, and remember a sum of all of them.
 SUMMED = ("performer", "linear")
 
@@ -73,8 +71,3 @@ def refusals(attention: str, feature: str) -> Iterator[str]:
     for kind in dict.fromkeys(pattern_of(attention)):
         if reason := REFUSED.get(kind, {}).get(feature):
             yield f"model.attention={kind} does not go with {FEATURES[feature]}: {reason}"
-
-
-def kind_of_cross_attention(kind: str) -> str:
-    """A source has no positions in common with the target: there is nothing near to look at."""
-    return kind if kind in ("dot", "flash", *SUMMED) else "flash"

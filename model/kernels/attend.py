@@ -63,6 +63,23 @@ def attend(
     raise ValueError(f"unknown kind {kind!r}")
 
 
+def attend_to_source(
+    kind: str,
+    config: TransformerConfig,
+    heads: Heads,
+    sight: Sight,
+    *,
+    scale: float,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """The same over a source, to which nothing is near or far: all kinds see all of it."""
+    options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    if kind == "dot":
+        return dot_attention(*heads, mask_b1ts=sight.mask_b1ts(), **options)
+    return flash_attention(*heads, sight, **options)
+
+
 def near(config: TransformerConfig, kind: str) -> Near | None:
     """What a kind takes to be near; None where it makes no difference to its mask."""
     match kind:

@@ -62,8 +62,9 @@ def chunk_means(
         start_b1 = jnp.where(end_bs, positions_bs // chunk, 0).max(axis=1, keepdims=True) * chunk
         belongs_bs = (segments_bs == segment_b1) & (positions_bs // chunk * chunk == start_b1)
         belongs_bs &= segment_b1 != PADDING
+        belongs_bs = belongs_bs.astype(jnp.float32)
         count_b1 = belongs_bs.sum(axis=1, keepdims=True)
-        share_bs = belongs_bs.astype(jnp.float32) / jnp.maximum(count_b1, 1)
+        share_bs = belongs_bs / jnp.maximum(count_b1, 1)
         k_bgk, v_bgk = (
             jnp.einsum("bs,bsgk->bgk", share_bs, x.astype(jnp.float32)).astype(x.dtype)
             for x in stretches
@@ -77,7 +78,7 @@ def chunk_means(
     k, v, starts, segments, counts = (
         jnp.concatenate([of_rows(x) for x in parts], axis=1) for parts in zip(*means, strict=True)
     )
-    return k, v, Side(starts, segments), counts.astype(jnp.float32)
+    return k, v, Side(starts, segments), counts
 
 
 def mean_scores(scores_bhts: Array, mask_b1ts: Array, sight: Sight, chunk: int) -> Array:
