@@ -19,6 +19,7 @@ from ml_collections import config_flags
 from input_pipeline.config import IMAGE_KEYS, DataConfig
 from input_pipeline.task import Hiding
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from model.kinds import refusals
 from schema import ConfigError, build, did_you_mean
 from training.config import (
     CheckpointConfig,
@@ -127,6 +128,9 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             "model.pooling=first in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
         )
+    if task.objective == "prefix_lm":
+        for reason in refusals(model.attention, "prefix"):
+            yield f"{reason}; choose another objective or another kind"
     if task.auxiliary_masked_lm and model.family != "encoder":
         yield (
             f"task.auxiliary_masked_lm={task.auxiliary_masked_lm:g} needs model.family=encoder, "

@@ -199,6 +199,12 @@ def fit_to_data(model, data: pipeline.Data):
     sizes = {"num_classes": len(data.labels)}
     if data.tokenizer is not None:
         sizes["vocab_size"] = data.tokenizer.vocab_size
+        sizes["separator_id"] = data.tokenizer.sep_id or 0
+        if model.needs_separator and not (model.separator_id or data.tokenizer.sep_id):
+            raise ConfigError(
+                f"model.global_tokens={model.global_tokens} needs a token that separates texts, "
+                "which the tokenizer does not have; set model.separator_id, or global_tokens=first"
+            )
         if 0 < model.vocab_size < data.tokenizer.vocab_size:
             raise ConfigError(
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "

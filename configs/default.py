@@ -36,7 +36,8 @@ def get_config(arg=None):
             feed_forward=512,  # F
             max_length=512,  # the longest sequence that absolute positions can address
             # Embeddings
-            position="sinusoidal",  # sinusoidal | learned | rope | alibi | t5_bias | none
+            # sinusoidal | learned | rope | alibi | t5_bias | transformer_xl | none
+            position="sinusoidal",
             rope_theta=10_000.0,
             # How rope reaches beyond the length it was first trained at: default | linear (all
             # angles divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)):
@@ -62,8 +63,22 @@ def get_config(arg=None):
             # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu
             activation="relu",
             bias=True,  # in dense layers and layernorm
+            # dot | flash | local | longformer | performer | linear | chunked | hierarchical |
+            # recurrent; or a pattern that the layers repeat: local,local,dot. See docs/attention.md
             attention="dot",
             attention_scale=True,  # divide scores by sqrt(head_size); T5 does not
+            attention_window=256,  # local, longformer: keys less than so many positions away
+            attention_dilation=1,  # longformer: every n-th key, from n times as far
+            # longformer: first (of each text) | separators | question (all up to the first of them)
+            global_tokens="first",
+            global_limit=64,  # longformer: more of them in a row are right too, but slow
+            separator_id=0,  # the token that separates texts; 0: the tokenizer's
+            attention_chunk=256,  # chunked, hierarchical, recurrent: positions in a chunk
+            attention_overlap=64,  # chunked: positions at its sides that are seen besides
+            attention_memory=256,  # recurrent: positions before the chunk that are seen besides
+            attention_features=256,  # performer: random features
+            attention_kernel="softmax",  # performer: softmax | relu
+            attention_redraw=1000,  # performer: steps between draws of features; 0: one for all
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's

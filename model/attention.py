@@ -1,4 +1,8 @@
-"""Attention: a pure function of queries, keys and values, and the module that projects them."""
+"""The module that projects to heads, attends in one of the kinds, and projects back."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
 
 import flax.linen as nn
 import flax.struct
@@ -7,91 +11,29 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
-from model.layers import Dense, apply_together, dropout
-from model.positions import rope, rope_frequencies
+from model.kernels.attend import attend, attend_to_source, near, written_out
+from model.kernels.dot import Heads, cached_attention
+from model.kernels.hierarchical import mean_scores
+from model.kinds import pattern_of
+from model.layers import Dense, apply_together
+from model.masks import Sight
+from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
 from model.sharding import constrain
 
-NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 
+@flax.struct.dataclass
+class Surroundings:
+    """What every block of a stack sees alike: who sees whom, biases, the source."""
 
-def dot_attention(
-    q_bthk: Array,
-    k_bsgk: Array,
-    v_bsgk: Array,
-    *,
-    mask_b1ts: Array | None = None,
-    bias_bhts: Array | None = None,
-    scale: float = 1.0,
-    dropout_rate: float = 0.0,
-    dropout_key: Array | None = None,
-) -> Array:
-    """Exact softmax attention with all scores in memory: the reference for every other kind.
-
-    Query head h reads key/value head h // (H / G). Softmax runs in float32. A query that may
-    look at nothing gets zeros.
-    """
-    groups, heads = k_bsgk.shape[2], q_bthk.shape[2]
-    if groups < heads:
-        k_bsgk = jnp.repeat(k_bsgk, heads // groups, axis=2)
-        v_bsgk = jnp.repeat(v_bsgk, heads // groups, axis=2)
-    # In this order of axes no product, forward or backward, transposes a matrix of size T x S.
-    q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
-    k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
-    scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
-    weights_bhts, total_bht1 = _unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
-    if dropout_rate:
-        weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
-    y_bhtk = jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks)
-    y_bhtk = _normalised(y_bhtk, total_bht1, mask_b1ts)
-    return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
-
-
-def cached_attention(
-    q_bthk: Array,
-    k_bgks: Array,
-    v_bgsk: Array,
-    *,
-    mask_b1ts: Array,
-    bias_bhts: Array | None = None,
-    scale: float = 1.0,
-) -> Array:
-    """The same for few queries and many remembered keys and values, laid out as LayerCache is.
-
-    Reading them is nearly all of the work, so they are read as they lie: the query heads that
-    share a key/value head count as more queries to it, and nothing is copied or repeated.
-    """
-    batch, queries, heads, head_size = q_bthk.shape
-    groups, slots = k_bgks.shape[1], k_bgks.shape[3]
-    q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
-    q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
-    scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
-    scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
-    weights_bhts, total_bht1 = _unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
-    weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
-    y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
-    y_bhtk = _normalised(y_bgnk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
-    return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bgsk.dtype)
-
-
-def _unnormalised_softmax(
-    scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None
-) -> tuple[Array, Array]:
-    """Weights, and the total to divide by, (B, H, T, 1)."""
-    if bias_bhts is not None:
-        scores_bhts += bias_bhts
-    if mask_b1ts is not None:
-        scores_bhts = jnp.where(mask_b1ts, scores_bhts, NEVER)
-    largest_bht1 = jax.lax.stop_gradient(scores_bhts.max(axis=-1, keepdims=True))
-    weights_bhts = jnp.exp(scores_bhts - largest_bht1)
-    return weights_bhts, weights_bhts.sum(axis=-1, keepdims=True)
-
-
-def _normalised(y_bhtk: Array, total_bht1: Array, mask_b1ts: Array | None) -> Array:
-    """Divides after the sum over S rather than before, which is K / S of the work."""
-    y_bhtk = y_bhtk.astype(jnp.float32) / total_bht1
-    if mask_b1ts is not None:
-        y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)
-    return y_bhtk
+    sight: Sight
+    bias: ScoreBias | None = None
+    # The same two written out, once for all layers, where some kind needs them so.
+    mask_b1ts: Array | None = None
+    bias_bhts: Array | None = None
+    rope_positions_bt: Array | None = None
+    source_bsd: Array | None = None
+    cross_sight: Sight | None = None
+    cache_slot: Array | None = None  # where in the cache this call's tokens go
 
 
 @flax.struct.dataclass
@@ -100,9 +42,16 @@ class LayerCache:
 
     key_bgks: Array
     value_bgsk: Array
+    # Of longformer, what its global tokens see through.
+    global_key_bgks: Array | None = None
+    global_value_bgsk: Array | None = None
     # Keys and values of the source, filled by the call that is given it; None without a source.
     cross_key_bgks: Array | None = None
     cross_value_bgsk: Array | None = None
+
+    def with_source(self, k_bsgk: Array, v_bsgk: Array) -> "LayerCache":
+        k_bgks, v_bgsk = as_cached(k_bsgk, v_bsgk)
+        return self.replace(cross_key_bgks=k_bgks, cross_value_bgsk=v_bgsk)
 
 
 def as_cached(k_bsgk: Array, v_bsgk: Array) -> tuple[Array, Array]:
@@ -119,10 +68,12 @@ def write(buffer: Array, new: Array, index: Array, axis: int) -> Array:
 
 
 class Attention(nn.Module):
-    """Projects to heads, attends, projects back. Self-attention unless `keys_values` are given."""
+    """Projects to heads, attends, projects back: over itself, or over a source."""
 
     config: TransformerConfig
+    kind: str
     deterministic: bool
+    cross: bool = False
 
     def setup(self):
         config = self.config
@@ -135,73 +86,142 @@ class Attention(nn.Module):
         self.key = Dense(config, *key)
         self.value = Dense(config, *key)
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
+        if "longformer" in pattern_of(config.attention) and not self.cross:
+            # In every layer of a pattern, so that all layers have the same parameters.
+            self.global_query = Dense(config, *query)
+            self.global_key = Dense(config, *key)
+            self.global_value = Dense(config, *key)
+        if config.position == "transformer_xl" and not self.cross:
+            self.distance_key = Dense(config, *query, bias=False)
+            self.content_bias = self._vector_of_heads("content_bias")
+            self.distance_bias = self._vector_of_heads("distance_bias")
+
+    def __call__(self, x_btd: Array, around: Surroundings) -> Array:
+        """Self-attention over all of x."""
+        general, remembered = None, None
+        if self.kind == "longformer":
+            general = self._project_globally(x_btd, around)
+        elif self.kind == "recurrent":  # the same values, but they are not learned through
+            remembered = self._project(jax.lax.stop_gradient(x_btd), around)
+        y_bthk = attend(
+            self.kind,
+            self.config,
+            self._project(x_btd, around),
+            around.sight,
+            bias=self._bias(around, distances=self._furthest(x_btd.shape[1])),
+            mask_b1ts=around.mask_b1ts,
+            bias_bhts=around.bias_bhts,
+            general=general,
+            remembered=remembered,
+            **self._options(),
+        )
+        return self.out(y_bthk)
+
+    def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
+        """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
+        q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
+        heads = Heads(q_bthk, *keys_values)
+        y_bthk = attend_to_source(self.kind, self.config, heads, sight, **self._options())
+        return self.out(y_bthk)
 
     def project_source(self, source_bsd: Array) -> tuple[Array, Array]:
         return tuple(apply_together(source_bsd, self.key, self.value))
 
-    def __call__(
-        self,
-        x_btd: Array,
-        *,
-        mask_b1ts: Array,
-        bias_bhts: Array | None = None,
-        rope_positions_bt: Array | None = None,
-        keys_values: tuple[Array, Array] | None = None,
-    ) -> Array:
-        """Over x itself, or over `keys_values` (B, S, G, K) that come ready-made."""
-        q_bthk, k_bsgk, v_bsgk = self._project(x_btd, rope_positions_bt, keys_values)
+    def remembering(
+        self, x_btd: Array, cache: LayerCache, around: Surroundings
+    ) -> tuple[Array, LayerCache]:
+        """Over what is cached and x itself, whose keys and values are written there first."""
+
+        def put(keys: Array, values: Array, new: Sequence[Array]) -> tuple[Array, Array]:
+            new_k_bgkt, new_v_bgtk = as_cached(*new)
+            return (
+                write(keys, new_k_bgkt, around.cache_slot, axis=3),
+                write(values, new_v_bgtk, around.cache_slot, axis=2),
+            )
+
+        q_bthk, *new = self._project(x_btd, around)
+        kept = put(cache.key_bgks, cache.value_bgsk, new)
+        cache = cache.replace(key_bgks=kept[0], value_bgsk=kept[1])
+        mask_b1ts = around.mask_b1ts
+        if (is_near := near(self.config, self.kind)) is not None:
+            mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
+        bias_bhts, change = around.bias_bhts, None
+        if self.config.position == "transformer_xl":
+            bias = self._bias(around, distances=mask_b1ts.shape[3])
+            bias_bhts = written_out(bias, q_bthk, around.sight, self._scale)
+        given = dict(bias_bhts=bias_bhts, scale=self._scale)
+        if self.kind == "hierarchical":
+            chunk = self.config.attention_chunk
+            change = functools.partial(
+                mean_scores, mask_b1ts=mask_b1ts, sight=around.sight, chunk=chunk
+            )
+        y_bthk = cached_attention(q_bthk, *kept, mask_b1ts=mask_b1ts, change=change, **given)
+        if self.kind == "longformer":
+            q_bthk, *new = self._project_globally(x_btd, around)
+            kept = put(cache.global_key_bgks, cache.global_value_bgsk, new)
+            cache = cache.replace(global_key_bgks=kept[0], global_value_bgsk=kept[1])
+            of_globals = cached_attention(q_bthk, *kept, mask_b1ts=around.mask_b1ts, **given)
+            is_global_bt11 = around.sight.queries.global_bt[:, :, None, None]
+            y_bthk = jnp.where(is_global_bt11, of_globals, y_bthk)
+        return self.out(y_bthk), cache
+
+    def recalling(self, x_btd: Array, cached: tuple[Array, Array], sight: Sight) -> Array:
+        """Over what is cached alone: the source, in cross-attention."""
+        q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
+        mask_b1ts = sight.mask_b1ts()
+        y_bthk = cached_attention(q_bthk, *cached, mask_b1ts=mask_b1ts, scale=self._scale)
+        return self.out(y_bthk)
+
+    def _project(self, x_btd: Array, around: Surroundings) -> Heads:
+        return self._heads(x_btd, around, self.query, self.key, self.value)
+
+    def _project_globally(self, x_btd: Array, around: Surroundings) -> Heads:
+        """What the global tokens of a longformer see through."""
+        layers = self.global_query, self.global_key, self.global_value
+        return self._heads(x_btd, around, *layers)
+
+    def _heads(self, x_btd: Array, around: Surroundings, *layers: Dense) -> Heads:
+        q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, *layers)
+        if around.rope_positions_bt is not None:
+            frequencies = rope_frequencies(self.config)
+            q_bthk = rope(q_bthk, around.rope_positions_bt, frequencies)
+            k_bsgk = rope(k_bsgk, around.rope_positions_bt, frequencies)
+        if self.config.position == "transformer_xl":
+            q_bthk += self.content_bias.astype(q_bthk.dtype)
+        return Heads(constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk)
+
+    def _bias(self, around: Surroundings, distances: int) -> ScoreBias | None:
+        """What is added to scores, for keys up to so many positions back."""
+        if self.config.position != "transformer_xl":
+            return around.bias
+        waves_btd = sinusoidal(jnp.arange(distances)[None], self.config.width)
+        return ScoreBias(
+            "transformer_xl",
+            self.distance_key(waves_btd)[0],
+            # Queries come with the content's bias, and meet distances with their own instead.
+            shift_hk=(self.distance_bias - self.content_bias) * self._scale,
+        )
+
+    def _furthest(self, length: int) -> int:
+        """How many distances a query can be from a key that it sees, 0 among them."""
+        is_near = near(self.config, self.kind)
+        return length if is_near is None else min(is_near.reach[0] + 1, length)
+
+    def _options(self) -> dict:
         drop = self.config.dropout_attention and not self.deterministic
-        y_bthk = dot_attention(
-            q_bthk,
-            k_bsgk,
-            v_bsgk,
-            mask_b1ts=mask_b1ts,
-            bias_bhts=bias_bhts,
+        return dict(
             scale=self._scale,
             dropout_rate=self.config.dropout_attention if drop else 0.0,
             dropout_key=self.make_rng("dropout") if drop else None,
         )
-        return self.out(y_bthk)
 
-    def remembering(
-        self,
-        x_btd: Array,
-        cached: tuple[Array, Array],
-        cache_index: Array,
-        *,
-        mask_b1ts: Array,
-        bias_bhts: Array | None = None,
-        rope_positions_bt: Array | None = None,
-    ) -> tuple[Array, tuple[Array, Array]]:
-        """Over what is cached and x itself, whose keys and values are written there first."""
-        q_bthk, *new = self._project(x_btd, rope_positions_bt)
-        new_k_bgkt, new_v_bgtk = as_cached(*new)
-        k_bgks = write(cached[0], new_k_bgkt, cache_index, axis=3)
-        v_bgsk = write(cached[1], new_v_bgtk, cache_index, axis=2)
-        given = dict(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts, scale=self._scale)
-        return self.out(cached_attention(q_bthk, k_bgks, v_bgsk, **given)), (k_bgks, v_bgsk)
-
-    def recalling(self, x_btd: Array, cached: tuple[Array, Array], *, mask_b1ts: Array) -> Array:
-        """Over what is cached alone: the source, in cross-attention."""
-        q_bthk, k_bgks, v_bgsk = self._project(x_btd, None, cached)
-        y_bthk = cached_attention(q_bthk, k_bgks, v_bgsk, mask_b1ts=mask_b1ts, scale=self._scale)
-        return self.out(y_bthk)
-
-    def _project(
-        self,
-        x_btd: Array,
-        rope_positions_bt: Array | None,
-        keys_values: tuple[Array, Array] | None = None,
-    ) -> tuple[Array, Array, Array]:
-        if keys_values is not None:
-            q_bthk, keys, values = self.query(x_btd), *keys_values
-        else:
-            q_bthk, keys, values = apply_together(x_btd, self.query, self.key, self.value)
-        if rope_positions_bt is not None:
-            frequencies = rope_frequencies(self.config)
-            q_bthk = rope(q_bthk, rope_positions_bt, frequencies)
-            keys = rope(keys, rope_positions_bt, frequencies)
-        return constrain(q_bthk, "batch", "length", "heads", None), keys, values
+    def _vector_of_heads(self, name: str) -> Array:
+        return self.param(
+            name,
+            nn.with_logical_partitioning(nn.initializers.zeros, ("heads", "head_size")),
+            (self.config.heads, self.config.head_size),
+            jnp.dtype(self.config.param_dtype),
+        )
 
     @property
     def _scale(self) -> float:

@@ -14,7 +14,15 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from schema import Count, DropoutRate, NonNegativeFloat, PositiveFloat, PositiveInt
+from model.kinds import KINDS, pattern_of, refusals
+from schema import (
+    Count,
+    DropoutRate,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    did_you_mean,
+)
 
 ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
 
@@ -36,7 +44,7 @@ class TransformerConfig:
     feed_forward: PositiveInt
     max_length: PositiveInt
 
-    position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "none"]
+    position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     rope_theta: PositiveFloat
     rope_scaling: Literal["default", "linear", "ntk", "llama3"]
     rope_factor: PositiveFloat
@@ -60,8 +68,19 @@ class TransformerConfig:
         "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"
     ]
     bias: bool
-    attention: Literal["dot"]
+    attention: str
     attention_scale: bool
+    attention_window: PositiveInt
+    attention_dilation: PositiveInt
+    attention_chunk: PositiveInt
+    attention_overlap: Count
+    attention_memory: Count
+    attention_features: PositiveInt
+    attention_kernel: Literal["softmax", "relu"]
+    attention_redraw: Count
+    global_tokens: Literal["first", "separators", "question"]
+    global_limit: PositiveInt
+    separator_id: Count
 
     image_size: Count
     image_channels: Count
@@ -92,9 +111,19 @@ class TransformerConfig:
     def has_decoder(self) -> bool:
         return self.family != "encoder"
 
+    def attention_kind(self, layer: int) -> str:
+        """Of one layer: the pattern begins anew when it ends."""
+        pattern = pattern_of(self.attention)
+        return pattern[layer % len(pattern)]
+
+    @property
+    def needs_separator(self) -> bool:
+        return "longformer" in pattern_of(self.attention) and self.global_tokens != "first"
+
     def resolve(
         self,
         vocab_size: int = 0,
+        separator_id: int = 0,
         num_classes: int = 0,
         image_size: int = 0,
         image_channels: int = 0,
@@ -103,6 +132,7 @@ class TransformerConfig:
         return dataclasses.replace(
             self,
             vocab_size=self.vocab_size or vocab_size,
+            separator_id=self.separator_id or separator_id,
             kv_heads=self.kv_heads or self.heads,
             head_size=self.head_size or self.width // self.heads,
             num_classes=self.num_classes or num_classes,
@@ -113,6 +143,7 @@ class TransformerConfig:
     def problems(self) -> Iterator[str]:
         yield from self._size_problems()
         yield from self._position_problems()
+        yield from self._attention_problems()
         yield from self._family_problems()
         yield from self._image_problems()
 
@@ -176,6 +207,48 @@ class TransformerConfig:
                     f"model.relative_max_distance={self.relative_max_distance} must exceed half of "
                     f"model.relative_buckets={self.relative_buckets}"
                 )
+
+    def _attention_problems(self) -> Iterator[str]:
+        unknown = [kind for kind in pattern_of(self.attention) if kind not in KINDS]
+        for kind in unknown:
+            yield (
+                f"model.attention={self.attention!r}: {kind!r} is not one of: {', '.join(KINDS)}."
+                f"{did_you_mean(kind, KINDS)}"
+            )
+        if unknown:
+            return
+        asked = {
+            "two_sided": self.has_encoder,
+            "dropout": self.dropout_attention > 0,
+            "bias": self.position in ("alibi", "t5_bias"),
+            "relative": self.position == "transformer_xl",
+        }
+        remedies = {
+            "two_sided": "set model.family=decoder",
+            "dropout": "set it to 0",
+            "bias": "choose another position",
+            "relative": "choose another position",
+        }
+        for feature, is_asked in asked.items():
+            if is_asked:
+                for reason in refusals(self.attention, feature):
+                    yield f"{reason}; {remedies[feature]}, or choose another kind"
+        kinds = pattern_of(self.attention)
+        if self.position == "transformer_xl" and self.has_encoder:
+            yield (
+                "model.position=transformer_xl counts how far back a key lies, "
+                f"which family={self.family} cannot do in its encoder; choose another position"
+            )
+        if "longformer" in kinds and self.global_tokens == "question" and self.has_decoder:
+            yield (
+                "model.global_tokens=question marks the first of two texts that an encoder reads; "
+                f"with family={self.family} choose first or separators"
+            )
+        if "longformer" in kinds and self.global_tokens != "first" and self.input == "patches":
+            yield (
+                f"model.global_tokens={self.global_tokens} is for tokens; "
+                "with model.input=patches choose first"
+            )
 
     def _family_problems(self) -> Iterator[str]:
         if self.token_types and self.family != "encoder":

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
+from model.dropping import dropout
 from model.sharding import constrain, is_sharded
 
 
@@ -183,19 +184,6 @@ class Dropout(nn.Module):
         if self.deterministic or not self.rate:
             return x
         return dropout(x, self.rate, self.make_rng("dropout"))
-
-
-def dropout(x: Array, rate: float, key: Array) -> Array:
-    """Each entry is kept with probability 1 - rate, to the nearest 1/65536 that is neither 0 nor 1.
-
-    Random bits are a large part of a small model's step, so each 32-bit draw serves two entries.
-    """
-    threshold = min(max(round((1.0 - rate) * 2**16), 1), 2**16 - 1)
-    size = x.shape[-1]
-    words = jax.random.bits(key, (*x.shape[:-1], (size + 1) // 2), jnp.uint32)
-    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., :size]
-    scale = jnp.asarray(2**16 / threshold, x.dtype)
-    return jnp.where(halves < threshold, x * scale, jnp.zeros((), x.dtype))
 
 
 def activate(name: str, x: Array) -> Array:

@@ -1,5 +1,8 @@
 """Who may look at whom: one rule for training, packing, padding, prefixes and cached decoding."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -30,6 +33,94 @@ def attention_mask(
             visible_bts |= key_prefix_bs[:, None].astype(bool)
         mask_bts &= visible_bts
     return mask_bts[:, None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Near:
+    """Which keys are near enough to a query, by their positions alone.
+
+    With a `window`, those less than so many positions away; with a `dilation` of n every n-th of
+    them, from as much farther. With a `chunk`, those of the query's own chunk of so many
+    positions, and of `before` and `after` so many at its sides; without `own`, the sides alone.
+    """
+
+    window: int = 0
+    dilation: int = 1
+    chunk: int = 0
+    before: int = 0
+    after: int = 0
+    own: bool = True
+
+    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+        if self.chunk:
+            start = query_positions // self.chunk * self.chunk
+            ends = start + self.chunk + self.after
+            is_near = (start - self.before <= key_positions) & (key_positions < ends)
+            if not self.own:
+                is_near &= key_positions // self.chunk * self.chunk != start
+            return is_near
+        away = jnp.abs(key_positions - query_positions)
+        return (away < self.window * self.dilation) & (away % self.dilation == 0)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The farthest key that is near, backward and forward."""
+        if self.chunk:
+            return self.chunk - 1 + self.before, self.chunk - 1 + self.after
+        return ((self.window - 1) * self.dilation,) * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What is known of queries or keys before they are computed; rows may be one for all."""
+
+    positions_bt: Array
+    segments_bt: Array
+    prefix_bt: Array | None = None  # keys that are seen from everywhere in their segment
+    # Tokens that see and are seen however far it is, but no other segment, nor what lies ahead
+    global_bt: Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """The rule of masks for given queries and keys, not yet written out for every pair.
+
+    Within a segment, which is a run of columns, positions grow by one from column to column; there
+    may be padding on either side of it. Kinds that look at a stretch of columns rely on that.
+    """
+
+    queries: Side
+    keys: Side
+    causal: bool
+    near: Near | None = None  # None: everything is
+
+    def mask_b1ts(self) -> Array:
+        """True where a query may look at a key, written out."""
+        queries, keys = self.queries, self.keys
+        mask_b1ts = attention_mask(
+            queries.positions_bt, keys.positions_bt, queries.segments_bt, keys.segments_bt,
+            causal=self.causal, key_prefix_bs=keys.prefix_bt,
+        )  # fmt: skip
+        if self.near is None:
+            return mask_b1ts
+        near_bts = self.near(queries.positions_bt[:, :, None], keys.positions_bt[:, None])
+        if keys.global_bt is not None:
+            near_bts |= queries.global_bt[:, :, None] | keys.global_bt[:, None]
+        return mask_b1ts & near_bts[:, None]
+
+
+jax.tree_util.register_dataclass(
+    Side, ["positions_bt", "segments_bt", "prefix_bt", "global_bt"], meta_fields=[]
+)
+jax.tree_util.register_dataclass(Sight, ["queries", "keys"], ["causal", "near"])
+
+
+def before_first(marked_bt: Array, positions_bt: Array) -> Array:
+    """True up to and with the first marked token of each segment."""
+    marked_before_bt = jnp.cumsum(marked_bt, axis=1) - marked_bt
+    start_bt = jnp.arange(marked_bt.shape[1]) - positions_bt  # the segment's first column
+    start_bt = jnp.broadcast_to(jnp.maximum(start_bt, 0), marked_bt.shape)
+    return marked_before_bt == jnp.take_along_axis(marked_before_bt, start_bt, axis=1)
 
 
 def positions_or_default(positions_bt: Array | None, like_bt: Array) -> Array:

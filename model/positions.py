@@ -1,9 +1,13 @@
 """Position schemes as pure functions of integer positions.
 
-`sinusoidal` and `learned` are added to the embeddings, `rope` turns queries and keys, `alibi` and
-`t5_bias` are added to the attention scores. The relative ones apply to self-attention alone.
+`sinusoidal` and `learned` are added to the embeddings, `rope` turns queries and keys, `alibi`,
+`t5_bias` and `transformer_xl` are added to the attention scores. The relative ones apply to
+self-attention alone.
 """
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -74,13 +78,6 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return slopes.astype(np.float32)
 
 
-def alibi(query_positions_bt: Array, key_positions_bs: Array, heads: int) -> Array:
-    """A penalty that grows with distance in either direction, (B, H, T, S)."""
-    distance_bts = jnp.abs(key_positions_bs[:, None] - query_positions_bt[:, :, None])
-    slopes_h11 = alibi_slopes(heads)[:, None, None]
-    return -slopes_h11 * distance_bts[:, None].astype(jnp.float32)
-
-
 def t5_bucket(
     relative_bts: Array, *, bidirectional: bool, buckets: int, max_distance: int
 ) -> Array:
@@ -108,3 +105,50 @@ def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
     far = log_ratio / np.log(max_distance / exact).astype(np.float32) * (buckets - exact)
     far = np.minimum(exact + far.astype(np.int32), buckets - 1)
     return np.where(distance < exact, distance, far).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreBias:
+    """What relative positions add to the scores, not yet written out for every pair.
+
+    Kinds of attention ask for the stretch that they are at; gradients of `table` and `shift_hk`
+    add up over all of them.
+    """
+
+    scheme: str  # alibi | t5_bias | transformer_xl
+    # Of each head: alibi's slope (H); t5's value for each bucket (buckets, H); Transformer-XL's
+    # key for each distance (distances, H, K)
+    table: Array
+    shift_hk: Array | None = None  # transformer_xl: added to queries before they meet the table
+    bidirectional: bool = False  # t5_bias only, as max_distance
+    max_distance: int = 0
+
+    def __call__(self, q_bthk: Array, query_positions_bt: Array, key_positions_bs: Array) -> Array:
+        """(B, H, T, S) in float32; `q_bthk` as it enters the scores, scale and all."""
+        relative_bts = key_positions_bs[:, None] - query_positions_bt[:, :, None]
+        match self.scheme:
+            case "alibi":
+                distance_b1ts = jnp.abs(relative_bts)[:, None].astype(jnp.float32)
+                return -self.table[:, None, None] * distance_b1ts
+            case "t5_bias":
+                buckets_bts = t5_bucket(
+                    relative_bts,
+                    bidirectional=self.bidirectional,
+                    buckets=self.table.shape[0],
+                    max_distance=self.max_distance,
+                )
+                return jnp.moveaxis(self.table[buckets_bts], -1, 1)
+            case "transformer_xl":
+                shifted_bthk = (q_bthk + self.shift_hk).astype(self.table.dtype)
+                scores_bhtd = jnp.einsum(
+                    "bthk,dhk->bhtd", shifted_bthk, self.table, preferred_element_type=jnp.float32
+                )
+                # What lies ahead is never seen, and so far behind as the table ends neither.
+                distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)
+                return jnp.take_along_axis(scores_bhtd, distance_bts[:, None], axis=3)
+        raise ValueError(f"unknown scheme {self.scheme!r}")
+
+
+jax.tree_util.register_dataclass(
+    ScoreBias, ["table", "shift_hk"], ["scheme", "bidirectional", "max_distance"]
+)

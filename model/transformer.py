@@ -6,11 +6,19 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import Attention, LayerCache, as_cached, write
+from model.attention import Attention, LayerCache, Surroundings, write
 from model.config import TransformerConfig
+from model.kinds import pattern_of, refusals
 from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
-from model.masks import attention_mask, positions_or_default, segments_or_default
-from model.positions import alibi, sinusoidal, t5_bucket
+from model.masks import (
+    PADDING,
+    Side,
+    Sight,
+    before_first,
+    positions_or_default,
+    segments_or_default,
+)
+from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.sharding import constrain
 
 
@@ -21,27 +29,17 @@ class Cache:
     layers: tuple[LayerCache, ...]
     positions_bs: Array
     segments_bs: Array  # 0 where the slot is empty or holds padding
+    global_bs: Array  # whether the slot holds a global token
     # How many tokens went in: one number, or one for each row. When all slots are taken, a single
     # token takes the place of the oldest.
     index: Array
-
-
-@flax.struct.dataclass
-class Surroundings:
-    """What every block of a stack sees alike: masks, biases, the source."""
-
-    mask_b1ts: Array
-    bias_bhts: Array | None = None
-    rope_positions_bt: Array | None = None
-    source_bsd: Array | None = None
-    cross_mask_b1ts: Array | None = None
-    cache_slot: Array | None = None  # where in the cache this call's tokens go
 
 
 class Block(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward."""
 
     config: TransformerConfig
+    kind: str  # of attention
     cross: bool
     deterministic: bool
 
@@ -50,38 +48,31 @@ class Block(nn.Module):
         self, x_btd: Array, cache: LayerCache | None, around: Surroundings
     ) -> tuple[Array, LayerCache | None]:
         config = self.config
+        kind = (config, self.kind, self.deterministic)
 
         def self_attention(y_btd):
-            attention = Attention(config, self.deterministic, name="self_attention")
-            given = dict(
-                mask_b1ts=around.mask_b1ts,
-                bias_bhts=around.bias_bhts,
-                rope_positions_bt=around.rope_positions_bt,
-            )
+            attention = Attention(*kind, name="self_attention")
             if cache is None:
-                return attention(y_btd, **given), None
-            kept = cache.key_bgks, cache.value_bgsk
-            return attention.remembering(y_btd, kept, around.cache_slot, **given)
+                return attention(y_btd, around), None
+            return attention.remembering(y_btd, cache, around)
 
         def cross_attention(y_btd):
-            attention = Attention(config, self.deterministic, name="cross_attention")
-            mask_b1ts = around.cross_mask_b1ts
+            attention = Attention(*kind, cross=True, name="cross_attention")
             if around.source_bsd is None:
                 kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, mask_b1ts=mask_b1ts), kept
+                return attention.recalling(y_btd, kept, around.cross_sight), cache
             keys_values = attention.project_source(around.source_bsd)
-            y_btd = attention(y_btd, mask_b1ts=mask_b1ts, keys_values=keys_values)
-            return y_btd, None if cache is None else as_cached(*keys_values)
+            y_btd = attention.over_source(y_btd, keys_values, around.cross_sight)
+            return y_btd, None if cache is None else cache.with_source(*keys_values)
 
         def feed_forward(y_btd):
             return FeedForward(config, self.deterministic, name="feed_forward")(y_btd), None
 
-        x_btd, kept = self._residual(x_btd, self_attention, "self_attention_norm")
-        cross_kept = (None, None)
+        x_btd, cache = self._residual(x_btd, self_attention, "self_attention_norm")
         if self.cross:
-            x_btd, cross_kept = self._residual(x_btd, cross_attention, "cross_attention_norm")
+            x_btd, cache = self._residual(x_btd, cross_attention, "cross_attention_norm")
         x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
-        return x_btd, None if cache is None else LayerCache(*kept, *cross_kept)
+        return x_btd, cache
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
         """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
@@ -100,7 +91,7 @@ class RelativeBias(nn.Module):
     bidirectional: bool
 
     @nn.compact
-    def __call__(self, query_positions_bt: Array, key_positions_bs: Array) -> Array:
+    def __call__(self) -> ScoreBias:
         config = self.config
         table = self.param(
             "embedding",
@@ -110,13 +101,12 @@ class RelativeBias(nn.Module):
             (config.relative_buckets, config.heads),
             jnp.dtype(config.param_dtype),
         )
-        buckets_bts = t5_bucket(
-            key_positions_bs[:, None] - query_positions_bt[:, :, None],
+        return ScoreBias(
+            "t5_bias",
+            table.astype(jnp.float32),
             bidirectional=self.bidirectional,
-            buckets=config.relative_buckets,
             max_distance=config.relative_max_distance,
         )
-        return jnp.moveaxis(table.astype(jnp.float32)[buckets_bts], -1, 1)
 
 
 class Stack(nn.Module):
@@ -139,6 +129,7 @@ class Stack(nn.Module):
         segments_bt: Array | None = None,
         *,
         prefix_bt: Array | None = None,
+        global_bt: Array | None = None,
         source_bsd: Array | None = None,
         source_segments_bs: Array | None = None,
         cache: Cache | None = None,
@@ -146,43 +137,44 @@ class Stack(nn.Module):
         deterministic: bool = True,
     ) -> tuple[Array, Cache | None]:
         config = self.config
-        segments_bt = segments_or_default(segments_bt, x_btd)
+        if prefix_bt is not None:
+            for reason in refusals(config.attention, "prefix"):
+                raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
-        key_positions_bs, key_segments_bs, key_prefix_bs = positions_bt, segments_bt, prefix_bt
+        segments_bt = segments_or_default(segments_bt, x_btd)
+        if "longformer" in pattern_of(config.attention):
+            if global_bt is None:
+                global_bt = positions_bt == 0
+            global_bt = global_bt & (segments_bt != PADDING)
+        queries = keys = Side(positions_bt, segments_bt, prefix_bt, global_bt)
+        cache_slot = None
         if cache is not None:
             cache_slot = cache.index % cache.segments_bs.shape[1]
-            cache = cache.replace(
-                positions_bs=_write(cache.positions_bs, positions_bt, cache_slot),
-                segments_bs=_write(cache.segments_bs, segments_bt, cache_slot),
-            )
-            key_positions_bs, key_segments_bs = cache.positions_bs, cache.segments_bs
-            if prefix_bt is not None:
-                key_prefix_bs = _write(jnp.zeros_like(key_segments_bs), prefix_bt, cache_slot)
+            cache, keys = _remember(cache, queries, cache_slot)
 
-        mask_b1ts = attention_mask(
-            positions_bt, key_positions_bs, segments_bt, key_segments_bs,
-            causal=self.causal, key_prefix_bs=key_prefix_bs,
-        )  # fmt: skip
-        if visible_bts is not None:
-            mask_b1ts &= visible_bts[:, None]
+        sight = Sight(queries, keys, self.causal)
         around = Surroundings(
-            mask_b1ts=mask_b1ts,
-            bias_bhts=self._bias(positions_bt, key_positions_bs),
+            sight=sight,
+            bias=self._bias(),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
-            cache_slot=None if cache is None else cache_slot,
+            cache_slot=cache_slot,
         )
+        if cache is not None or "dot" in pattern_of(config.attention):
+            mask_b1ts, bias_bhts = sight.mask_b1ts(), None
+            if visible_bts is not None:
+                mask_b1ts &= visible_bts[:, None]
+            if around.bias is not None:
+                bias_bhts = around.bias(None, queries.positions_bt, keys.positions_bt)
+            around = around.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
         if self.cross:
-            around = around.replace(
-                source_bsd=source_bsd,
-                cross_mask_b1ts=attention_mask(
-                    positions_bt, positions_or_default(None, source_segments_bs),
-                    segments_bt, source_segments_bs, causal=False,
-                ),
-            )  # fmt: skip
+            positions_bs = positions_or_default(None, source_segments_bs)
+            source = Side(positions_bs, source_segments_bs)
+            cross_sight = Sight(queries, source, causal=False)
+            around = around.replace(source_bsd=source_bsd, cross_sight=cross_sight)
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
         if cache is None:
-            x_btd, _ = self._blocks(deterministic)(x_btd, None, around)
+            x_btd = self._blocks(x_btd, around, deterministic)
         else:
             x_btd, layer_caches = self._one_by_one(x_btd, cache.layers, around)
         if config.norm_placement == "pre":
@@ -205,25 +197,27 @@ class Stack(nn.Module):
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
         return constrain(x_btd, "batch", "length", "hidden")
 
-    def _bias(self, query_positions_bt: Array, key_positions_bs: Array) -> Array | None:
-        """What relative positions add to the scores, computed once for all layers."""
+    def _bias(self) -> ScoreBias | None:
+        """What relative positions add to the scores of all layers alike."""
         if self.config.position == "alibi":
-            return alibi(query_positions_bt, key_positions_bs, self.config.heads)
+            return ScoreBias("alibi", jnp.asarray(alibi_slopes(self.config.heads)))
         if self.config.position == "t5_bias":
-            bias = RelativeBias(self.config, not self.causal, name="relative_bias")
-            return bias(query_positions_bt, key_positions_bs)
+            return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
 
-    def _blocks(self, deterministic: bool) -> nn.Module:
-        block, remat = Block, self.config.remat
-        if remat != "none":
-            products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-            policy = products if remat == "dots" else None
-            # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=policy, prevent_cse=False)
+    def _blocks(self, x_btd: Array, around: Surroundings, deterministic: bool) -> Array:
+        config, remat = self.config, self.config.remat
         # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
         # to save memory: without a loop, the compiler keeps what it was told to recompute.
         undo_loop = jax.default_backend() == "cpu" and remat == "none"
+        unroll = min(config.unroll or (self.layers if undo_loop else 1), self.layers)
+        pattern = pattern_of(config.attention)
+        if len(set(pattern)) > 1 and not self.is_initializing():
+            return self._in_periods(x_btd, around, deterministic, pattern, unroll)
+        block = Block
+        if remat != "none":
+            # Inside a scan nothing can be merged across the barrier anyway.
+            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -231,10 +225,54 @@ class Stack(nn.Module):
             in_axes=(0, nn.broadcast),
             out_axes=0,
             length=self.layers,
-            unroll=min(self.config.unroll or (self.layers if undo_loop else 1), self.layers),
+            unroll=unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return scanned(self.config, self.cross, deterministic, name="blocks")
+        # In a mixed pattern this makes the parameters alone, of all that any kind needs.
+        kind = "longformer" if "longformer" in pattern else pattern[0]
+        blocks = scanned(config, kind, self.cross, deterministic, name="blocks")
+        return blocks(x_btd, None, around)[0]
+
+    def _in_periods(
+        self,
+        x_btd: Array,
+        around: Surroundings,
+        deterministic: bool,
+        pattern: tuple[str, ...],
+        unroll: int,
+    ) -> Array:
+        """The same where layers differ in their kind: a scan over repetitions of the pattern.
+
+        Parameters are those of a plain scan, so that a pattern can be changed without them.
+        """
+        period, layers = len(pattern), self.layers
+        params = self.get_variable("params", "blocks")
+        keys = None if deterministic else jax.random.split(self.make_rng("dropout"), layers)
+
+        def layer(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
+            block = Block(self.config, kind, self.cross, deterministic, parent=None)
+            rngs = {} if key is None else {"dropout": key}
+            return block.apply({"params": params}, x_btd, None, around, rngs=rngs)[0]
+
+        if self.config.remat != "none":
+            policy = _saved_by(self.config.remat)
+            layer = jax.checkpoint(layer, policy=policy, prevent_cse=False, static_argnums=1)
+
+        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
+            for n in range(len(jax.tree.leaves(given)[0])):
+                params, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd = layer(x_btd, pattern[n], params, key)
+            return x_btd, None
+
+        whole = layers // period * period
+        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        x_btd, _ = jax.lax.scan(
+            some_layers, x_btd, jax.tree.map(cut, (params, keys)), unroll=-(-unroll // period)
+        )
+        if whole < layers:
+            rest = jax.tree.map(lambda leaf: leaf[whole:], (params, keys))
+            x_btd, _ = some_layers(x_btd, rest)
+        return x_btd
 
     def _one_by_one(
         self, x_btd: Array, caches: tuple[LayerCache, ...], around: Surroundings
@@ -246,13 +284,19 @@ class Stack(nn.Module):
         params = self.get_variable("params", "blocks")
         if LAYER.format(0) not in params:
             params = by_layer(params, self.layers)
-        block = Block(self.config, self.cross, deterministic=True, parent=None)
         new_caches = []
         for number, cache in enumerate(caches):
+            kind = self.config.attention_kind(number)
+            block = Block(self.config, kind, self.cross, deterministic=True, parent=None)
             layer = {"params": params[LAYER.format(number)]}
             x_btd, new_cache = block.apply(layer, x_btd, cache, around)
             new_caches.append(new_cache)
         return x_btd, tuple(new_caches)
+
+
+def _saved_by(remat: str):
+    """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
 
 
 LAYER = "layer_{}"
@@ -266,28 +310,47 @@ def by_layer(stacked: dict, layers: int) -> dict:
     }
 
 
-def _write(buffer_bs: Array, new_bt: Array, slot: Array) -> Array:
-    return write(buffer_bs, jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1])), slot, 1)
+def _remember(cache: Cache, queries: Side, slot: Array) -> tuple[Cache, Side]:
+    """The cache with what is known of new tokens, and all that it then knows of keys."""
+
+    def put(buffer_bs: Array, new_bt: Array) -> Array:
+        new_bt = jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1]))
+        return write(buffer_bs, new_bt, slot, axis=1)
+
+    cache = cache.replace(
+        positions_bs=put(cache.positions_bs, queries.positions_bt),
+        segments_bs=put(cache.segments_bs, queries.segments_bt),
+    )
+    if queries.global_bt is not None:
+        cache = cache.replace(global_bs=put(cache.global_bs, queries.global_bt))
+    prefix_bs = None
+    if queries.prefix_bt is not None:  # tokens behind it see it anyway
+        prefix_bs = put(jnp.zeros_like(cache.segments_bs), queries.prefix_bt)
+    global_bs = None if queries.global_bt is None else cache.global_bs
+    return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs, global_bs)
 
 
 def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
     """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
 
-    def layer() -> LayerCache:
-        def keys(length):
-            return jnp.zeros((batch, config.kv_heads, config.head_size, length), config.dtype)
+    def keys_values(length: int) -> tuple[Array, Array]:
+        lengthwise = (batch, config.kv_heads, length, config.head_size)
+        return (
+            jnp.zeros((*lengthwise[:2], config.head_size, length), config.dtype),
+            jnp.zeros(lengthwise, config.dtype),
+        )
 
-        def values(length):
-            return jnp.zeros((batch, config.kv_heads, length, config.head_size), config.dtype)
-
-        if config.family != "encoder_decoder":
-            return LayerCache(keys(slots), values(slots))
-        return LayerCache(keys(slots), values(slots), keys(source_slots), values(source_slots))
+    def layer(kind: str) -> LayerCache:
+        nothing = (None, None)
+        general = keys_values(slots) if kind == "longformer" else nothing
+        source = keys_values(source_slots) if config.family == "encoder_decoder" else nothing
+        return LayerCache(*keys_values(slots), *general, *source)
 
     return Cache(
-        layers=tuple(layer() for _ in range(config.decoder_layers)),
+        layers=tuple(layer(config.attention_kind(n)) for n in range(config.decoder_layers)),
         positions_bs=jnp.zeros((batch, slots), jnp.int32),
         segments_bs=jnp.zeros((batch, slots), jnp.int32),
+        global_bs=jnp.zeros((batch, slots), bool),
         index=jnp.zeros((), jnp.int32),
     )
 
@@ -335,7 +398,13 @@ class Transformer(nn.Module):
             if token_types_bt is None:
                 token_types_bt = jnp.zeros((1, x_btd.shape[1]), jnp.int32)
             x_btd += self.token_type_embedding(token_types_bt)
-        x_btd, _ = self.encoder(x_btd, positions_bt, segments_bt, deterministic=deterministic)
+        x_btd, _ = self.encoder(
+            x_btd,
+            positions_bt,
+            segments_bt,
+            global_bt=self._global(inputs, positions_bt),
+            deterministic=deterministic,
+        )
         return x_btd
 
     def decode(
@@ -367,12 +436,22 @@ class Transformer(nn.Module):
             positions_bt,
             segments_bt,
             prefix_bt=prefix_bt,
+            global_bt=self._global(inputs_bt, positions_bt),
             source_bsd=source_bsd,
             source_segments_bs=source_segments_bs,
             cache=cache,
             visible_bts=visible_bts,
             deterministic=deterministic,
         )
+
+    def _global(self, inputs: Array, positions_bt: Array | None) -> Array | None:
+        """Which tokens are global; None: the first of each text, as the stack knows by itself."""
+        if self.config.global_tokens == "first" or self.config.input == "patches":
+            return None
+        is_separator_bt = inputs == self.config.separator_id
+        if self.config.global_tokens == "separators":
+            return is_separator_bt
+        return before_first(is_separator_bt, positions_or_default(positions_bt, inputs))
 
     def _scaled(self, x_btd: Array) -> Array:
         if not self.config.embedding_scale:

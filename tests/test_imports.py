@@ -26,9 +26,13 @@ ALLOWED = {
 
 # Inside model/, a file may import those before its own line.
 MODEL_ORDER = [
+    {"kinds"},
     {"config"},
-    {"masks", "positions", "sharding"},
-    {"layers"},
+    {"masks", "positions", "sharding", "dropping"},
+    {"layers", "dot"},
+    {"banded", "flash", "linear", "performer"},
+    {"longformer", "hierarchical"},
+    {"attend"},
     {"attention"},
     {"transformer"},
     {"heads", "decoding", "decoding_params"},

@@ -9,6 +9,7 @@ import pytest
 from model.heads import LanguageModel
 from model.transformer import empty_cache
 from tests.model.examples import (
+    DECODER_POSITIONS,
     POSITIONS,
     Rows,
     left_padded,
@@ -65,7 +66,7 @@ def assert_same_at_real_tokens(rows: Rows, cached, full):
         np.testing.assert_allclose(piece, other, rtol=0, atol=1e-5)
 
 
-@every_position
+@pytest.mark.parametrize("position", DECODER_POSITIONS)
 def test_decoder_with_left_padding_and_grouped_heads(position):
     config = tiny_config(family="decoder", position=position, kv_heads=2)
     rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.attention import dot_attention
+from model.dropping import dropout
 from model.heads import LanguageModel
-from model.layers import FeedForward, dropout
+from model.kernels.dot import dot_attention
+from model.layers import FeedForward
 from model.transformer import Stack
 from tests.model.examples import text_params, tokens
 from tests.tiny import quick_jit, random_params, tiny_config

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.positions import alibi, alibi_slopes, rope, rope_frequencies, sinusoidal, t5_bucket
+from model.positions import ScoreBias, alibi_slopes, rope, rope_frequencies, sinusoidal, t5_bucket
 from tests.pretrained.transformers_models import oracle
 from tests.tiny import tiny_config
 
@@ -163,7 +163,8 @@ def test_alibi_slopes_of_twelve_heads():
 
 
 def test_alibi_grows_with_distance_on_both_sides():
-    bias = alibi(jnp.array([[3]]), jnp.array([[0, 2, 3, 5]]), heads=2)
+    alibi = ScoreBias("alibi", jnp.asarray(alibi_slopes(2)))
+    bias = alibi(None, jnp.array([[3]]), jnp.array([[0, 2, 3, 5]]))
     slopes = np.array([1 / 16, 1 / 256])
     expected = -slopes[:, None] * np.array([3, 1, 0, 2])
     np.testing.assert_array_equal(bias[0, :, 0], expected)

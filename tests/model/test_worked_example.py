@@ -11,11 +11,12 @@ The notes this example comes from print [0, 1] as the feed-forward's first row. 
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import Attention, dot_attention
+from model.attention import Attention, Surroundings
 from model.heads import LanguageModel
+from model.kernels.dot import dot_attention
 from model.layers import FeedForward, Norm
-from model.masks import attention_mask
-from model.transformer import Block, Surroundings
+from model.masks import Side, Sight
+from model.transformer import Block
 from tests.tiny import tiny_config
 
 CONFIG = tiny_config(
@@ -73,9 +74,9 @@ def stacked(tree):
     return {k: stacked(v) if isinstance(v, dict) else v[None] for k, v in tree.items()}
 
 
-def causal_mask():
-    positions, segments = jnp.arange(3)[None], jnp.ones((1, 3), jnp.int32)
-    return attention_mask(positions, positions, segments, segments, causal=True)
+TOKENS = Side(jnp.arange(3)[None], jnp.ones((1, 3), jnp.int32))
+SIGHT = Sight(TOKENS, TOKENS, causal=True)
+AROUND = Surroundings(SIGHT, mask_b1ts=SIGHT.mask_b1ts())
 
 
 def assert_to_4_decimals(actual, expected):
@@ -86,14 +87,14 @@ def test_attention_weights():
     # With one-hot values, what comes out of the attention is the weights themselves.
     weights = dot_attention(
         X[:, :, None], X[:, :, None], jnp.eye(3)[None, :, None],
-        mask_b1ts=causal_mask(), scale=2**-0.5,
+        mask_b1ts=SIGHT.mask_b1ts(), scale=2**-0.5,
     )  # fmt: skip
     assert_to_4_decimals(weights[0, :, 0], ATTENTION)
 
 
 def test_context():
-    attention = Attention(CONFIG, deterministic=True)
-    context = attention.apply({"params": attention_params()}, X, mask_b1ts=causal_mask())
+    attention = Attention(CONFIG, "dot", deterministic=True)
+    context = attention.apply({"params": attention_params()}, X, AROUND)
     assert_to_4_decimals(context[0], CONTEXT)
 
 
@@ -111,8 +112,8 @@ def test_feed_forward():
 
 
 def test_block():
-    block = Block(CONFIG, cross=False, deterministic=True)
-    hidden, _ = block.apply({"params": block_params()}, X, None, Surroundings(causal_mask()))
+    block = Block(CONFIG, "dot", cross=False, deterministic=True)
+    hidden, _ = block.apply({"params": block_params()}, X, None, AROUND)
     assert_to_4_decimals(hidden[0], HIDDEN)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model import transformer
+from model import masks
 from model.heads import LanguageModel
 from schema import ConfigError
 from tests.model import plain_decoding as plain
@@ -33,7 +33,7 @@ def _generators_compile_quickly(monkeypatch):
 
 def masked_logits(monkeypatch):
     """Full passes in which no token sees one that is SLOTS or more before it."""
-    whole_mask = transformer.attention_mask
+    whole_mask = masks.attention_mask
 
     def only_the_last(query_positions_bt, key_positions_bs, *segments, causal, **options):
         given = (query_positions_bt, key_positions_bs, *segments)
@@ -41,7 +41,7 @@ def masked_logits(monkeypatch):
         distance_bts = query_positions_bt[:, :, None] - key_positions_bs[:, None]
         return mask_b1ts & (distance_bts < SLOTS)[:, None] if causal else mask_b1ts
 
-    monkeypatch.setattr(transformer, "attention_mask", only_the_last)
+    monkeypatch.setattr(masks, "attention_mask", only_the_last)
     applied = {}
 
     def logits(config, *batch, prefix):

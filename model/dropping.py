@@ -1,0 +1,18 @@
+"""Dropout as a pure function."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def dropout(x: Array, rate: float, key: Array) -> Array:
+    """Each entry is kept with probability 1 - rate, to the nearest 1/65536 that is neither 0 nor 1.
+
+    Random bits are a large part of a small model's step, so each 32-bit draw serves two entries.
+    """
+    threshold = min(max(round((1.0 - rate) * 2**16), 1), 2**16 - 1)
+    size = x.shape[-1]
+    words = jax.random.bits(key, (*x.shape[:-1], (size + 1) // 2), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*x.shape[:-1], -1)[..., :size]
+    scale = jnp.asarray(2**16 / threshold, x.dtype)
+    return jnp.where(halves < threshold, x * scale, jnp.zeros((), x.dtype))

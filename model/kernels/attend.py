@@ -1,0 +1,101 @@
+"""Self-attention in any kind, as a pure function: the one place where a kind becomes a kernel."""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array
+
+from model.config import TransformerConfig
+from model.kernels.banded import Band, banded_attention
+from model.kernels.dot import Heads, dot_attention
+from model.kernels.flash import flash_attention
+from model.kernels.hierarchical import hierarchical_attention
+from model.kernels.longformer import longformer_attention
+from model.masks import Near, Sight
+from model.positions import ScoreBias
+
+
+def attend(
+    kind: str,
+    config: TransformerConfig,
+    heads: Heads,
+    sight: Sight,
+    *,
+    scale: float,
+    bias: ScoreBias | None = None,
+    mask_b1ts: Array | None = None,
+    bias_bhts: Array | None = None,
+    general: Heads | None = None,
+    remembered: Heads | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """What each query gets, (B, T, H, K).
+
+    `mask_b1ts` and `bias_bhts` are `sight` and `bias` written out, for kinds that would do it
+    otherwise; `general` are the heads of a longformer's global tokens, `remembered` those that a
+    recurrent kind has of other chunks.
+    """
+    options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    match kind:
+        case "dot":
+            if mask_b1ts is None:
+                mask_b1ts = sight.mask_b1ts()
+            if bias_bhts is None and bias is not None:
+                bias_bhts = written_out(bias, heads.q_bthk, sight, scale)
+            return dot_attention(*heads, mask_b1ts=mask_b1ts, bias_bhts=bias_bhts, **options)
+        case "flash":
+            return flash_attention(*heads, sight, bias=bias, **options)
+        case "local" | "chunked":
+            bands = [Band(heads.k_bsgk, heads.v_bsgk, near(config, kind))]
+            return banded_attention(heads.q_bthk, bands, sight, bias=bias, **options)
+        case "recurrent":
+            memory = dataclasses.replace(near(config, kind), own=False)
+            own = Band(heads.k_bsgk, heads.v_bsgk, Near(chunk=memory.chunk))
+            bands = [own, Band(remembered.k_bsgk, remembered.v_bsgk, memory)]
+            return banded_attention(heads.q_bthk, bands, sight, bias=bias, **options)
+        case "longformer":
+            sight = dataclasses.replace(sight, near=near(config, kind))
+            options |= dict(bias=bias, limit=config.global_limit)
+            return longformer_attention(heads, general, sight, **options)
+        case "hierarchical":
+            return hierarchical_attention(*heads, sight, chunk=config.attention_chunk, **options)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def attend_to_source(
+    kind: str,
+    config: TransformerConfig,
+    heads: Heads,
+    sight: Sight,
+    *,
+    scale: float,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """The same over a source, to which nothing is near or far: all kinds see all of it."""
+    options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    if kind == "dot":
+        return dot_attention(*heads, mask_b1ts=sight.mask_b1ts(), **options)
+    return flash_attention(*heads, sight, **options)
+
+
+def near(config: TransformerConfig, kind: str) -> Near | None:
+    """What a kind takes to be near; None where it makes no difference to its mask."""
+    match kind:
+        case "local":
+            return Near(window=config.attention_window)
+        case "longformer":
+            return Near(window=config.attention_window, dilation=config.attention_dilation)
+        case "chunked":
+            sides = dict(before=config.attention_overlap, after=config.attention_overlap)
+            return Near(chunk=config.attention_chunk, **sides)
+        case "recurrent":
+            return Near(chunk=config.attention_chunk, before=config.attention_memory)
+    return None
+
+
+def written_out(bias: ScoreBias, q_bthk: Array, sight: Sight, scale: float) -> Array:
+    """What is added to the score of every pair, (B, H, T, S)."""
+    scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
+    return bias(scaled_bthk, sight.queries.positions_bt, sight.keys.positions_bt)

@@ -1,0 +1,166 @@
+"""Attention to a stretch of keys around each query: time and memory grow with the length alone.
+
+Rows are cut into blocks of queries. A block comes with the stretch of keys that any of its queries
+may see, and is then a row of its own for plain attention: what the mask hides inside the stretch is
+wasted, what lies outside was never computed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.kernels.dot import dot_attention
+from model.masks import Near, Side, Sight
+from model.positions import ScoreBias
+
+
+class Band(NamedTuple):
+    """Keys and values, and which of them are near enough to a query to be seen."""
+
+    k_bsgk: Array
+    v_bsgk: Array
+    near: Near
+
+
+class Everywhere(NamedTuple):
+    """A few keys and values that every block of a row looks at."""
+
+    k_bsgk: Array
+    v_bsgk: Array
+    side: Side
+    sees: Callable[[Side, Side], Array]  # the mask (B, 1, T, S) of queries and these keys
+    weight_bs: Array | None = None  # how many keys one stands for; None: each for itself
+
+
+def banded_attention(
+    q_bthk: Array,
+    bands: Sequence[Band],
+    sight: Sight,
+    *,
+    everywhere: Everywhere | None = None,
+    bias: ScoreBias | None = None,
+    scale: float = 1.0,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """Softmax over the keys of all bands, and those that are seen from everywhere, together."""
+    batch, length = q_bthk.shape[:2]
+    gaps = bands[0].near.dilation
+    reaches = [_reach(band.near, sight) for band in bands]
+    blocks = Blocks(batch, length, _block_size(max(map(sum, reaches)), length // gaps), gaps)
+    q_bthk = blocks.stretch(q_bthk)
+    queries = blocks.stretch_of_side(sight.queries)
+    keys, values, masks, biases = [], [], [], []
+
+    def see(k_bsgk, v_bsgk, side, mask_b1ts, weight_bs=None):
+        keys.append(k_bsgk)
+        values.append(v_bsgk)
+        masks.append(mask_b1ts)
+        if bias is not None:
+            scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
+            biases.append(bias(scaled_bthk, queries.positions_bt, side.positions_bt))
+        elif everywhere is not None and everywhere.weight_bs is not None:
+            shape = (len(q_bthk), 1, 1, side.positions_bt.shape[1])
+            logs = jnp.zeros(shape) if weight_bs is None else jnp.log(weight_bs).reshape(shape)
+            biases.append(logs)
+
+    for band, (before, after) in zip(bands, reaches, strict=True):
+        side = blocks.stretch_of_side(sight.keys, before, after)
+        mask_b1ts = Sight(queries, side, sight.causal, band.near).mask_b1ts()
+        stretch = [blocks.stretch(x, before, after) for x in (band.k_bsgk, band.v_bsgk)]
+        see(*stretch, side, mask_b1ts)
+    if everywhere is not None:
+        k_bsgk, v_bsgk, side, sees, weight_bs = everywhere
+        k_bsgk, v_bsgk, side, weight_bs = jax.tree.map(
+            blocks.for_each, (k_bsgk, v_bsgk, side, weight_bs)
+        )
+        see(k_bsgk, v_bsgk, side, sees(queries, side), weight_bs)
+    y_bthk = dot_attention(
+        q_bthk,
+        jnp.concatenate(keys, axis=1),
+        jnp.concatenate(values, axis=1),
+        mask_b1ts=jnp.concatenate(masks, axis=3),
+        bias_bhts=jnp.concatenate(biases, axis=3) if biases else None,
+        scale=scale,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+    )
+    return blocks.whole(y_bthk)
+
+
+def _reach(near: Near, sight: Sight) -> tuple[int, int]:
+    """How many columns before and after a query may hold a key that it sees.
+
+    With gaps between them, columns are sorted beforehand so that they are neighbours.
+    """
+    before, after = (positions // near.dilation for positions in near.reach)
+    looks_back_only = sight.causal and sight.keys.prefix_bt is None
+    return before, 0 if looks_back_only else after
+
+
+def _block_size(reach: int, length: int) -> int:
+    """Large blocks make large products, but their stretches hold more that no query sees."""
+    size = 64
+    while size < min(256, reach // 2, length):
+        size *= 2
+    return size
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Rows as blocks of `size` columns, each of which becomes a row. The last ones are padded.
+
+    With `gaps` of n, a block takes every n-th column.
+    """
+
+    rows: int
+    length: int
+    size: int
+    gaps: int = 1
+
+    @property
+    def count(self) -> int:
+        """Of blocks that begin at the same column but for the gaps."""
+        return -(-self.length // (self.size * self.gaps))
+
+    def stretch(self, x: Array, before: int = 0, after: int = 0) -> Array:
+        """Each block of an array (B, length, ...), with at least so many columns at its sides."""
+        padding = self.count * self.size * self.gaps - self.length
+        x = _pad(x, 0, padding)
+        if self.gaps > 1:
+            x = x.reshape(self.rows, -1, self.gaps, *x.shape[2:]).swapaxes(1, 2)
+            x = x.reshape(self.rows * self.gaps, -1, *x.shape[3:])
+        before, after = -(-before // self.size), -(-after // self.size)
+        x = _pad(x, before * self.size, after * self.size)
+        x = x.reshape(len(x), -1, self.size, *x.shape[2:])
+        pieces = [x[:, n : n + self.count] for n in range(before + 1 + after)]
+        x = jnp.concatenate(pieces, axis=2)
+        return x.reshape(-1, *x.shape[2:])
+
+    def stretch_of_side(self, side, before: int = 0, after: int = 0):
+        """The same of what is known of columns: a `Side`, or an array (B, length) like its own."""
+
+        def cut(x: Array) -> Array:
+            return self.stretch(jnp.broadcast_to(x, (self.rows, self.length)), before, after)
+
+        return jax.tree.map(cut, side)
+
+    def for_each(self, x: Array) -> Array:
+        """What belongs to a row, for each of its blocks."""
+        return jnp.repeat(x, self.gaps * self.count, axis=0)
+
+    def whole(self, y_bthk: Array) -> Array:
+        """Blocks put together to rows again."""
+        if self.gaps > 1:
+            y_bthk = y_bthk.reshape(self.rows, self.gaps, -1, *y_bthk.shape[2:]).swapaxes(1, 2)
+        y_bthk = y_bthk.reshape(self.rows, -1, *y_bthk.shape[-2:])
+        return y_bthk[:, : self.length]
+
+
+def _pad(x: Array, before: int, after: int) -> Array:
+    """Columns of zeros: in the segment of padding, which nothing sees."""
+    return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))

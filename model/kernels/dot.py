@@ -1,0 +1,103 @@
+"""Exact softmax attention with all scores in memory: the reference for every other kind."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.dropping import dropout
+
+NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
+
+
+class Heads(NamedTuple):
+    """Queries, keys and values. Query head h reads key/value head h // (H / G)."""
+
+    q_bthk: Array
+    k_bsgk: Array
+    v_bsgk: Array
+
+
+def dot_attention(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    *,
+    mask_b1ts: Array | None = None,
+    bias_bhts: Array | None = None,
+    scale: float = 1.0,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """softmax(q k^T * scale + bias) v where the mask allows it.
+
+    Softmax runs in float32. A query that may look at nothing gets zeros.
+    """
+    groups, heads = k_bsgk.shape[2], q_bthk.shape[2]
+    if groups < heads:
+        k_bsgk = jnp.repeat(k_bsgk, heads // groups, axis=2)
+        v_bsgk = jnp.repeat(v_bsgk, heads // groups, axis=2)
+    # In this order of axes no product, forward or backward, transposes a matrix of size T x S.
+    q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
+    k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
+    scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
+    if dropout_rate:
+        weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
+    y_bhtk = jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks)
+    y_bhtk = normalised(y_bhtk, total_bht1, mask_b1ts)
+    return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
+
+
+def cached_attention(
+    q_bthk: Array,
+    k_bgks: Array,
+    v_bgsk: Array,
+    *,
+    mask_b1ts: Array,
+    bias_bhts: Array | None = None,
+    scale: float = 1.0,
+    change: Callable[[Array], Array] | None = None,
+) -> Array:
+    """The same for few queries and many remembered keys and values, laid out as LayerCache is.
+
+    Reading them is nearly all of the work, so they are read as they lie: the query heads that
+    share a key/value head count as more queries to it, and nothing is copied or repeated. Scores
+    (B, H, T, S) may be changed before anything is done with them.
+    """
+    batch, queries, heads, head_size = q_bthk.shape
+    groups, slots = k_bgks.shape[1], k_bgks.shape[3]
+    q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
+    q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
+    scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
+    scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
+    if change is not None:
+        scores_bhts = change(scores_bhts)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
+    weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
+    y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
+    y_bhtk = normalised(y_bgnk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
+    return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bgsk.dtype)
+
+
+def unnormalised_softmax(
+    scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None
+) -> tuple[Array, Array]:
+    """Weights, and the total to divide by, (B, H, T, 1)."""
+    if bias_bhts is not None:
+        scores_bhts += bias_bhts
+    if mask_b1ts is not None:
+        scores_bhts = jnp.where(mask_b1ts, scores_bhts, NEVER)
+    largest_bht1 = jax.lax.stop_gradient(scores_bhts.max(axis=-1, keepdims=True))
+    weights_bhts = jnp.exp(scores_bhts - largest_bht1)
+    return weights_bhts, weights_bhts.sum(axis=-1, keepdims=True)
+
+
+def normalised(y_bhtk: Array, total_bht1: Array, mask_b1ts: Array | None) -> Array:
+    """Divides after the sum over S rather than before, which is K / S of the work."""
+    y_bhtk = y_bhtk.astype(jnp.float32) / total_bht1
+    if mask_b1ts is not None:
+        y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)
+    return y_bhtk

@@ -1,0 +1,99 @@
+"""A query's own chunk in full, every other chunk by the mean of its keys and values.
+
+The mean counts as many times as the chunk has tokens. Since a query's score for a mean of keys is
+the mean of its scores, this is plain attention in which the scores for another chunk are replaced
+by their mean over the chunk: `mean_scores` says it so, for decoding from a cache.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.kernels.banded import Band, Blocks, Everywhere, banded_attention
+from model.masks import PADDING, Near, Side, Sight
+
+
+def hierarchical_attention(
+    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight, *, chunk: int, **options
+) -> Array:
+    """As `dot_attention`; causal queries see the chunks before their own."""
+
+    def sees(queries: Side, means: Side) -> Array:
+        own_bt1 = queries.positions_bt[:, :, None] // chunk
+        theirs_b1s = means.positions_bt[:, None] // chunk
+        mask_bts = theirs_b1s < own_bt1 if sight.causal else theirs_b1s != own_bt1
+        mask_bts &= queries.segments_bt[:, :, None] == means.segments_bt[:, None]
+        return (mask_bts & (means.segments_bt[:, None] != PADDING))[:, None]
+
+    own = Band(k_bsgk, v_bsgk, Near(chunk=chunk))
+    k_bngk, v_bngk, side, count_bn = chunk_means(k_bsgk, v_bsgk, sight, chunk)
+    everywhere = Everywhere(k_bngk, v_bngk, side, sees, jnp.maximum(count_bn, 1))
+    return banded_attention(q_bthk, [own], sight, everywhere=everywhere, **options)
+
+
+def chunk_means(
+    k_bsgk: Array, v_bsgk: Array, sight: Sight, chunk: int
+) -> tuple[Array, Array, Side, Array]:
+    """Means of keys and values over chunks, where these are, and of how many tokens they are.
+
+    Chunks begin with their segment, so in packed rows they end anywhere; but among any `chunk`
+    columns, at most one chunk ends that is full, and at most one that is the unfinished end of a
+    segment of several chunks. So as many means as that will do for every row; those of no chunk
+    are in the segment of padding.
+    """
+    blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size=chunk)
+    # With the block before it, a block of columns holds all of a chunk that ends in it.
+    side = blocks.stretch_of_side(sight.keys, before=chunk)
+    following_bs = jnp.pad(sight.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
+    following_bs = blocks.stretch_of_side(following_bs, before=chunk)
+    positions_bs, segments_bs = side.positions_bt, side.segments_bt
+
+    ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= chunk)
+    is_full_bs = positions_bs % chunk == chunk - 1
+    ends = [ends_here_bs & is_full_bs]
+    if not sight.causal:  # else nothing comes after an unfinished chunk that could see it
+        is_last_bs = (following_bs != segments_bs) & (positions_bs >= chunk)
+        ends.append(ends_here_bs & is_last_bs & ~is_full_bs)
+
+    stretches = [blocks.stretch(x, before=chunk) for x in (k_bsgk, v_bsgk)]
+    means = []
+    for end_bs in ends:
+        segment_b1 = jnp.where(end_bs, segments_bs, PADDING).max(axis=1, keepdims=True)
+        start_b1 = jnp.where(end_bs, positions_bs // chunk, 0).max(axis=1, keepdims=True) * chunk
+        belongs_bs = (segments_bs == segment_b1) & (positions_bs // chunk * chunk == start_b1)
+        belongs_bs &= segment_b1 != PADDING
+        belongs_bs = belongs_bs.astype(jnp.float32)
+        count_b1 = belongs_bs.sum(axis=1, keepdims=True)
+        share_bs = belongs_bs / jnp.maximum(count_b1, 1)
+        k_bgk, v_bgk = (
+            jnp.einsum("bs,bsgk->bgk", share_bs, x.astype(jnp.float32)).astype(x.dtype)
+            for x in stretches
+        )
+        means.append((k_bgk, v_bgk, start_b1, segment_b1, count_b1))
+
+    def of_rows(x: Array) -> Array:
+        trailing = x.shape[1:] if x.ndim > 2 else ()
+        return x.reshape(len(k_bsgk), -1, *trailing)
+
+    k, v, starts, segments, counts = (
+        jnp.concatenate([of_rows(x) for x in parts], axis=1) for parts in zip(*means, strict=True)
+    )
+    return k, v, Side(starts, segments), counts
+
+
+def mean_scores(scores_bhts: Array, mask_b1ts: Array, sight: Sight, chunk: int) -> Array:
+    """Scores for slots of a cache, with those for other chunks replaced by their mean.
+
+    A cache holds one text, so that its chunks are known by their numbers alone.
+    """
+    slots = scores_bhts.shape[3]
+    # More chunks are never in so many slots, so that no two of them share a number.
+    number_bs = sight.keys.positions_bt // chunk
+    belongs_bsn = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
+    seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
+    sum_bhtn = jnp.einsum("bhts,bsn->bhtn", seen_bhts, belongs_bsn)
+    count_b1tn = jnp.einsum("bhts,bsn->bhtn", mask_b1ts.astype(jnp.float32), belongs_bsn)
+    mean_bhtn = sum_bhtn / jnp.maximum(count_b1tn, 1)
+    mean_bhts = jnp.einsum("bhtn,bsn->bhts", mean_bhtn, belongs_bsn)
+    is_own_bts = number_bs[:, None] == sight.queries.positions_bt[:, :, None] // chunk
+    return jnp.where(is_own_bts[:, None], scores_bhts, mean_bhts)

@@ -1,0 +1,138 @@
+"""Every kind of attention written out in full, one pair of query and key after another.
+
+Nothing here knows blocks, scans or caches: masks come from loops over positions, and every weight
+is in memory. What the kernels of model/kernels give is compared with this.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from model.config import TransformerConfig
+from model.kernels.dot import Heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Where each token stands, which example it belongs to (0: padding), and what it is."""
+
+    positions: np.ndarray
+    segments: np.ndarray
+    prefix: np.ndarray
+    is_global: np.ndarray
+
+
+def may_see(rows: Rows, r: int, query: int, key: int, causal: bool) -> bool:
+    """The rule that all kinds share."""
+    if rows.segments[r, key] == 0 or rows.segments[r, query] != rows.segments[r, key]:
+        return False
+    is_behind = rows.positions[r, key] <= rows.positions[r, query]
+    return not causal or is_behind or rows.prefix[r, key]
+
+
+def is_near(kind: str, config: TransformerConfig, query: int, key: int) -> bool:
+    """What a kind adds to that, of two positions."""
+    distance, first = abs(query - key), query - query % config.attention_chunk
+    match kind:
+        case "local":
+            return distance < config.attention_window
+        case "longformer":
+            gap = config.attention_dilation
+            return distance % gap == 0 and distance // gap < config.attention_window
+        case "chunked":
+            last = first + config.attention_chunk - 1
+            return first - config.attention_overlap <= key <= last + config.attention_overlap
+        case "recurrent":
+            return key >= first - config.attention_memory
+    return True
+
+
+def pairs(rows: Rows, rule) -> np.ndarray:
+    """What `rule` says of each (row, query, key), as (B, 1, T, T)."""
+    count, length = rows.positions.shape
+    return np.array(
+        [
+            [[rule(r, t, s) for s in range(length)] for t in range(length)]
+            for r in range(count)
+        ]
+    )[:, None]  # fmt: skip
+
+
+def explicit(
+    kind: str,
+    config: TransformerConfig,
+    heads: Heads,
+    rows: Rows,
+    *,
+    causal: bool,
+    scale: float,
+    bias_bhts: Array | float = 0.0,
+    keep_bhts: Array | float = 1.0,
+    general: Heads | None = None,
+    remembered: Heads | None = None,
+    feature_map=None,
+) -> Array:
+    """The output (B, T, H, K) in float32; weights are multiplied by `keep_bhts` as by dropout."""
+    allowed = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal))
+    near = pairs(
+        rows, lambda r, t, s: is_near(kind, config, rows.positions[r, t], rows.positions[r, s])
+    )
+    number = rows.positions // config.attention_chunk
+    same_chunk = pairs(rows, lambda r, t, s: number[r, t] == number[r, s])
+
+    if feature_map is not None:
+        return masked_average(heads, allowed, scale, feature_map)
+    scores = _products(heads) * scale + bias_bhts
+    match kind:
+        case "longformer":
+            near |= pairs(rows, lambda r, t, s: rows.is_global[r, t] or rows.is_global[r, s])
+            wide = _products(general) * scale + bias_bhts
+            of_globals = _average(_exp(wide, allowed), general.v_bsgk, keep_bhts)
+            others = _average(_exp(scores, allowed & near), heads.v_bsgk, keep_bhts)
+            return jnp.where(rows.is_global[:, :, None, None], of_globals, others)
+        case "recurrent":
+            older = _products(heads._replace(k_bsgk=remembered.k_bsgk)) * scale + bias_bhts
+            weights = _exp(jnp.where(same_chunk, scores, older), allowed & near)
+            total = weights.sum(axis=-1)
+            parts = [(same_chunk, heads.v_bsgk), (~same_chunk, remembered.v_bsgk)]
+            return sum(
+                _average(jnp.where(which, weights, 0), values, keep_bhts, total)
+                for which, values in parts
+            )
+        case "hierarchical":
+            of_one_text = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal=False))
+            together_bsu = (same_chunk & of_one_text)[:, 0].astype(np.float32)
+            sums = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
+            counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
+            scores = jnp.where(same_chunk, scores, sums / np.maximum(counts, 1))
+    return _average(_exp(scores, allowed & near), heads.v_bsgk, keep_bhts)
+
+
+def masked_average(heads: Heads, mask: np.ndarray, scale: float, feature_map=None) -> Array:
+    """By softmax of the products, or by the products of features if there is a map to them."""
+    if feature_map is None:
+        return _average(_exp(_products(heads) * scale, mask), heads.v_bsgk)
+    q, k = (feature_map(x.astype(jnp.float32)) for x in heads[:2])
+    return _average(jnp.where(mask, _products(Heads(q, k, heads.v_bsgk)), 0), heads.v_bsgk)
+
+
+def _products(heads: Heads) -> Array:
+    """q k' of every head, (B, H, T, S)."""
+    q, k = (x.astype(jnp.float32) for x in heads[:2])
+    k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+    return jnp.einsum("bthk,bshk->bhts", q, k, precision="highest")
+
+
+def _exp(scores: Array, mask: np.ndarray) -> Array:
+    return jnp.where(mask, jnp.exp(jnp.where(mask, scores, 0)), 0)
+
+
+def _average(weights: Array, values: Array, keep: Array | float = 1.0, total=None) -> Array:
+    """Of values by weights; zeros where there is no weight at all."""
+    total = weights.sum(axis=-1) if total is None else total
+    values = jnp.repeat(values.astype(jnp.float32), weights.shape[1] // values.shape[2], axis=2)
+    sums = jnp.einsum("bhts,bshk->bthk", weights * keep, values, precision="highest")
+    total = jnp.moveaxis(total, 1, 2)[..., None]
+    return jnp.where(total > 0, sums / jnp.where(total > 0, total, 1), 0)

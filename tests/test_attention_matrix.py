@@ -1,0 +1,330 @@
+"""Every kind of attention x everything that can be asked of it: it is right, or it is refused.
+
+`python -m tests.test_attention_matrix` writes the table of docs/attention.md, which holds a cell
+for each of these tests.
+"""
+
+import dataclasses
+import zlib
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import experiment
+from configs import default
+from model.config import TransformerConfig
+from model.kernels.attend import attend, attend_to_source
+from model.kernels.dot import Heads
+from model.kernels.performer import fixed_directions
+from model.kinds import FEATURES, KINDS, REFUSED
+from model.masks import Side, Sight
+from model.positions import ScoreBias, alibi_slopes
+from schema import ConfigError
+from tests.attention_oracle import Rows, explicit, masked_average
+from tests.model.examples import left_padded, text_logits, tokens
+from tests.model.test_cache import COLUMNS, assert_same_at_real_tokens, decode_in_chunks
+from tests.tiny import quick_jit, tiny_config
+
+B, T, H, G, K = 2, 26, 4, 2, 8
+SCALE, RATE = 0.4, 0.3
+SETTINGS = dict(
+    attention_window=5, attention_dilation=2, attention_chunk=6, attention_overlap=2,
+    attention_memory=8, attention_features=12, global_limit=4,
+)  # fmt: skip
+EXACT = dict(rtol=0, atol=1e-5)
+BFLOAT16 = dict(rtol=0.05, atol=0.06)  # 8 bits of mantissa, in inputs, weights and outputs
+
+cells = [
+    pytest.param(kind, feature, id=f"{kind}-{feature}") for kind in KINDS for feature in FEATURES
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One cell of the table: the arrays that go in, and who sees whom."""
+
+    kind: str
+    config: TransformerConfig
+    rows: Rows
+    causal: bool
+    arrays: dict[str, jnp.ndarray]  # what has a gradient, by name
+    bias: str = ""
+    dropout: bool = False
+
+    @property
+    def sight(self) -> Sight:
+        side = Side(jnp.asarray(self.rows.positions), jnp.asarray(self.rows.segments))
+        if self.rows.prefix.any():
+            side = dataclasses.replace(side, prefix_bt=jnp.asarray(self.rows.prefix))
+        if self.kind == "longformer":
+            side = dataclasses.replace(side, global_bt=jnp.asarray(self.rows.is_global))
+        return Sight(side, side, self.causal)
+
+    def score_bias(self, arrays: dict) -> ScoreBias | None:
+        match self.bias:
+            case "t5_bias":
+                return ScoreBias(
+                    "t5_bias", arrays["bias"], bidirectional=not self.causal, max_distance=12
+                )
+            case "alibi":
+                return ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
+            case "transformer_xl":
+                return ScoreBias("transformer_xl", arrays["bias"], shift_hk=arrays["shift"])
+
+    def heads(self, arrays: dict, prefix: str = "") -> Heads | None:
+        names = [prefix + name for name in "qkv"]
+        return Heads(*(arrays[name] for name in names)) if names[0] in arrays else None
+
+    def ours(self, arrays: dict):
+        return attend(
+            self.kind, self.config, self.heads(arrays), self.sight,
+            scale=SCALE, bias=self.score_bias(arrays),
+            general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
+            dropout_rate=RATE if self.dropout else 0.0, dropout_key=jax.random.key(5),
+        )  # fmt: skip
+
+    def theirs(self, arrays: dict, keep_bhts=1.0):
+        bias_bhts, bias = 0.0, self.score_bias(arrays)
+        if bias is not None:
+            positions_bt = jnp.asarray(self.rows.positions)
+            bias_bhts = bias(arrays["q"].astype(jnp.float32) * SCALE, positions_bt, positions_bt)
+        return explicit(
+            self.kind, self.config, self.heads(arrays), self.rows,
+            causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts,
+            general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
+            feature_map=feature_map(self.kind, self.config),
+        )  # fmt: skip
+
+
+def feature_map(kind: str, config: TransformerConfig):
+    """What a summed kind sees queries and keys through, by its formula; None for the others."""
+    match kind:
+        case "linear":
+            return lambda x: jnp.where(x > 0, x + 1, jnp.exp(x))
+        case "performer":
+            directions_mk = fixed_directions(config.attention_features, config.head_size)
+            return lambda x: jnp.exp(
+                SCALE**0.5 * x @ directions_mk.T - SCALE * (x**2).sum(-1, keepdims=True) / 2
+            )
+    return None
+
+
+def rows_for(feature: str, seed: int) -> Rows:
+    """One long text a row; with padding at both ends; or several texts."""
+    positions, segments = np.zeros((2, B, T), np.int32)
+    lengths = {"segments": [[9, 1, 14], [3, 19]], "padding": [[21], [T]]}
+    first = 2 if feature == "padding" else 0
+    for r, examples in enumerate(lengths.get(feature, [[T], [T]])):
+        column = first if r == 0 else 0
+        for segment, length in enumerate(examples, start=1):
+            positions[r, column : column + length] = np.arange(length)
+            segments[r, column : column + length] = segment
+            column += length
+    rng = np.random.default_rng(seed)
+    is_global = (positions == 0) | ((positions > 2) & (rng.random((B, T)) < 0.05))
+    # The second half of the texts cannot be a prefix, else there would be no causality left.
+    prefix = (positions < np.array([[7], [11]])) & (feature == "prefix")
+    return Rows(positions, segments, prefix & (segments > 0), is_global & (segments > 0))
+
+
+def case(kind: str, feature: str, bias: str = "") -> Case:
+    seed = zlib.crc32(f"{kind} {feature}".encode())
+    rng = np.random.default_rng(seed)
+    dtype = jnp.bfloat16 if feature == "bfloat16" else jnp.float32
+    groups = G if feature == "grouped" else H
+    size = T if feature == "dropout" else K  # so that values can be one-hot
+    two_sided = feature == "two_sided"
+    if feature not in ("causal", "prefix", "relative", "cached"):
+        two_sided |= seed % 2 == 0 and "two_sided" not in REFUSED[kind]
+
+    def draw(*shape, dtype=dtype):
+        return jnp.asarray(rng.normal(size=shape), dtype)
+
+    arrays = {}
+    for prefix in ("", *{"longformer": ["global_"], "recurrent": ["old_"]}.get(kind, [])):
+        shapes = dict(q=(B, T, H, size), k=(B, T, groups, size), v=(B, T, groups, size))
+        arrays |= {prefix + name: draw(*shape) for name, shape in shapes.items()}
+    if bias == "t5_bias":
+        arrays["bias"] = draw(8, H)
+    if bias == "transformer_xl":
+        arrays |= dict(bias=draw(T, H, K), shift=draw(H, K))
+    return Case(
+        kind, tiny_config(family="decoder", attention=kind, **SETTINGS), rows_for(feature, seed),
+        causal=not two_sided, arrays=arrays, bias=bias, dropout=feature == "dropout",
+    )  # fmt: skip
+
+
+def output_and_gradients(function, arrays: dict, rows: Rows, seed: int = 0):
+    """Of the real tokens, weighed at random."""
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(B, T, H, 1)) * (rows.segments > 0)[:, :, None, None]
+
+    def total(arrays):
+        y = function(arrays).astype(jnp.float32)
+        return (y * weights).sum(), y
+
+    (_, y), slopes = quick_jit(jax.value_and_grad(total, has_aux=True))(arrays)
+    return {"output": y, **{f"gradient of {name}": slope for name, slope in slopes.items()}}
+
+
+def assert_right(case: Case, tolerance: dict, keep_bhts=1.0) -> None:
+    found = output_and_gradients(case.ours, case.arrays, case.rows)
+    exact = {name: x.astype(jnp.float32) for name, x in case.arrays.items()}
+    expected = output_and_gradients(lambda arrays: case.theirs(arrays, keep_bhts), exact, case.rows)
+    for name, array in expected.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_allclose(
+            found[name].astype(jnp.float32), array, **tolerance, err_msg=f"{case.kind}: {name}"
+        )
+        if name not in ("gradient of old_q",):
+            assert np.abs(array).max() > 1e-3, f"{name} is nothing, so nothing was compared"
+
+
+def refused_config(kind: str, feature: str) -> None:
+    """Builds what the cell asks for, through the door that any config goes through."""
+    changes = {
+        "two_sided": [dict(family="encoder"), dict(family="encoder_decoder")],
+        "dropout": [dict(family="decoder", dropout_attention=0.1)],
+        "bias": [dict(family="decoder", position=position) for position in ("alibi", "t5_bias")],
+        "relative": [dict(family="decoder", position="transformer_xl")],
+    }
+    if feature == "prefix":
+        config = default.get_config()
+        config.model.update(dict(family="decoder", position="rope", attention=kind))
+        config.task.objective = "prefix_lm"
+        with pytest.raises(ConfigError, match=f"model.attention={kind} .*{FEATURES[feature]}"):
+            experiment.from_mapping(config.to_dict())
+        changes["prefix"] = []
+    for changed in changes[feature]:
+        with pytest.raises(ConfigError, match=f"model.attention={kind} does not go with"):
+            tiny_config(attention=kind, **changed)
+
+
+def check_cross(kind: str) -> None:
+    """Two packed examples a row, of other lengths in the source; one has nothing to look at."""
+    rng = np.random.default_rng(0)
+    source = 31
+    target_segments, source_segments = np.zeros((B, T), np.int32), np.zeros((B, source), np.int32)
+    target_segments[:, :9], target_segments[:, 9:20], target_segments[1, 20:] = 1, 2, 3
+    source_segments[:, :17], source_segments[0, 17:25] = 1, 2
+    source_segments[1, 17:] = 3
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    arrays = dict(q=draw(B, T, H, K), k=draw(B, source, G, K), v=draw(B, source, G, K))
+    sides = [
+        Side(jnp.arange(x.shape[1])[None], jnp.asarray(x))
+        for x in (target_segments, source_segments)
+    ]
+    config = tiny_config(family="encoder_decoder" if kind != "recurrent" else "decoder",
+                         attention=kind, **SETTINGS)  # fmt: skip
+    mask = target_segments[:, None, :, None] == source_segments[:, None, None]
+    mask = mask & (source_segments != 0)[:, None, None]
+    features = feature_map(kind, config)
+
+    def ours(arrays):
+        return attend_to_source(
+            kind,
+            config,
+            Heads(*(arrays[name] for name in "qkv")),
+            Sight(*sides, causal=False),
+            scale=SCALE,
+        )
+
+    def theirs(arrays):
+        return masked_average(Heads(*(arrays[name] for name in "qkv")), mask, SCALE, features)
+
+    rows = dataclasses.replace(rows_for("", 0), segments=target_segments)
+    found, expected = (output_and_gradients(f, arrays, rows) for f in (ours, theirs))
+    assert not np.asarray(expected["output"])[1, 9:20].any()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, **EXACT, err_msg=name)
+
+
+def check_cached(kind: str) -> None:
+    """Prompts of mixed lengths, padded on the left, then pieces of all sizes."""
+    small = dict(attention_window=3, attention_dilation=2, attention_chunk=4, attention_overlap=1,
+                 attention_memory=3, global_limit=2)  # fmt: skip
+    config = tiny_config(
+        family="decoder", position="rope", kv_heads=2, attention=f"{kind},dot", **small
+    )
+    rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)
+    cached = decode_in_chunks(config, rows, chunks=(5, 1, 1, 5))
+    assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
+
+
+def check_dropout(kind: str) -> None:
+    """With one-hot values the output is the weights, which shows what was dropped."""
+    dropped = case(kind, "dropout")
+    one_hot = jnp.broadcast_to(jnp.eye(T)[None, :, None], (B, T, H, T))
+    shown = {n: one_hot if n.endswith("v") else x for n, x in dropped.arrays.items()}
+    with_all = dataclasses.replace(dropped, dropout=False).ours(shown)
+    is_kept = np.moveaxis(np.asarray(dropped.ours(shown) / jnp.maximum(with_all, 1e-30)), 1, 2)
+    there = np.moveaxis(np.asarray(with_all) > 1e-6, 1, 2)
+    kept = is_kept[there]
+    factor = 1 / (1 - RATE)
+    assert np.isclose(kept, 0, atol=1e-3).sum() + np.isclose(kept, factor, rtol=1e-2).sum() == (
+        kept.size
+    )
+    share = np.isclose(kept, factor, rtol=1e-2).mean()
+    draws = kept.size if kind != "hierarchical" else kept.size / SETTINGS["attention_chunk"]
+    assert abs(share - (1 - RATE)) < 4 * np.sqrt(RATE * (1 - RATE) / draws)
+    keep_bhts = np.where(there & (is_kept > 0.5), factor, 0.0).astype(np.float32)
+    assert_right(dropped, dict(rtol=0, atol=2e-4), keep_bhts)
+
+
+@pytest.mark.parametrize(("kind", "feature"), cells)
+def test_cell(kind, feature):
+    if feature in REFUSED[kind]:
+        return refused_config(kind, feature)
+    match feature:
+        case "cross":
+            check_cross(kind)
+        case "cached":
+            check_cached(kind)
+        case "dropout":
+            check_dropout(kind)
+        case "bias":
+            assert_right(case(kind, feature, "t5_bias"), EXACT)
+            assert_right(case(kind, feature, "alibi"), EXACT)
+        case "relative":
+            assert_right(case(kind, feature, "transformer_xl"), dict(rtol=0, atol=3e-5))
+        case _:
+            assert_right(case(kind, feature), BFLOAT16 if feature == "bfloat16" else EXACT)
+
+
+def table() -> str:
+    """The cells in Markdown; a number refers to the reason below."""
+    reasons: list[str] = []
+    lines = ["| | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 1) + "|"]
+    for kind in KINDS:
+        marks = []
+        for feature in FEATURES:
+            reason = REFUSED[kind].get(feature)
+            if reason and reason not in reasons:
+                reasons.append(reason)
+            marks.append(f"refused ({reasons.index(reason) + 1})" if reason else "yes")
+        lines.append(f"| `{kind}` | " + " | ".join(marks) + " |")
+    lines += ["", *(f"{n}. {reason}" for n, reason in enumerate(reasons, start=1))]
+    columns = [f"- {feature}: {what}" for feature, what in FEATURES.items()]
+    return "\n".join([*lines, "", *columns])
+
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "attention.md"
+MARKS = ("<!-- matrix: begin -->", "<!-- matrix: end -->")
+
+
+def with_table(text: str) -> str:
+    before, rest = text.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    return f"{before}{MARKS[0]}\n{table()}\n{MARKS[1]}{after}"
+
+
+def test_the_document_has_this_table():
+    text = DOCUMENT.read_text()
+    assert text == with_table(text), "run python -m tests.test_attention_matrix"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text()))
