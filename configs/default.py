@@ -130,9 +130,9 @@ def get_config(arg=None):
             # listops: how deep lists may be nested, and how many arguments they may have; and the
             # number of symbols (operators, digits and brackets) of the whole list
             listops_depth=3,
-            listops_arguments=5,
+            listops_arguments=3,
             listops_min_length=4,
-            listops_max_length=62,
+            listops_max_length=30,
             # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
             # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
             tokenizer="byte",

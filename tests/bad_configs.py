@@ -231,16 +231,16 @@ AT_THE_DOOR = [
     ),
     # Nested lists
     (
-        {"data.source": "listops", "data.listops_min_length": 61},
-        "data.listops_max_length=62 must exceed data.listops_min_length=61 by at least 2",
+        {"data.source": "listops", "data.listops_min_length": 29},
+        "data.listops_max_length=30 must exceed data.listops_min_length=29 by at least 2",
     ),
     (
-        {"data.source": "listops", "data.listops_depth": 2, "data.listops_arguments": 3},
-        "data.listops_max_length=62 exceeds the 17 symbols of the longest list with data.listops_d",
+        {"data.source": "listops", "data.listops_depth": 2},
+        "data.listops_max_length=30 exceeds the 17 symbols of the longest list with data.listops_d",
     ),
     (
-        {"data.source": "listops", "data.length": 63},
-        "data.length=63 would cut lists off, which leaves them without an answer: set it to at",
+        {"data.source": "listops", "data.length": 31},
+        "data.length=31 would cut lists off, which leaves them without an answer: set it to at",
     ),
     ({"data.listops_arguments": 1}, "data.listops_arguments=1 must be at least 2"),
     ({"data.listops_min_length": 3}, "data.listops_min_length=3 must be at least 4"),

@@ -16,8 +16,8 @@ So all answers are equally common, of inner lists too, and length and depth tell
 A hash of the text says whether a list may be trained on or held out. One of the other side is drawn
 again, so that no list is ever on both. A list may occur twice on one side, if it is short.
 
-For scale: a linear classifier that sees the counts of all symbols and the first operator gets 26%
-of the held-out lists right (the tests run it).
+For scale: a linear classifier that sees the counts of all symbols and the first operator gets 28%
+of the held-out lists right, in the default bounds (the tests run it).
 """
 
 import dataclasses
