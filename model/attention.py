@@ -11,6 +11,9 @@ from jax import Array
 from model.config import TransformerConfig
 from model.kernels.banded import Band, banded_attention
 from model.kernels.dot import cached_attention, dot_attention
+from model.kernels.linear import FeatureMap, Sums, elu_plus_one, slot_attention, summed_attention
+from model.kernels.performer import relu_features, softmax_features
+from model.kinds import SUMMED
 from model.layers import Dense, apply_together
 from model.masks import Near, Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
@@ -30,14 +33,16 @@ class Surroundings:
     source_bsd: Array | None = None
     cross_sight: Sight | None = None
     cache_slot: Array | None = None  # where in the cache this call's tokens go
+    directions_mk: Array | None = None  # of random features, for all layers alike
 
 
 @flax.struct.dataclass
 class LayerCache:
-    """What one block remembers between decoding calls; a slot a token."""
+    """What one block remembers between decoding calls: a slot a token, or sums over all of them."""
 
-    key_bgks: Array
-    value_bgsk: Array
+    key_bgks: Array | None = None
+    value_bgsk: Array | None = None
+    sums: Sums | None = None
     # Keys and values of the source, filled by the call that is given it; None without a source.
     cross_key_bgks: Array | None = None
     cross_value_bgsk: Array | None = None
@@ -56,6 +61,18 @@ def near(config: TransformerConfig, kind: str) -> Near | None:
         case "recurrent":
             return Near(chunk=config.attention_chunk, before=config.attention_memory)
     return None
+
+
+def feature_map(config: TransformerConfig, kind: str, directions_mk: Array | None) -> FeatureMap:
+    """Through which a kind that sums sees queries and keys."""
+    if kind == "linear":
+        return elu_plus_one(config.head_size)
+    features = softmax_features if config.attention_kernel == "softmax" else relu_features
+    return features(directions_mk, score_scale(config))
+
+
+def score_scale(config: TransformerConfig) -> float:
+    return config.head_size**-0.5 if config.attention_scale else 1.0
 
 
 def as_cached(k_bsgk: Array, v_bsgk: Array) -> tuple[Array, Array]:
@@ -115,6 +132,9 @@ class Attention(nn.Module):
                 memory = dataclasses.replace(near(self.config, self.kind), own=False)
                 own = Band(k_bsgk, v_bsgk, Near(chunk=memory.chunk))
                 y_bthk = self._banded(q_bthk, [own, Band(*remembered, memory)], around)
+            case "linear" | "performer":
+                features = self._features(around)
+                y_bthk, _ = summed_attention(q_bthk, k_bsgk, v_bsgk, features, around.sight)
         return self.out(y_bthk)
 
     def _banded(self, q_bthk: Array, bands: list[Band], around: Surroundings) -> Array:
@@ -122,9 +142,15 @@ class Attention(nn.Module):
         bias = self._bias(around, distances=furthest + 1)
         return banded_attention(q_bthk, bands, around.sight, bias=bias, **self._options())
 
-    def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
+    def over_source(
+        self, x_btd: Array, keys_values: tuple[Array, Array], around: Surroundings
+    ) -> Array:
         """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
+        sight = around.cross_sight
+        if self.kind in SUMMED:
+            y_bthk, _ = summed_attention(q_bthk, *keys_values, self._features(around), sight)
+            return self.out(y_bthk)
         mask_b1ts = sight.mask_b1ts()
         y_bthk = dot_attention(q_bthk, *keys_values, mask_b1ts=mask_b1ts, **self._options())
         return self.out(y_bthk)
@@ -141,16 +167,29 @@ class Attention(nn.Module):
         k_bgks = write(cached[0], new_k_bgkt, around.cache_slot, axis=3)
         v_bgsk = write(cached[1], new_v_bgtk, around.cache_slot, axis=2)
         mask_b1ts = around.mask_b1ts
+        if self.kind in SUMMED:
+            y_bthk = slot_attention(q_bthk, k_bgks, v_bgsk, self._features(around), mask_b1ts)
+            return self.out(y_bthk), (k_bgks, v_bgsk)
         if (is_near := near(self.config, self.kind)) is not None:
             mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
         bias_bhts = self._bias_bhts(q_bthk, around)
         given = dict(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts, scale=self._scale)
         return self.out(cached_attention(q_bthk, k_bgks, v_bgsk, **given)), (k_bgks, v_bgsk)
 
-    def recalling(self, x_btd: Array, cached: tuple[Array, Array], sight: Sight) -> Array:
+    def summing(self, x_btd: Array, sums: Sums, around: Surroundings) -> tuple[Array, Sums]:
+        """Over all that sums remember and x itself, which they then remember too."""
+        q_bthk, k_bsgk, v_bsgk = self._project(x_btd, around)
+        sight = dataclasses.replace(around.sight, keys=around.sight.queries)
+        features = self._features(around)
+        y_bthk, sums = summed_attention(q_bthk, k_bsgk, v_bsgk, features, sight, sums=sums)
+        return self.out(y_bthk), sums
+
+    def recalling(self, x_btd: Array, cached: tuple[Array, Array], around: Surroundings) -> Array:
         """Over what is cached alone: the source, in cross-attention."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
-        mask_b1ts = sight.mask_b1ts()
+        mask_b1ts = around.cross_sight.mask_b1ts()
+        if self.kind in SUMMED:
+            return self.out(slot_attention(q_bthk, *cached, self._features(around), mask_b1ts))
         y_bthk = cached_attention(q_bthk, *cached, mask_b1ts=mask_b1ts, scale=self._scale)
         return self.out(y_bthk)
 
@@ -163,6 +202,9 @@ class Attention(nn.Module):
         if self.config.position == "transformer_xl":
             q_bthk += self.content_bias.astype(q_bthk.dtype)
         return constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk
+
+    def _features(self, around: Surroundings) -> FeatureMap:
+        return feature_map(self.config, self.kind, around.directions_mk)
 
     def _bias(self, around: Surroundings, distances: int) -> ScoreBias | None:
         """What is added to scores, for keys up to so many positions back."""
@@ -202,4 +244,4 @@ class Attention(nn.Module):
 
     @property
     def _scale(self) -> float:
-        return self.config.head_size**-0.5 if self.config.attention_scale else 1.0
+        return score_scale(self.config)

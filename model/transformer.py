@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import Attention, LayerCache, Surroundings, as_cached, write
+from model.attention import Attention, LayerCache, Surroundings, as_cached, feature_map, write
 from model.config import TransformerConfig
-from model.kinds import pattern_of, refusals
+from model.kernels.linear import Sums, empty_sums
+from model.kernels.performer import drawn_directions, fixed_directions
+from model.kinds import SUMMED, pattern_of, refusals
 from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import Side, Sight, positions_or_default, segments_or_default
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
@@ -45,17 +47,21 @@ class Block(nn.Module):
         def self_attention(y_btd):
             attention = Attention(*kind, name="self_attention")
             if cache is None:
-                return attention(y_btd, around), None
+                return attention(y_btd, around), {}
+            if cache.sums is not None:
+                y_btd, sums = attention.summing(y_btd, cache.sums, around)
+                return y_btd, dict(sums=sums)
             kept = cache.key_bgks, cache.value_bgsk
-            return attention.remembering(y_btd, kept, around)
+            y_btd, (k_bgks, v_bgsk) = attention.remembering(y_btd, kept, around)
+            return y_btd, dict(key_bgks=k_bgks, value_bgsk=v_bgsk)
 
         def cross_attention(y_btd):
             attention = Attention(*kind, cross=True, name="cross_attention")
             if around.source_bsd is None:
                 kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, around.cross_sight), kept
+                return attention.recalling(y_btd, kept, around), kept
             keys_values = attention.project_source(around.source_bsd)
-            y_btd = attention.over_source(y_btd, keys_values, around.cross_sight)
+            y_btd = attention.over_source(y_btd, keys_values, around)
             return y_btd, None if cache is None else as_cached(*keys_values)
 
         def feed_forward(y_btd):
@@ -66,7 +72,10 @@ class Block(nn.Module):
         if self.cross:
             x_btd, cross_kept = self._residual(x_btd, cross_attention, "cross_attention_norm")
         x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
-        return x_btd, None if cache is None else LayerCache(*kept, *cross_kept)
+        if cache is None:
+            return x_btd, None
+        cross = dict(zip(("cross_key_bgks", "cross_value_bgsk"), cross_kept, strict=True))
+        return x_btd, LayerCache(**kept, **cross)
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
         """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
@@ -137,6 +146,8 @@ class Stack(nn.Module):
         queries = keys = Side(positions_bt, segments_or_default(segments_bt, x_btd), prefix_bt)
         cache_slot = None
         if cache is not None:
+            if visible_bts is not None or cache.index.ndim:
+                _refuse_sums(cache)
             cache_slot = cache.index % cache.segments_bs.shape[1]
             cache, keys = _remember(cache, queries, cache_slot)
 
@@ -146,6 +157,7 @@ class Stack(nn.Module):
             bias=self._bias(),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
             cache_slot=cache_slot,
+            directions_mk=self._directions_mk(),
         )
         if cache is not None or "dot" in pattern_of(config.attention):
             mask_b1ts, bias_bhts = sight.mask_b1ts(), None
@@ -192,6 +204,16 @@ class Stack(nn.Module):
         if self.config.position == "t5_bias":
             return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
+
+    def _directions_mk(self) -> Array | None:
+        """Of random features: drawn anew for each key named "features", else always the same."""
+        config = self.config
+        if "performer" not in pattern_of(config.attention):
+            return None
+        size = config.attention_features, config.head_size
+        if self.has_rng("features"):
+            return drawn_directions(self.make_rng("features"), *size)
+        return jnp.asarray(fixed_directions(*size))
 
     def _blocks(self, x_btd: Array, around: Surroundings, deterministic: bool) -> Array:
         config, remat = self.config, self.config.remat
@@ -313,22 +335,50 @@ def _remember(cache: Cache, queries: Side, slot: Array) -> tuple[Cache, Side]:
     return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs)
 
 
-def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
-    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
+def _refuse_sums(cache: Cache) -> None:
+    """Where tokens are taken back, or shown to some queries and not to others."""
+    if any(layer.sums is not None for layer in cache.layers):
+        raise ValueError("no token can be hidden in a sum; use empty_cache(..., keep_tokens=True)")
 
-    def layer() -> LayerCache:
+
+def empty_cache(
+    config: TransformerConfig,
+    batch: int,
+    slots: int,
+    source_slots: int = 0,
+    *,
+    keep_tokens: bool = False,
+) -> Cache:
+    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens.
+
+    Layers of a kind that sums remember a sum of all tokens, whatever `slots` is. With
+    `keep_tokens` they have slots like any other: tokens can then be forgotten, taken back, or be
+    branches of a tree.
+    """
+
+    def sums(kind: str) -> Sums:
+        directions_mk = fixed_directions(config.attention_features, config.head_size)
+        features = feature_map(config, kind, directions_mk)
+        return empty_sums(batch, config.kv_heads, config.head_size, features)
+
+    def layer(kind: str) -> LayerCache:
         def keys(length):
             return jnp.zeros((batch, config.kv_heads, config.head_size, length), config.dtype)
 
         def values(length):
             return jnp.zeros((batch, config.kv_heads, length, config.head_size), config.dtype)
 
+        if kind in SUMMED and not keep_tokens:
+            cache = LayerCache(sums=sums(kind))
+        else:
+            cache = LayerCache(keys(slots), values(slots))
         if config.family != "encoder_decoder":
-            return LayerCache(keys(slots), values(slots))
-        return LayerCache(keys(slots), values(slots), keys(source_slots), values(source_slots))
+            return cache
+        source = dict(cross_key_bgks=keys(source_slots), cross_value_bgsk=values(source_slots))
+        return cache.replace(**source)
 
     return Cache(
-        layers=tuple(layer() for _ in range(config.decoder_layers)),
+        layers=tuple(layer(config.attention_kind(n)) for n in range(config.decoder_layers)),
         positions_bs=jnp.zeros((batch, slots), jnp.int32),
         segments_bs=jnp.zeros((batch, slots), jnp.int32),
         index=jnp.zeros((), jnp.int32),

@@ -110,7 +110,7 @@ def slot_attention(
 
     For what sums cannot do: show each query other keys, or forget some.
     """
-    batch, queries, heads, head_size = q_bthk.shape
+    batch, queries, _, head_size = q_bthk.shape
     groups, slots = v_bgsk.shape[1:3]
     q_btgrk = q_bthk.reshape(batch, queries, groups, -1, head_size)
     q_bgrtm = features.apply(q_btgrk.transpose(0, 2, 3, 1, 4))
