@@ -142,30 +142,30 @@ def _read_chunk(sums: Sums, tokens: _Tokens, features: FeatureMap) -> tuple[Sums
 
     last_b = _last_segment(key_segments_bn, sums.segment_b)
     goes_on_b = last_b == sums.segment_b
-    is_kept_bn = (key_segments_bn == last_b[:, None]) & (key_segments_bn != PADDING)
-    before_bgmj, top_bgm, next_top_bgm = sums.total_bgmj, None, None
+    is_key_bn = key_segments_bn != PADDING
+    is_kept_bn = is_key_bn & (key_segments_bn == last_b[:, None])
+    before_bgmj, kept_bgnm, next_top_bgm = sums.total_bgmj, k_bgnm, None
     if features.are_logs:
-        top_bgm = jnp.maximum(sums.top_bgm, _largest(k_bgnm, key_segments_bn != PADDING))
+        top_bgm = jnp.maximum(sums.top_bgm, _largest(k_bgnm, is_key_bn))
         before_bgmj = before_bgmj * jnp.exp(sums.top_bgm - top_bgm)[..., None]
-        # With a segment its largest features are forgotten, so far as the chunk's scale goes.
-        own_top_bgm = jnp.where(goes_on_b[:, None, None], sums.top_bgm, NEVER)
-        own_top_bgm = jnp.maximum(own_top_bgm, _largest(k_bgnm, is_kept_bn))
-        next_top_bgm = jnp.maximum(own_top_bgm, top_bgm - 3 * HEADROOM)
+        # What is summed has a scale of its own: a segment's largest features end with it.
+        next_top_bgm = jnp.where(goes_on_b[:, None, None], sums.top_bgm, NEVER)
+        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgnm, is_kept_bn))
+        kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
         q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
 
     columns = jnp.arange(key_segments_bn.shape[1])
     mask_bns = query_segments_bn[:, :, None] == key_segments_bn[:, None]
-    mask_bns &= (key_segments_bn != PADDING)[:, None] & (columns[:, None] >= columns)
+    mask_bns &= is_key_bn[:, None] & (columns[:, None] >= columns)
     seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bns[:, None, None])
     remembers_bn = query_segments_bn == sums.segment_b[:, None]
     remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
     seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
 
-    k_bgnm = jnp.where(is_kept_bn[:, None, :, None], k_bgnm, 0.0)
-    total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", k_bgnm, v_bgnj)
+    kept_bgnm = jnp.where(is_kept_bn[:, None, :, None], kept_bgnm, 0.0)
+    # Where the segment goes on, all keys of the chunk are its own: both scales are the same.
+    total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", kept_bgnm, v_bgnj)
     total_bgmj += jnp.where(goes_on_b[:, None, None, None], before_bgmj, 0.0)
-    if features.are_logs:
-        total_bgmj *= jnp.exp(top_bgm - next_top_bgm)[..., None]
     y_bngrk = _divided(seen_bgrnj).transpose(0, 3, 1, 2, 4).astype(tokens.v_bngk.dtype)
     return Sums(total_bgmj, next_top_bgm, last_b), y_bngrk
 
@@ -192,9 +192,13 @@ def _scaled(q_bgrnm: Array, k_bgnm: Array, top_bgm: Array) -> tuple[Array, Array
     """
     q_bgrnm = q_bgrnm + top_bgm[:, :, None, None]
     own_top = jax.lax.stop_gradient(q_bgrnm).max(axis=-1, keepdims=True)
+    return jnp.exp(q_bgrnm - own_top + HEADROOM), _scaled_keys(k_bgnm, top_bgm)
+
+
+def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
     k_bgnm = k_bgnm - top_bgm[:, :, None]
     k_bgnm = jnp.where(k_bgnm > 0, 0.0, k_bgnm)  # keys that do not count may be above the top
-    return jnp.exp(q_bgrnm - own_top + HEADROOM), jnp.exp(k_bgnm + HEADROOM)
+    return jnp.exp(k_bgnm + HEADROOM)
 
 
 def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
