@@ -16,7 +16,7 @@ import pytest
 import experiment
 from configs import default
 from model.config import TransformerConfig
-from model.kernels.attend import attend, attend_to_source
+from model.kernels.attend import attend, attend_to_source, feature_map
 from model.kernels.dot import Heads
 from model.kernels.performer import fixed_directions
 from model.kinds import FEATURES, KINDS, REFUSED
@@ -29,10 +29,10 @@ from tests.model.test_cache import COLUMNS, assert_same_at_real_tokens, decode_i
 from tests.tiny import quick_jit, tiny_config
 
 B, T, H, G, K = 2, 26, 4, 2, 8
-SCALE, RATE = 0.4, 0.3
+SCALE, RATE = K**-0.5, 0.3
 SETTINGS = dict(
     attention_window=5, attention_dilation=2, attention_chunk=6, attention_overlap=2,
-    attention_memory=8, attention_features=12, global_limit=4,
+    attention_memory=8, attention_features=12, global_limit=4, head_size=K,
 )  # fmt: skip
 EXACT = dict(rtol=0, atol=1e-5)
 BFLOAT16 = dict(rtol=0.05, atol=0.06)  # 8 bits of mantissa, in inputs, weights and outputs
@@ -83,6 +83,7 @@ class Case:
             self.kind, self.config, self.heads(arrays), self.sight,
             scale=SCALE, bias=self.score_bias(arrays),
             general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
+            features=our_features(self.kind, self.config),
             dropout_rate=RATE if self.dropout else 0.0, dropout_key=jax.random.key(5),
         )  # fmt: skip
 
@@ -95,17 +96,21 @@ class Case:
             self.kind, self.config, self.heads(arrays), self.rows,
             causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts,
             general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
-            feature_map=feature_map(self.kind, self.config),
+            feature_map=formula_of_features(self.kind, self.config),
         )  # fmt: skip
 
 
-def feature_map(kind: str, config: TransformerConfig):
+def our_features(kind: str, config: TransformerConfig):
+    return feature_map(config, kind, fixed_directions(config.attention_features, K))
+
+
+def formula_of_features(kind: str, config: TransformerConfig):
     """What a summed kind sees queries and keys through, by its formula; None for the others."""
     match kind:
         case "linear":
             return lambda x: jnp.where(x > 0, x + 1, jnp.exp(x))
         case "performer":
-            directions_mk = fixed_directions(config.attention_features, config.head_size)
+            directions_mk = fixed_directions(config.attention_features, K)
             return lambda x: jnp.exp(
                 SCALE**0.5 * x @ directions_mk.T - SCALE * (x**2).sum(-1, keepdims=True) / 2
             )
@@ -221,15 +226,15 @@ def check_cross(kind: str) -> None:
                          attention=kind, **SETTINGS)  # fmt: skip
     mask = target_segments[:, None, :, None] == source_segments[:, None, None]
     mask = mask & (source_segments != 0)[:, None, None]
-    features = feature_map(kind, config)
+    features = formula_of_features(kind, config)
 
     def ours(arrays):
         return attend_to_source(
             kind,
-            config,
             Heads(*(arrays[name] for name in "qkv")),
             Sight(*sides, causal=False),
             scale=SCALE,
+            features=our_features(kind, config),
         )
 
     def theirs(arrays):

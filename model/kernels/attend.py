@@ -10,7 +10,10 @@ from model.kernels.banded import Band, banded_attention
 from model.kernels.dot import Heads, dot_attention
 from model.kernels.flash import flash_attention
 from model.kernels.hierarchical import hierarchical_attention
+from model.kernels.linear import FeatureMap, elu_plus_one, summed_attention
 from model.kernels.longformer import longformer_attention
+from model.kernels.performer import relu_features, softmax_features
+from model.kinds import SUMMED
 from model.masks import Near, Sight
 from model.positions import ScoreBias
 
@@ -27,6 +30,7 @@ def attend(
     bias_bhts: Array | None = None,
     general: Heads | None = None,
     remembered: Heads | None = None,
+    features: FeatureMap | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -34,7 +38,7 @@ def attend(
 
     `mask_b1ts` and `bias_bhts` are `sight` and `bias` written out, for kinds that would do it
     otherwise; `general` are the heads of a longformer's global tokens, `remembered` those that a
-    recurrent kind has of other chunks.
+    recurrent kind has of other chunks, and through `features` kinds that sum see queries and keys.
     """
     options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
     match kind:
@@ -60,16 +64,18 @@ def attend(
             return longformer_attention(heads, general, sight, **options)
         case "hierarchical":
             return hierarchical_attention(*heads, sight, chunk=config.attention_chunk, **options)
+        case "linear" | "performer":
+            return summed_attention(*heads, features, sight)[0]
     raise ValueError(f"unknown kind {kind!r}")
 
 
 def attend_to_source(
     kind: str,
-    config: TransformerConfig,
     heads: Heads,
     sight: Sight,
     *,
     scale: float,
+    features: FeatureMap | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -77,6 +83,8 @@ def attend_to_source(
     options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
     if kind == "dot":
         return dot_attention(*heads, mask_b1ts=sight.mask_b1ts(), **options)
+    if kind in SUMMED:
+        return summed_attention(*heads, features, sight)[0]
     return flash_attention(*heads, sight, **options)
 
 
@@ -93,6 +101,22 @@ def near(config: TransformerConfig, kind: str) -> Near | None:
         case "recurrent":
             return Near(chunk=config.attention_chunk, before=config.attention_memory)
     return None
+
+
+def feature_map(
+    config: TransformerConfig, kind: str, directions_mk: Array | None
+) -> FeatureMap | None:
+    """Through which a kind that sums sees queries and keys; None for every other."""
+    if kind == "linear":
+        return elu_plus_one(config.head_size)
+    if kind == "performer":
+        features = softmax_features if config.attention_kernel == "softmax" else relu_features
+        return features(directions_mk, score_scale(config))
+    return None
+
+
+def score_scale(config: TransformerConfig) -> float:
+    return config.head_size**-0.5 if config.attention_scale else 1.0
 
 
 def written_out(bias: ScoreBias, q_bthk: Array, sight: Sight, scale: float) -> Array:
