@@ -24,8 +24,9 @@ from absl import app, flags
 import schema
 from configs import default
 from model.config import TransformerConfig
-from model.kernels.attend import attend
+from model.kernels.attend import attend, feature_map
 from model.kernels.dot import Heads
+from model.kernels.performer import fixed_directions
 from model.kinds import KINDS
 from model.masks import Side, Sight
 from training.compilation import compiler_options
@@ -79,9 +80,14 @@ def measure(kind: str, length: int) -> Cost:
         side = Side(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
     sight = Sight(side, side, causal=True)
 
+    given = dict(
+        scale=HEAD_SIZE**-0.5,
+        features=feature_map(config, kind, fixed_directions(config.attention_features, HEAD_SIZE)),
+    )
+
     def loss(heads: Heads, sight: Sight):
-        more = {"longformer": dict(general=heads), "recurrent": dict(remembered=heads)}
-        y_bthk = attend(kind, config, heads, sight, scale=HEAD_SIZE**-0.5, **more.get(kind, {}))
+        # Longformer and recurrent attention take a second set of heads, for some of the tokens.
+        y_bthk = attend(kind, config, heads, sight, general=heads, remembered=heads, **given)
         return jnp.square(y_bthk).sum()
 
     step = jax.jit(jax.grad(loss), compiler_options=compiler_options())
