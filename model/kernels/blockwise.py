@@ -20,17 +20,18 @@ from model.positions import ScoreBias
 
 # Scores lie above, so that exp(NEVER - maximum) is zero even where nothing was seen yet.
 LOWEST = NEVER / 2
-# Products of this size reach the speed of large ones, and a pair's scores stay in a CPU's caches.
-BLOCK = 256
+# On a CPU the scores of a pair of blocks should stay in its caches; larger ones were slower.
+BLOCK = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What is known when a program is compiled."""
 
-    scale: float = 1.0
-    dropout_rate: float = 0.0
-    block: int = BLOCK
+    scale: float
+    dropout_rate: float
+    queries: int  # in a block
+    keys: int
 
 
 def blockwise_attention(
@@ -46,7 +47,8 @@ def blockwise_attention(
     block: int = BLOCK,
 ) -> Array:
     """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias."""
-    options = Options(scale, dropout_rate if dropout_key is not None else 0.0, block)
+    sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
+    options = Options(scale, dropout_rate, *sizes)
     return _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
 
 
@@ -79,7 +81,7 @@ def _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
         )
 
     start = (
-        jnp.zeros(work.q_nbhtk.shape, jnp.float32),
+        jnp.zeros((*heads, v_bsgk.shape[-1]), jnp.float32),
         jnp.full(heads, LOWEST, jnp.float32),
         jnp.zeros(heads, jnp.float32),
     )
@@ -97,10 +99,10 @@ def _backward(options, residuals, dy_bthk):
     *given, y_bthk, log_sum_nbht = residuals
     q_bthk, k_bsgk, v_bsgk, _, bias, _ = given
     work = Work.of(options, *given)
-    dy_nbhtk = _blocks_of_queries(dy_bthk, options.block)
+    dy_nbhtk = _blocks_of_queries(dy_bthk, options.queries)
     # What each weight's gradient has in common with all others of its query.
     mean_bth = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(axis=-1)
-    mean_nbht = _blocks_of_queries(mean_bth[..., None], options.block)[..., 0]
+    mean_nbht = _blocks_of_queries(mean_bth[..., None], options.queries)[..., 0]
 
     def visit(number, state):
         dq_nbhtk, dk_nbgks, dv_nbgks, dtable = state
@@ -226,14 +228,14 @@ class Work(NamedTuple):
 
     @staticmethod
     def of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key) -> "Work":
-        block = options.block
-        queries, keys = _blocks_of_side(sight.queries, block), _blocks_of_side(sight.keys, block)
+        queries = _blocks_of_side(sight.queries, options.queries)
+        keys = _blocks_of_side(sight.keys, options.keys)
         visited = visible_pairs(queries, keys, sight.causal, sight.near).reshape(-1)
         q_bthk = q_bthk * jnp.asarray(options.scale, q_bthk.dtype)
         return Work(
-            _blocks_of_queries(q_bthk, block),
-            _blocks_of_keys(k_bsgk, block),
-            _blocks_of_keys(v_bsgk, block),
+            _blocks_of_queries(q_bthk, options.queries),
+            _blocks_of_keys(k_bsgk, options.keys),
+            _blocks_of_keys(v_bsgk, options.keys),
             queries,
             keys,
             jnp.nonzero(visited, size=visited.size, fill_value=0)[0],
@@ -248,7 +250,8 @@ class Work(NamedTuple):
     def pair(self, number: Array) -> Pair:
         i, j = jnp.divmod(self.pairs[number], len(self.k_nbgks))
         side_i, side_j = (
-            jax.tree.map(lambda x, n=n: x[n], side) for side, n in ((self.queries, i), (self.keys, j))
+            jax.tree.map(lambda x, n=n: x[n], side)
+            for side, n in ((self.queries, i), (self.keys, j))
         )
         return Pair(
             i,
