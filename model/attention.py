@@ -11,6 +11,8 @@ from jax import Array
 from model.config import TransformerConfig
 from model.kernels.banded import Band, banded_attention
 from model.kernels.dot import cached_attention, dot_attention
+from model.kernels.flash import flash_attention
+from model.kinds import kind_of_cross_attention
 from model.layers import Dense, apply_together
 from model.masks import Near, Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
@@ -106,6 +108,11 @@ class Attention(nn.Module):
                     bias_bhts=self._bias_bhts(q_bthk, around),
                     **self._options(),
                 )  # fmt: skip
+            case "flash":
+                sight, bias = around.sight, around.bias
+                y_bthk = flash_attention(
+                    q_bthk, k_bsgk, v_bsgk, sight, bias=bias, **self._options()
+                )
             case "local" | "chunked":
                 bands = [Band(k_bsgk, v_bsgk, near(self.config, self.kind))]
                 y_bthk = self._banded(q_bthk, bands, around)
@@ -125,8 +132,12 @@ class Attention(nn.Module):
     def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
         """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
-        mask_b1ts = sight.mask_b1ts()
-        y_bthk = dot_attention(q_bthk, *keys_values, mask_b1ts=mask_b1ts, **self._options())
+        match kind_of_cross_attention(self.kind):
+            case "dot":
+                mask_b1ts = sight.mask_b1ts()
+                y_bthk = dot_attention(q_bthk, *keys_values, mask_b1ts=mask_b1ts, **self._options())
+            case _:
+                y_bthk = flash_attention(q_bthk, *keys_values, sight, **self._options())
         return self.out(y_bthk)
 
     def project_source(self, source_bsd: Array) -> tuple[Array, Array]:

@@ -70,7 +70,9 @@ def _attend(
             kernel = functools.partial(attention, scale=scale)
             if (suits := may(sight)) is True:
                 return kernel(*given)
-            return jax.lax.cond(suits, kernel, in_blocks, *given)
+            # What is kept for the backward pass is kept for either outcome: so the rare one keeps
+            # nothing, and goes forward again.
+            return jax.lax.cond(suits, kernel, jax.checkpoint(in_blocks), *given)
 
         return attend
 
