@@ -6,8 +6,6 @@ comes last, only the data can show (`splash_may`, `cudnn_may`): a kernel that go
 otherwise ignore part of the mask, with a plausible loss and wrong gradients.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,11 +56,10 @@ def splash_attention(
     return jnp.where(_sees_something(sight)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype))
 
 
-@functools.lru_cache(maxsize=64)
 def _splash_kernel(
     shape: tuple[int, int], heads: int, causal: bool, near: Near | None, *, interpret: bool
 ):
-    """Which blocks to visit is worked out in Python, so once for all layers."""
+    """Which blocks to visit is worked out in Python; jax remembers it from one layer to another."""
     if near is not None:
         side = near.window - 1
         mask = splash.LocalMask(shape, (side, 0 if causal else side), offset=0)
@@ -74,10 +71,8 @@ def _splash_kernel(
         block_q_dkv=queries, block_kv_dkv=keys, block_kv_dkv_compute=keys,
         block_q_dq=queries, block_kv_dq=keys,
     )  # fmt: skip
-    with jax.ensure_compile_time_eval():
-        return splash.make_splash_mha_single_device(
-            splash.MultiHeadMask([mask] * heads), block_sizes=sizes, interpret=interpret
-        )
+    masks = splash.MultiHeadMask([mask] * heads)
+    return splash.make_splash_mha_single_device(masks, block_sizes=sizes, interpret=interpret)
 
 
 def _largest_block(length: int) -> int:

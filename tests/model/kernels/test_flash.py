@@ -316,12 +316,13 @@ def test_a_mesh_computes_what_one_device_computes():
 def test_the_real_tpu_compiler_takes_the_kernel(causal):
     """No TPU is needed, but its compiler: pip install libtpu.
 
-    Forward and backward at 8 heads x 2,048, on one chip and with the rows and heads of a batch
-    over four.
+    Forward and backward at 8 heads x 2,048: two rows on one chip, and as much for each of four
+    chips that share rows and heads. (Half of it leaves plain attention's scores in on-chip memory,
+    which the compiler does not count as temporary.)
     """
     chips = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
 
-    def compiled(attention, shape):
+    def compiled(attention, rows, shape):
         devices = np.array(chips[: np.prod(shape)]).reshape(shape)
         mesh = Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
 
@@ -329,8 +330,8 @@ def test_the_real_tpu_compiler_takes_the_kernel(causal):
             sharding = NamedSharding(mesh, PartitionSpec(*spec))
             return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
-        qkv = [given(2, 2048, 8, 64, dtype=jnp.bfloat16, spec=("data", None, "tensor"))] * 3
-        row = given(2, 2048, dtype=jnp.int32, spec=("data",))
+        qkv = [given(rows, 2048, 8, 64, dtype=jnp.bfloat16, spec=("data", None, "tensor"))] * 3
+        row = given(rows, 2048, dtype=jnp.int32, spec=("data",))
 
         def total(qkv, one_side):
             y_bthk = attention(*qkv, sight_of(one_side, causal))
@@ -340,16 +341,16 @@ def test_the_real_tpu_compiler_takes_the_kernel(causal):
             return jax.jit(jax.grad(total)).lower(qkv, Side(row, row)).compile()
 
     temporary = {}
-    for chips_used, shape in ((1, (1, 1, 1, 1)), (4, (2, 1, 1, 2))):
+    for chips_used, rows, shape in ((1, 2, (1, 1, 1, 1)), (4, 8, (2, 1, 1, 2))):
         for attention in (flash_attention, plain):
-            program = compiled(attention, shape)
+            program = compiled(attention, rows, shape)
             kernels = program.as_text().count('custom_call_target="tpu_custom_call"')
             assert kernels == (3 if attention is flash_attention else 0)
             name = f"{attention.__name__} on {chips_used}"
             temporary[name] = program.memory_analysis().temp_size_in_bytes
             print(f"{name}: {temporary[name] / 1e6:.2f} MB of temporary memory")
         here = [temporary[f"{name} on {chips_used}"] for name in ("flash_attention", "plain")]
-        assert here[0] < here[1] / 8
+        assert here[0] < here[1] / 10
 
 
 if __name__ == "__main__":
