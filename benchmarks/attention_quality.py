@@ -33,8 +33,8 @@ TASKS = {
             decoder_layers=3, width=128, heads=4, feed_forward=512, attention_window=64,
             attention_chunk=64, attention_overlap=16, attention_memory=64, attention_features=64,
         ),
-        "data": dict(length=1024, batch_size=4),
-        "eval": dict(every=0, batch_size=8, batches=16),
+        "data": dict(length=1024, batch_size=2),
+        "eval": dict(every=0, batch_size=4, batches=24),
         "checkpoint": dict(every=0),
     },
     "listops": {
@@ -42,11 +42,12 @@ TASKS = {
             attention_window=16, attention_chunk=16, attention_overlap=4, attention_memory=16,
             attention_features=64,
         ),
+        "data": dict(batch_size=32),
         "eval": dict(every=0),
         "checkpoint": dict(every=0),
     },
 }  # fmt: skip
-RUN_STEPS = {"pydoc": 300, "listops": 0}  # 0: as many as the config says
+RUN_STEPS = {"pydoc": 250, "listops": 600}
 SCORES = {"pydoc": "eval/held_out/bits_per_byte", "listops": "eval/held_out/accuracy"}
 LABELS = {"pydoc": "bits per byte", "listops": "accuracy"}
 
@@ -75,8 +76,7 @@ def cells(kind: str) -> tuple[str, str, str]:
 def train(kind: str, directory: Path, record: Path) -> bool:
     """Runs train.py and writes down what came of it; True if it refused the config."""
     options = [f"--config.model.attention={kind}"]
-    steps = STEPS.value or RUN_STEPS[TASK.value]
-    options += [f"--config.steps={steps}"] if steps else []
+    options += [f"--config.steps={STEPS.value or RUN_STEPS[TASK.value]}"]
     if STEPS.value:
         options += ["--config.log_every=5", "--config.optimizer.warmup_steps=1"]
     for section, keys in TASKS[TASK.value].items():
