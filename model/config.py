@@ -214,12 +214,14 @@ class TransformerConfig:
             return
         asked = {
             "two_sided": self.has_encoder,
+            "cross": self.family == "encoder_decoder",
             "dropout": self.dropout_attention > 0,
             "bias": self.position in ("alibi", "t5_bias"),
             "relative": self.position == "transformer_xl",
         }
         remedies = {
             "two_sided": "set model.family=decoder",
+            "cross": "set model.family=decoder",
             "dropout": "set it to 0",
             "bias": "choose another position",
             "relative": "choose another position",

@@ -222,8 +222,7 @@ def check_cross(kind: str) -> None:
         Side(jnp.arange(x.shape[1])[None], jnp.asarray(x))
         for x in (target_segments, source_segments)
     ]
-    config = tiny_config(family="encoder_decoder" if kind != "recurrent" else "decoder",
-                         attention=kind, **SETTINGS)  # fmt: skip
+    config = tiny_config(family="encoder_decoder", attention=kind, **SETTINGS)
     mask = target_segments[:, None, :, None] == source_segments[:, None, None]
     mask = mask & (source_segments != 0)[:, None, None]
     features = formula_of_features(kind, config)
