@@ -10,6 +10,7 @@ Axes besides those of the legend: M features, R query heads that share a key/val
 of a chunk, J the values of a head and a one, whose sum is what to divide by.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -90,7 +91,7 @@ def summed_attention(
     chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
 
     # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
-    @jax.checkpoint
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def read(sums: Sums, tokens: _Tokens) -> tuple[Sums, Array]:
         return _read_chunk(sums, tokens, features)
 
