@@ -6,8 +6,8 @@ Keys and values are summed before a query comes: what is remembered of them, `Su
 size however many there were (Katharopoulos et al., 2020). Rows are read in chunks. Within one, the
 weights are written out and masked; what came before it is in the sums. A short row is one chunk.
 
-Axes besides those of the legend: M features, R query heads that share a key/value head, N tokens
-of a chunk, J the values of a head and a one, whose sum is what to divide by.
+Axes besides those of the legend: R query heads that share a key/value head, N tokens of a
+chunk, J the values of a head and a one, whose sum is what to divide by.
 """
 
 import functools
