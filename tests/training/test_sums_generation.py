@@ -5,10 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from model import attention, masks
-from model.attention import as_cached
+from model import masks
 from model.heads import LanguageModel
-from model.kernels.linear import slot_attention
 from tests.model import plain_decoding as plain
 from tests.model.examples import text_arguments
 from tests.tiny import QUICKLY, quick_jit
@@ -105,7 +103,8 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
     progress = roomy._begin.eval_shape(params, prompts(config), outputs=1)
     assert progress.cache.layers[0].key_bgks is None
 
-    # A full pass in which no token sees one that is `slots` or more before it, written out.
+    # A full pass in which no token sees one that is `slots` or more before it: short rows are
+    # read under the mask itself.
     whole_mask = masks.attention_mask
 
     def only_the_last(query_positions_bt, key_positions_bs, *segments, causal, **options):
@@ -113,12 +112,7 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
         distance_bts = query_positions_bt[:, :, None] - key_positions_bs[:, None]
         return mask_b1ts & (distance_bts < slots)[:, None]
 
-    def written_out(q_bthk, k_bsgk, v_bsgk, features, sight):
-        cached = as_cached(k_bsgk, v_bsgk)
-        return slot_attention(q_bthk, *cached, features, sight.mask_b1ts()), None
-
     monkeypatch.setattr(masks, "attention_mask", only_the_last)
-    monkeypatch.setattr(attention, "summed_attention", written_out)
     apply = quick_jit(LanguageModel(config).apply)
 
     def logits(config, *batch, prefix):
