@@ -6,6 +6,7 @@ Names of arrays in this package end in their axes:
     T  query length      F  feed-forward width     G  key/value heads (groups)
     S  key length        V  vocabulary             K  head size
     L  layers            C  classes                P  values in an image patch
+    M  features of attention
 
 so `x_btd` is (batch, length, width) and `scores_bhts` has a score for each head, query and key.
 """
