@@ -47,7 +47,7 @@ class TransformerConfig:
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     rope_theta: PositiveFloat
-    rope_scaling: Literal["default", "linear", "llama3"]
+    rope_scaling: Literal["default", "linear", "ntk", "llama3"]
     rope_factor: PositiveFloat
     rope_low_frequency: PositiveFloat
     rope_high_frequency: PositiveFloat
@@ -179,7 +179,12 @@ class TransformerConfig:
         if self.rope_scaling == "default" and self.rope_factor != 1:
             yield (
                 f"model.rope_factor={self.rope_factor:g} does nothing with "
-                "model.rope_scaling=default; choose linear or llama3, or set it to 1"
+                "model.rope_scaling=default; choose linear, ntk or llama3, or set it to 1"
+            )
+        if self.rope_scaling == "ntk" and head_size <= 2:
+            yield (
+                "model.rope_scaling=ntk slows down all pairs of columns but the first, so the head "
+                f"size must be at least 4, not {head_size}; set model.head_size"
             )
         if self.rope_scaling == "llama3" and self.rope_low_frequency >= self.rope_high_frequency:
             yield (

@@ -30,14 +30,20 @@ def rope_frequencies(config: TransformerConfig) -> np.ndarray:
     """The angle by which each pair of columns turns from one position to the next, (K / 2).
 
     Scaling slows the turns down so that longer texts look like those of training: `linear` all of
-    them, `llama3` those that make fewer than `rope_low_frequency` turns in the original length,
-    none that make more than `rope_high_frequency`, and those between in part.
+    them by the factor; `ntk` the slowest by the factor, the fastest not at all and those between
+    by a power of it, which is what a larger theta does; `llama3` those that make fewer than
+    `rope_low_frequency` turns in the original length, none that make more than
+    `rope_high_frequency`, and those between in part.
     """
-    exponents = np.arange(0, config.head_size, 2, dtype=np.float64) / config.head_size
+    size = config.head_size
+    exponents = np.arange(0, size, 2, dtype=np.float64) / size
     frequencies = config.rope_theta**-exponents
     match config.rope_scaling:
         case "linear":
             frequencies = frequencies / config.rope_factor
+        case "ntk":
+            theta = config.rope_theta * config.rope_factor ** (size / (size - 2))
+            frequencies = theta**-exponents
         case "llama3":
             turns = config.rope_original_length * frequencies / (2 * np.pi)
             low, high = config.rope_low_frequency, config.rope_high_frequency

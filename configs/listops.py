@@ -1,0 +1,26 @@
+"""Nested lists of digits to be worked out, ">29<47]0]" -> 9: an encoder with ten classes.
+
+Command:  python train.py --config=configs/listops.py
+Hardware: 2 CPU cores
+Time:     not yet run
+Score:    not yet run
+"""
+
+from configs import architectures, default
+
+
+def get_config(arg=None):
+    config = default.get_config()
+    config.steps = 2500
+    config.model.update(architectures.bert_style())
+    config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.0))
+    config.model.update(dict(position="rope", token_types=0, pooling="first", pooler=False))
+    config.model.update(dict(encoder_layers=4, width=128, heads=4, feed_forward=512))
+    config.model.rope_theta = 100.0  # lists are short: turn faster, to tell neighbours apart
+    architectures.choose(config.model, arg)
+    config.data.update(dict(source="listops", batch_size=64, length=32))
+    config.task.objective = "classify_text"
+    config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
+    config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))
+    config.eval.update(dict(every=500, batch_size=200))
+    return config
