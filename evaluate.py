@@ -3,7 +3,7 @@
 The newest checkpoint of the run in DIR unless --step names one; with --average=N the mean of the
 last N up to there. The held-out sets of the run's own config, unless --split names one of them or
 another split of the data. --config.a.b=v changes what that config says of data, eval and mesh, and
-how far the model's positions reach.
+how far the model looks.
 
 Prints one JSON object, and appends it to DIR/evaluations.jsonl.
 """

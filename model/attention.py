@@ -22,7 +22,7 @@ from model.kernels.attend import (
 from model.kernels.dot import Heads, cached_attention
 from model.kernels.hierarchical import mean_scores
 from model.kernels.linear import FeatureMap, Sums, slot_attention, summed_attention
-from model.kinds import SUMMED, pattern_of
+from model.kinds import SUMMED
 from model.layers import Dense, apply_together
 from model.masks import Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         self.key = Dense(config, *key)
         self.value = Dense(config, *key)
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
-        if "longformer" in pattern_of(config.attention) and not self.cross:
+        if config.has_global_heads and not self.cross:
             # In every layer of a pattern, so that all layers have the same parameters.
             self.global_query = Dense(config, *query)
             self.global_key = Dense(config, *key)

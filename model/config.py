@@ -118,8 +118,13 @@ class TransformerConfig:
         return pattern[layer % len(pattern)]
 
     @property
+    def has_global_heads(self) -> bool:
+        """Whether some layer is a longformer's, whose global tokens have their own projections."""
+        return "longformer" in pattern_of(self.attention)
+
+    @property
     def needs_separator(self) -> bool:
-        return "longformer" in pattern_of(self.attention) and self.global_tokens != "first"
+        return self.has_global_heads and self.global_tokens != "first"
 
     def resolve(
         self,
