@@ -165,11 +165,10 @@ def test_attention_may_be_of_another_kind(run):
     """Of those with the same parameters; or the same may see farther."""
     workdir, _ = run
     config = trained.recorded_config(workdir)
+    plain = trained.load(workdir)
     far = dict(attention="local,flash", attention_window=1000)
     model = trained.load(workdir, config=with_changes(config, "model", **far))
-    assert (model.model_config.attention, model.model_config.attention_memory) == tuple(
-        far.values()
-    )
+    assert model.model_config == dataclasses.replace(plain.model_config, **far)
     assert_same(model.params, named(plain.params))
     longformer = with_changes(config, "model", attention="longformer")
     assert "cannot be changed to longformer" in refusal(workdir, config=longformer)
