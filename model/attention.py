@@ -17,6 +17,7 @@ from model.kernels.attend import (
     feature_map,
     near,
     score_scale,
+    seen_by,
     written_out,
 )
 from model.kernels.dot import Heads, cached_attention
@@ -164,8 +165,9 @@ class Attention(nn.Module):
         if self.kind in SUMMED:
             y_bthk = slot_attention(q_bthk, *kept, self._features(around), mask_b1ts)
             return self.out(y_bthk), cache
-        if (is_near := near(self.config, self.kind)) is not None:
-            mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
+        sight = seen_by(self.kind, self.config, around.sight)
+        if sight.near is not None:
+            mask_b1ts &= sight.mask_b1ts()
         bias_bhts, change = around.bias_bhts, None
         if self.config.position == "transformer_xl":
             bias = self._bias(around, distances=mask_b1ts.shape[3])
