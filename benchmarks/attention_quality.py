@@ -47,7 +47,7 @@ TASKS = {
         "checkpoint": dict(every=0),
     },
 }  # fmt: skip
-RUN_STEPS = {"pydoc": 600, "listops": 500}
+RUN_STEPS = {"pydoc": 600, "listops": 300}
 SCORES = {"pydoc": "eval/held_out/bits_per_byte", "listops": "eval/held_out/accuracy"}
 LABELS = {"pydoc": "bits per byte", "listops": "accuracy"}
 
