@@ -29,10 +29,15 @@ from training.task import make_model, smallest_batch
 # tokenizer gives mean nothing to them.
 CHANGEABLE = ("data", "eval", "mesh")
 FIXED = ("data.tokenizer", "data.tokenizer_size")
-# Keys of the model that no parameter depends on: how far its positions reach.
-REACH = (
-    "model.max_length", "model.rope_scaling", "model.rope_factor", "model.rope_low_frequency",
-    "model.rope_high_frequency", "model.rope_original_length",
+# Keys of the model that no parameter depends on: how far it looks, and how it is computed.
+REACH = tuple(
+    f"model.{key}"
+    for key in (
+        "max_length", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
+        "rope_original_length", "attention", "attention_window", "attention_dilation",
+        "attention_chunk", "attention_overlap", "attention_memory", "attention_features",
+        "global_tokens", "global_limit",
+    )
 )  # fmt: skip
 
 
@@ -75,7 +80,13 @@ def load(
             "model.max_length cannot be changed: the table of model.position=learned has "
             f"{model_config.max_length} rows; shorten the rows of data instead"
         )
+    had_globals = model_config.has_global_heads
     model_config = dataclasses.replace(model_config, **reach)
+    if model_config.has_global_heads != had_globals:
+        raise ConfigError(
+            "model.attention cannot be changed to longformer or from it, which alone has "
+            "projections for global tokens"
+        )
     steps = _choose(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None

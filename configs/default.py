@@ -78,7 +78,8 @@ def get_config(arg=None):
             attention_memory=256,  # recurrent: positions before the chunk that are seen besides
             attention_features=256,  # performer: random features
             attention_kernel="softmax",  # performer: softmax | relu
-            attention_redraw=1000,  # performer: steps between draws of features; 0: one for all
+            # performer: steps of training between draws of features; 0: always those of evaluation
+            attention_redraw=1000,
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's

@@ -11,10 +11,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.config import TransformerConfig
-from model.kernels.attend import attend, attend_to_source, near, written_out
+from model.kernels.attend import (
+    attend,
+    attend_to_source,
+    feature_map,
+    near,
+    score_scale,
+    seen_by,
+    written_out,
+)
 from model.kernels.dot import Heads, cached_attention
 from model.kernels.hierarchical import mean_scores
-from model.kinds import pattern_of
+from model.kernels.linear import FeatureMap, Sums, slot_attention, summed_attention
+from model.kinds import SUMMED
 from model.layers import Dense, apply_together
 from model.masks import Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
@@ -34,14 +43,16 @@ class Surroundings:
     source_bsd: Array | None = None
     cross_sight: Sight | None = None
     cache_slot: Array | None = None  # where in the cache this call's tokens go
+    directions_mk: Array | None = None  # of random features, for all layers alike
 
 
 @flax.struct.dataclass
 class LayerCache:
-    """What one block remembers between decoding calls; a slot a token."""
+    """What one block remembers between decoding calls: a slot a token, or sums over all of them."""
 
-    key_bgks: Array
-    value_bgsk: Array
+    key_bgks: Array | None = None
+    value_bgsk: Array | None = None
+    sums: Sums | None = None
     # Of longformer, what its global tokens see through.
     global_key_bgks: Array | None = None
     global_value_bgsk: Array | None = None
@@ -86,7 +97,7 @@ class Attention(nn.Module):
         self.key = Dense(config, *key)
         self.value = Dense(config, *key)
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
-        if "longformer" in pattern_of(config.attention) and not self.cross:
+        if config.has_global_heads and not self.cross:
             # In every layer of a pattern, so that all layers have the same parameters.
             self.global_query = Dense(config, *query)
             self.global_key = Dense(config, *key)
@@ -113,15 +124,23 @@ class Attention(nn.Module):
             bias_bhts=around.bias_bhts,
             general=general,
             remembered=remembered,
+            features=self._features(around),
             **self._options(),
         )
         return self.out(y_bthk)
 
-    def over_source(self, x_btd: Array, keys_values: tuple[Array, Array], sight: Sight) -> Array:
+    def over_source(
+        self, x_btd: Array, keys_values: tuple[Array, Array], around: Surroundings
+    ) -> Array:
         """Cross-attention over keys and values (B, S, G, K) from `project_source`."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
-        heads = Heads(q_bthk, *keys_values)
-        y_bthk = attend_to_source(self.kind, self.config, heads, sight, **self._options())
+        y_bthk = attend_to_source(
+            self.kind,
+            Heads(q_bthk, *keys_values),
+            around.cross_sight,
+            features=self._features(around),
+            **self._options(),
+        )
         return self.out(y_bthk)
 
     def project_source(self, source_bsd: Array) -> tuple[Array, Array]:
@@ -143,8 +162,12 @@ class Attention(nn.Module):
         kept = put(cache.key_bgks, cache.value_bgsk, new)
         cache = cache.replace(key_bgks=kept[0], value_bgsk=kept[1])
         mask_b1ts = around.mask_b1ts
-        if (is_near := near(self.config, self.kind)) is not None:
-            mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
+        if self.kind in SUMMED:
+            y_bthk = slot_attention(q_bthk, *kept, self._features(around), mask_b1ts)
+            return self.out(y_bthk), cache
+        sight = seen_by(self.kind, self.config, around.sight)
+        if sight.near is not None:
+            mask_b1ts &= sight.mask_b1ts()
         bias_bhts, change = around.bias_bhts, None
         if self.config.position == "transformer_xl":
             bias = self._bias(around, distances=mask_b1ts.shape[3])
@@ -165,10 +188,21 @@ class Attention(nn.Module):
             y_bthk = jnp.where(is_global_bt11, of_globals, y_bthk)
         return self.out(y_bthk), cache
 
-    def recalling(self, x_btd: Array, cached: tuple[Array, Array], sight: Sight) -> Array:
+    def summing(
+        self, x_btd: Array, cache: LayerCache, around: Surroundings
+    ) -> tuple[Array, LayerCache]:
+        """Over all that sums remember and x itself, which they then remember too."""
+        heads, features = self._project(x_btd, around), self._features(around)
+        sight = dataclasses.replace(around.sight, keys=around.sight.queries)
+        y_bthk, sums = summed_attention(*heads, features, sight, sums=cache.sums)
+        return self.out(y_bthk), cache.replace(sums=sums)
+
+    def recalling(self, x_btd: Array, cached: tuple[Array, Array], around: Surroundings) -> Array:
         """Over what is cached alone: the source, in cross-attention."""
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
-        mask_b1ts = sight.mask_b1ts()
+        mask_b1ts = around.cross_sight.mask_b1ts()
+        if self.kind in SUMMED:
+            return self.out(slot_attention(q_bthk, *cached, self._features(around), mask_b1ts))
         y_bthk = cached_attention(q_bthk, *cached, mask_b1ts=mask_b1ts, scale=self._scale)
         return self.out(y_bthk)
 
@@ -189,6 +223,9 @@ class Attention(nn.Module):
         if self.config.position == "transformer_xl":
             q_bthk += self.content_bias.astype(q_bthk.dtype)
         return Heads(constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk)
+
+    def _features(self, around: Surroundings) -> FeatureMap | None:
+        return feature_map(self.config, self.kind, around.directions_mk)
 
     def _bias(self, around: Surroundings, distances: int) -> ScoreBias | None:
         """What is added to scores, for keys up to so many positions back."""
@@ -225,4 +262,4 @@ class Attention(nn.Module):
 
     @property
     def _scale(self) -> float:
-        return self.config.head_size**-0.5 if self.config.attention_scale else 1.0
+        return score_scale(self.config)

@@ -6,6 +6,7 @@ Names of arrays in this package end in their axes:
     T  query length      F  feed-forward width     G  key/value heads (groups)
     S  key length        V  vocabulary             K  head size
     L  layers            C  classes                P  values in an image patch
+    M  features of attention
 
 so `x_btd` is (batch, length, width) and `scores_bhts` has a score for each head, query and key.
 """
@@ -117,8 +118,13 @@ class TransformerConfig:
         return pattern[layer % len(pattern)]
 
     @property
+    def has_global_heads(self) -> bool:
+        """Whether some layer is a longformer's, whose global tokens have their own projections."""
+        return "longformer" in pattern_of(self.attention)
+
+    @property
     def needs_separator(self) -> bool:
-        return "longformer" in pattern_of(self.attention) and self.global_tokens != "first"
+        return self.has_global_heads and self.global_tokens != "first"
 
     def resolve(
         self,
@@ -219,12 +225,14 @@ class TransformerConfig:
             return
         asked = {
             "two_sided": self.has_encoder,
+            "cross": self.family == "encoder_decoder",
             "dropout": self.dropout_attention > 0,
             "bias": self.position in ("alibi", "t5_bias"),
             "relative": self.position == "transformer_xl",
         }
         remedies = {
             "two_sided": "set model.family=decoder",
+            "cross": "set model.family=decoder",
             "dropout": "set it to 0",
             "bias": "choose another position",
             "relative": "choose another position",

@@ -57,6 +57,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "recurrent": {
         "two_sided": "its memory is of what came before",
         "prefix": "its memory is of what came before",
+        "cross": "the encoder to look at would be of the same kind",
     },
 }
 

@@ -117,6 +117,7 @@ jax.tree_util.register_dataclass(Sight, ["queries", "keys"], ["causal", "near"])
 
 def before_first(marked_bt: Array, positions_bt: Array) -> Array:
     """True up to and with the first marked token of each segment."""
+    marked_bt = marked_bt.astype(jnp.int32)
     marked_before_bt = jnp.cumsum(marked_bt, axis=1) - marked_bt
     start_bt = jnp.arange(marked_bt.shape[1]) - positions_bt  # the segment's first column
     start_bt = jnp.broadcast_to(jnp.maximum(start_bt, 0), marked_bt.shape)

@@ -8,7 +8,10 @@ from jax import Array
 
 from model.attention import Attention, LayerCache, Surroundings, write
 from model.config import TransformerConfig
-from model.kinds import pattern_of, refusals
+from model.kernels.attend import feature_map
+from model.kernels.linear import empty_sums
+from model.kernels.performer import drawn_directions, fixed_directions
+from model.kinds import SUMMED, pattern_of, refusals
 from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,
@@ -54,15 +57,17 @@ class Block(nn.Module):
             attention = Attention(*kind, name="self_attention")
             if cache is None:
                 return attention(y_btd, around), None
+            if cache.sums is not None:
+                return attention.summing(y_btd, cache, around)
             return attention.remembering(y_btd, cache, around)
 
         def cross_attention(y_btd):
             attention = Attention(*kind, cross=True, name="cross_attention")
             if around.source_bsd is None:
                 kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, around.cross_sight), cache
+                return attention.recalling(y_btd, kept, around), cache
             keys_values = attention.project_source(around.source_bsd)
-            y_btd = attention.over_source(y_btd, keys_values, around.cross_sight)
+            y_btd = attention.over_source(y_btd, keys_values, around)
             return y_btd, None if cache is None else cache.with_source(*keys_values)
 
         def feed_forward(y_btd):
@@ -142,13 +147,15 @@ class Stack(nn.Module):
                 raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
-        if "longformer" in pattern_of(config.attention):
+        if config.has_global_heads:
             if global_bt is None:
                 global_bt = positions_bt == 0
             global_bt = global_bt & (segments_bt != PADDING)
         queries = keys = Side(positions_bt, segments_bt, prefix_bt, global_bt)
         cache_slot = None
         if cache is not None:
+            if visible_bts is not None or cache.index.ndim:
+                _refuse_sums(cache)
             cache_slot = cache.index % cache.segments_bs.shape[1]
             cache, keys = _remember(cache, queries, cache_slot)
 
@@ -158,6 +165,7 @@ class Stack(nn.Module):
             bias=self._bias(),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
             cache_slot=cache_slot,
+            directions_mk=self._directions_mk(),
         )
         if cache is not None or "dot" in pattern_of(config.attention):
             mask_b1ts, bias_bhts = sight.mask_b1ts(), None
@@ -204,6 +212,16 @@ class Stack(nn.Module):
         if self.config.position == "t5_bias":
             return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
+
+    def _directions_mk(self) -> Array | None:
+        """Of random features: drawn anew for each key named "features", else always the same."""
+        config = self.config
+        if "performer" not in pattern_of(config.attention):
+            return None
+        size = config.attention_features, config.head_size
+        if self.has_rng("features"):
+            return drawn_directions(self.make_rng("features"), *size)
+        return jnp.asarray(fixed_directions(*size))
 
     def _blocks(self, x_btd: Array, around: Surroundings, deterministic: bool) -> Array:
         config, remat = self.config, self.config.remat
@@ -330,8 +348,26 @@ def _remember(cache: Cache, queries: Side, slot: Array) -> tuple[Cache, Side]:
     return cache, Side(cache.positions_bs, cache.segments_bs, prefix_bs, global_bs)
 
 
-def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots: int = 0) -> Cache:
-    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens."""
+def _refuse_sums(cache: Cache) -> None:
+    """Where tokens are taken back, or shown to some queries and not to others."""
+    if any(layer.sums is not None for layer in cache.layers):
+        raise ValueError("no token can be hidden in a sum; use empty_cache(..., keep_tokens=True)")
+
+
+def empty_cache(
+    config: TransformerConfig,
+    batch: int,
+    slots: int,
+    source_slots: int = 0,
+    *,
+    keep_tokens: bool = False,
+) -> Cache:
+    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens.
+
+    Layers of a kind that sums remember a sum of all tokens, whatever `slots` is. With
+    `keep_tokens` they have slots like any other: tokens can then be forgotten, taken back, or be
+    branches of a tree.
+    """
 
     def keys_values(length: int) -> tuple[Array, Array]:
         lengthwise = (batch, config.kv_heads, length, config.head_size)
@@ -341,10 +377,19 @@ def empty_cache(config: TransformerConfig, batch: int, slots: int, source_slots:
         )
 
     def layer(kind: str) -> LayerCache:
-        nothing = (None, None)
-        general = keys_values(slots) if kind == "longformer" else nothing
-        source = keys_values(source_slots) if config.family == "encoder_decoder" else nothing
-        return LayerCache(*keys_values(slots), *general, *source)
+        if kind in SUMMED and not keep_tokens:
+            directions_mk = fixed_directions(config.attention_features, config.head_size)
+            features = feature_map(config, kind, directions_mk)
+            cache = LayerCache(sums=empty_sums(batch, config.kv_heads, config.head_size, features))
+        else:
+            cache = LayerCache(*keys_values(slots))
+        if kind == "longformer":
+            keys, values = keys_values(slots)
+            cache = cache.replace(global_key_bgks=keys, global_value_bgsk=values)
+        if config.family == "encoder_decoder":
+            keys, values = keys_values(source_slots)
+            cache = cache.replace(cross_key_bgks=keys, cross_value_bgsk=values)
+        return cache
 
     return Cache(
         layers=tuple(layer(config.attention_kind(n)) for n in range(config.decoder_layers)),

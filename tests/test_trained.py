@@ -161,6 +161,19 @@ def test_the_reach_of_positions_may_be_changed(run):
     assert "model.rope_theta cannot be changed" in refusal(workdir, config=theta)
 
 
+def test_attention_may_be_of_another_kind(run):
+    """Of those with the same parameters; or the same may see farther."""
+    workdir, _ = run
+    config = trained.recorded_config(workdir)
+    plain = trained.load(workdir)
+    far = dict(attention="local,flash", attention_window=1000)
+    model = trained.load(workdir, config=with_changes(config, "model", **far))
+    assert model.model_config == dataclasses.replace(plain.model_config, **far)
+    assert_same(model.params, named(plain.params))
+    longformer = with_changes(config, "model", attention="longformer")
+    assert "cannot be changed to longformer" in refusal(workdir, config=longformer)
+
+
 def test_a_table_of_positions_keeps_its_length(run, tmp_path):
     learned = copy_of(run, tmp_path, model=dict(position="learned"))
     path = learned / "model.json"

@@ -1,6 +1,8 @@
 """How much arithmetic a training step is, counted from the architecture alone."""
 
 from model.config import TransformerConfig
+from model.kernels.attend import near
+from model.kinds import SUMMED
 from model.layers import GATED
 
 
@@ -8,18 +10,20 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
     """Floating-point operations of the forward pass on one row.
 
     Counts matrix products alone, two operations for each multiplication and addition, with
-    attention as if nothing were masked. `length` is that of the decoder or only side.
+    attention as if nothing that its kind may see were masked. `length` is that of the decoder or
+    only side.
     """
     encoder_length = source if config.family == "encoder_decoder" else length
     total = 0
     if config.has_encoder:
-        block = _block(config, encoder_length)
-        total += config.encoder_layers * block
+        for layer in range(config.encoder_layers):
+            total += _block(config, layer, encoder_length, causal=False)
     if config.has_decoder:
-        block = _block(config, length)
-        if config.family == "encoder_decoder":
-            block += _attention(config, length, source)
-        total += config.decoder_layers * block
+        for layer in range(config.decoder_layers):
+            total += _block(config, layer, length, causal=True)
+            if config.family == "encoder_decoder":
+                seen = _source_seen(config, config.attention_kind(layer), source)
+                total += _attention(config, length, source, seen)
     if config.input == "patches":
         values = config.patch_size**2 * config.image_channels
         total += 2 * length * values * config.width
@@ -31,17 +35,52 @@ def train_flops(config: TransformerConfig, objective: str, length: int, source: 
     return 3 * forward_flops(config, objective, length, source)
 
 
-def _block(config: TransformerConfig, length: int) -> int:
+def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> int:
     matrices = 3 if config.activation in GATED else 2
     feed_forward = 2 * length * matrices * config.width * config.feed_forward
-    return _attention(config, length, length) + feed_forward
+    kind = config.attention_kind(layer)
+    attention = _attention(config, length, length, _seen(config, kind, length, causal))
+    if kind == "longformer":  # projections of its global tokens, which all are given
+        attention += _projections(config, length, length) - _output(config, length)
+    return attention + feed_forward
 
 
-def _attention(config: TransformerConfig, queries: int, keys: int) -> int:
-    inner = config.heads * config.head_size
+def _seen(config: TransformerConfig, kind: str, length: int, causal: bool) -> int:
+    """How many keys a query sees, or what costs as much as so many."""
+    if kind in SUMMED:  # adding a key to the sums, and reading them, is a product with all features
+        return _features(config, kind)
+    chunk = config.attention_chunk
+    if kind == "hierarchical":
+        return min(chunk, length) + length // chunk
+    if (is_near := near(config, kind)) is None:
+        return length
+    before, after = (reach // is_near.dilation for reach in is_near.reach)
+    return min(before + 1 + (0 if causal else after), length)
+
+
+def _source_seen(config: TransformerConfig, kind: str, source: int) -> int:
+    return _features(config, kind) if kind in SUMMED else source
+
+
+def _features(config: TransformerConfig, kind: str) -> int:
+    return config.head_size if kind == "linear" else config.attention_features
+
+
+def _attention(config: TransformerConfig, queries: int, keys: int, seen: int) -> int:
+    products = 2 * 2 * queries * seen * config.heads * config.head_size
+    return _projections(config, queries, keys) + products
+
+
+def _projections(config: TransformerConfig, queries: int, keys: int) -> int:
     inner_keys = config.kv_heads * config.head_size
-    projections = 2 * config.width * (2 * queries * inner + 2 * keys * inner_keys)
-    return projections + 2 * 2 * queries * keys * inner
+    of_queries = config.heads * config.head_size
+    return _output(config, queries) + 2 * config.width * (
+        queries * of_queries + 2 * keys * inner_keys
+    )
+
+
+def _output(config: TransformerConfig, queries: int) -> int:
+    return 2 * config.width * queries * config.heads * config.head_size
 
 
 def head_flops(config: TransformerConfig, objective: str, length: int) -> int:

@@ -117,7 +117,9 @@ class Generator:
         return prompts.tokens_bt.shape[1] + beams * self.steps
 
     def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
-        logits_bv, cache = self._read(params, prompts, self._slots or self.slots(prompts))
+        needed = self.slots(prompts)
+        forgets = 0 < self._slots < needed
+        logits_bv, cache = self._read(params, prompts, self._slots or needed, keep_tokens=forgets)
         seen_bv = None
         if self._sampling.repetition_penalty != 1:
             inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
@@ -144,7 +146,8 @@ class Generator:
     def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
         """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
         # What is forgotten is hidden, but keeps its slots.
-        logits_bv, cache = self._read(params, prompts, self.slots(prompts, beams))
+        slots = self.slots(prompts, beams)
+        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
         return beam_search(
             self._decoder(params, prompts.source_segments_bs),
             logits_bv, prompts.lengths_b, cache,
@@ -163,8 +166,8 @@ class Generator:
         ahead: int,
     ) -> Speculated:
         slots = self.slots(prompts) + ahead
-        logits_bv, cache = self._read(params, prompts, slots)
-        _, draft_cache = drafter._read(draft_params, prompts, slots)
+        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
+        _, draft_cache = drafter._read(draft_params, prompts, slots, keep_tokens=True)
         return speculate(
             self._decoder(params, prompts.source_segments_bs),
             drafter._decoder(draft_params, prompts.source_segments_bs),
@@ -172,7 +175,9 @@ class Generator:
             ahead=ahead, steps=self.steps, sampling=self._sampling, ends=self._ends,
         )  # fmt: skip
 
-    def _read(self, params: dict, prompts: Prompts, slots: int) -> tuple[Array, Cache]:
+    def _read(
+        self, params: dict, prompts: Prompts, slots: int, *, keep_tokens: bool
+    ) -> tuple[Array, Cache]:
         """Logits behind each prompt, and a cache of so many slots that holds it."""
         batch, length = prompts.tokens_bt.shape
         # Prompts are moved to the right edge, so that all rows go on in the same slot.
@@ -197,7 +202,7 @@ class Generator:
                 segments_bt=prompts.source_segments_bs,
                 method="encode",
             )
-        cache = empty_cache(self.config, batch, slots, source_slots)
+        cache = empty_cache(self.config, batch, slots, source_slots, keep_tokens=keep_tokens)
         decode = self._decoder(params, prompts.source_segments_bs)
         logits_b1v, cache = decode(tokens_bt, positions_bt, cache, **given)
         return logits_b1v[:, 0], cache

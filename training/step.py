@@ -12,6 +12,8 @@ import optax
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from model.config import TransformerConfig
+from model.kinds import pattern_of
 from training.compilation import compiler_options
 from training.config import OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
@@ -127,25 +129,27 @@ def make_train_step(
     It gives up the old state's memory.
     """
 
-    def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key):
+    def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key, features_key):
         soft = None
         if teacher is not None:  # no dropout for it, and no gradient
             soft = forward(teacher.model, teacher.task, fixed.teacher, batch)["logits"]
 
         def loss_of(trained):
             params = tuning.whole(tuning.join(trained, kept), fixed.base)
-            outputs = forward(model, task, params, batch, dropout_key)
+            outputs = forward(model, task, params, batch, dropout_key, features_key)
             sums, metrics = term_sums(task, outputs, batch, soft)
             return total_loss(sums, counts), metrics
 
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
         return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
-    def accumulated(trained, kept, fixed, batch, counts, dropout_key):
+    def accumulated(trained, kept, fixed, batch, counts, dropout_key, features_key):
         """The same sums, one micro-batch after another: only one's activations are alive."""
         parts = config.accumulate
         if parts == 1:
-            return loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key)
+            return loss_and_gradients(
+                trained, kept, fixed, batch, counts, dropout_key, features_key
+            )
 
         def micro_batch(index):
             # Every parts-th row, so that each device contributes rows it already has.
@@ -155,12 +159,14 @@ def make_train_step(
             }
 
         def add(total, index):
-            key = jax.random.fold_in(dropout_key, index)
-            new = loss_and_gradients(trained, kept, fixed, micro_batch(index), counts, key)
+            # All micro-batches see the same features, as they would in one batch.
+            keys = jax.random.fold_in(dropout_key, index), features_key
+            new = loss_and_gradients(trained, kept, fixed, micro_batch(index), counts, *keys)
             return jax.tree.map(jnp.add, total, new), None
 
         shapes = jax.eval_shape(
-            loss_and_gradients, trained, kept, fixed, micro_batch(0), counts, dropout_key
+            loss_and_gradients,
+            *(trained, kept, fixed, micro_batch(0), counts, dropout_key, features_key),
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
@@ -170,12 +176,14 @@ def make_train_step(
     ) -> tuple[TrainState, dict[str, Array]]:
         # Folding in the step makes dropout a function of (seed, step): resuming repeats nothing.
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
+        features_key = _features_key(model.config, seed, state.step)
         # The counts of the whole batch are known before the model runs, so every micro-batch
         # divides by them and the parts simply add up to the gradient of the whole.
         counts = term_counts(task, batch)
         # What is frozen has no gradient, no update and nothing in the optimizer's state.
         trained, kept = tuning.split(state.params)
-        gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, dropout_key)
+        keys = dropout_key, features_key
+        gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
         trained = optax.apply_updates(trained, updates)
         ema = state.ema
@@ -200,6 +208,15 @@ def make_train_step(
         out_shardings=(shardings, None),
         compiler_options=compiler_options(),
     )
+
+
+def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
+    """Of the random features of a step: another every so many steps, or None for the fixed ones."""
+    if "performer" not in pattern_of(config.attention) or not config.attention_redraw:
+        return None
+    # No step has this number, so that no dropout is drawn from the same key.
+    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))
+    return jax.random.fold_in(key, step // config.attention_redraw)
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:

@@ -58,15 +58,20 @@ def forward(
     params,
     batch: Mapping[str, Array],
     dropout_key: Array | None = None,
+    features_key: Array | None = None,
 ) -> dict[str, Array]:
-    """The model's answers by name; dropout is on if it has a key."""
+    """The model's answers by name; dropout is on if it has a key.
+
+    Without a key of their own, random features are those of evaluation.
+    """
     arguments, named = model_arguments(task, batch)
+    keys = {"dropout": dropout_key, "features": features_key}
     outputs = model.apply(
         {"params": params},
         *arguments,
         **named,
         deterministic=dropout_key is None,
-        rngs={} if dropout_key is None else {"dropout": dropout_key},
+        rngs={name: key for name, key in keys.items() if key is not None},
     )
     return by_name(task, outputs)
 

@@ -17,6 +17,8 @@ from model.kernels.dot import dot_attention
 from model.masks import Near, Side, Sight
 from model.positions import ScoreBias
 
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 256
+
 
 class Band(NamedTuple):
     """Keys and values, and which of them are near enough to a query to be seen."""
@@ -104,8 +106,8 @@ def _reach(near: Near, sight: Sight) -> tuple[int, int]:
 
 def _block_size(reach: int, length: int) -> int:
     """Large blocks make large products, but their stretches hold more that no query sees."""
-    size = 64
-    while size < min(256, reach // 2, length):
+    size = SMALLEST_BLOCK
+    while size < min(LARGEST_BLOCK, reach // 2, length):
         size *= 2
     return size
 

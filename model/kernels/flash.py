@@ -1,13 +1,144 @@
-"""Stub."""
+"""Exact attention in linear memory: one name, the best kernel for the platform."""
 
-from model.kernels.dot import dot_attention
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from model.kernels.blockwise import blockwise_attention
+from model.kernels.fused import (
+    cudnn_attention,
+    cudnn_can,
+    cudnn_may,
+    splash_attention,
+    splash_can,
+    splash_may,
+)
+from model.masks import Side, Sight
+from model.positions import ScoreBias
+from model.sharding import RULES, is_sharded
 
 
-def flash_attention(q_bthk, k_bsgk, v_bsgk, sight, *, bias=None, **options):
-    bias_bhts = None
-    if bias is not None:
-        bias_bhts = bias(None, sight.queries.positions_bt, sight.keys.positions_bt)
-    mask_b1ts = sight.mask_b1ts()
-    return dot_attention(
-        q_bthk, k_bsgk, v_bsgk, mask_b1ts=mask_b1ts, bias_bhts=bias_bhts, **options
+def flash_attention(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    sight: Sight,
+    *,
+    bias: ScoreBias | None = None,
+    scale: float = 1.0,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias.
+
+    On a mesh every device attends with its own rows, heads and queries, to whole rows of keys.
+    """
+    if bias is not None and bias.scheme == "transformer_xl":
+        raise ValueError("flash_attention cannot compute the scores of transformer_xl")
+    options = dict(scale=scale, dropout_rate=dropout_rate)
+    attend = _attend_on_a_mesh if is_sharded() else _attend
+    return attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+
+
+def _attend(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    sight: Sight,
+    bias: ScoreBias | None,
+    dropout_key: Array | None,
+    *,
+    scale: float,
+    dropout_rate: float,
+) -> Array:
+    """By the platform's own kernel if it can, and the data turns out to be what it takes.
+
+    The platform is that for which the program is lowered, not the one that traces it.
+    """
+
+    def in_blocks(q_bthk, k_bsgk, v_bsgk, sight):
+        options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+        return blockwise_attention(q_bthk, k_bsgk, v_bsgk, sight, bias=bias, **options)
+
+    def fused(may, attention):
+        def attend(q_bthk, k_bsgk, v_bsgk, sight):
+            given = q_bthk, k_bsgk, v_bsgk, sight
+            kernel = functools.partial(attention, scale=scale)
+            if (suits := may(sight)) is True:
+                return kernel(*given)
+            # What is kept for the backward pass is kept for either outcome: so the rare one keeps
+            # nothing, and goes forward again.
+            return jax.lax.cond(suits, kernel, jax.checkpoint(in_blocks), *given)
+
+        return attend
+
+    given, kernels = (q_bthk, k_bsgk, v_bsgk, sight), {}
+    if bias is None and not dropout_rate:
+        if splash_can(*given):
+            kernels["tpu"] = fused(splash_may, splash_attention)
+        if cudnn_can(*given):
+            kernels["cuda"] = fused(cudnn_may, cudnn_attention)
+    if not kernels:
+        return in_blocks(*given)
+    return jax.lax.platform_dependent(*given, **kernels, default=in_blocks)
+
+
+def _attend_on_a_mesh(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    sight: Sight,
+    bias: ScoreBias | None,
+    dropout_key: Array | None,
+    **options,
+) -> Array:
+    """The same on each device's part: the compiler cannot split the kernels by itself."""
+    rows, queries, heads, _ = q_bthk.shape
+    batch, length, by_head = (
+        _mesh_axes(name, size)
+        for name, size in (("batch", rows), ("length", queries), ("heads", heads))
     )
+    if _parts(by_head) > 1 and k_bsgk.shape[2] % _parts(by_head):
+        # Heads that share keys and values part ways, each with a copy.
+        copies = heads // k_bsgk.shape[2]
+        k_bsgk, v_bsgk = (jnp.repeat(x, copies, axis=2) for x in (k_bsgk, v_bsgk))
+
+    def specs_of(side: Side, columns: tuple[str, ...]) -> Side:
+        row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
+        return jax.tree.map(row_of, side)
+
+    whole = PartitionSpec(batch, None, by_head)
+    in_specs = (
+        PartitionSpec(batch, length, by_head),
+        whole,
+        whole,
+        Sight(specs_of(sight.queries, length), specs_of(sight.keys, ()), sight.causal, sight.near),
+        # Of alibi's slopes (H) and of t5's table (buckets, H) the last axis is that of heads.
+        jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
+        PartitionSpec(),
+    )
+
+    def part(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
+        if dropout_key is not None:
+            for axis in (*batch, *length, *by_head):
+                dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
+        return _attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+
+    # Kernels of platforms say nothing of the mesh axes over which their results vary.
+    attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
+    return attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
+
+
+def _mesh_axes(name: str, size: int) -> tuple[str, ...]:
+    """The mesh axes that an axis is split over; one that they do not divide stays whole."""
+    axes = RULES[name]
+    return () if size % _parts(axes) else axes
+
+
+def _parts(axes: tuple[str, ...]) -> int:
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[axis] for axis in axes)

@@ -46,7 +46,8 @@ def longformer_attention(
     def in_full() -> Array:
         return _in_full(local, general, sight, keys, options)
 
-    return jax.lax.cond(fits, collected, in_full)
+    # What is kept for the backward pass is kept for either outcome: so the rare one keeps nothing.
+    return jax.lax.cond(fits, collected, jax.checkpoint(in_full))
 
 
 def _collected(

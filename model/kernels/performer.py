@@ -1,1 +1,67 @@
-fixed_directions = None
+"""Random features whose products are, in expectation, softmax's kernel (Choromanski et al., 2020).
+
+FAVOR+: E[phi(q) phi(k)] = exp(q k * scale). The features are positive, so that no sum of weights
+comes near zero, and their directions are orthogonal, which makes the estimate better.
+"""
+
+import functools
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from model.kernels.linear import FeatureMap
+
+RELU_EPSILON = 1e-3  # so that weights never are all zero; that of the paper's code
+
+
+def softmax_features(directions_mk: Array, scale: float) -> FeatureMap:
+    """exp(w x - |x|^2 / 2) / sqrt(M), x being q or k times sqrt(scale); as logarithms."""
+
+    def apply(x: Array) -> Array:
+        x = x.astype(jnp.float32) * scale**0.5
+        squares = jnp.square(x).sum(axis=-1, keepdims=True)
+        return x @ directions_mk.T - squares / 2 - np.log(len(directions_mk)) / 2
+
+    return FeatureMap(apply, len(directions_mk), are_logs=True)
+
+
+def relu_features(directions_mk: Array, scale: float) -> FeatureMap:
+    """relu(w x) / sqrt(M) and a little: a kernel of its own, which softmax has no part in."""
+
+    def apply(x: Array) -> Array:
+        x = x.astype(jnp.float32) * (scale / len(directions_mk)) ** 0.5
+        return jax.nn.relu(x @ directions_mk.T) + RELU_EPSILON
+
+    return FeatureMap(apply, len(directions_mk), are_logs=False)
+
+
+@functools.cache
+def fixed_directions(count: int, head_size: int) -> np.ndarray:
+    """The draw that serves wherever nothing may be random: evaluation and decoding, (M, K)."""
+    normal = np.random.default_rng(0).normal(size=_shape(count, head_size)).astype(np.float32)
+    return _orthogonal(normal, count, np)
+
+
+def drawn_directions(key: Array, count: int, head_size: int) -> Array:
+    """Another one, (M, K)."""
+    return _orthogonal(jax.random.normal(key, _shape(count, head_size)), count, jnp)
+
+
+def _shape(count: int, head_size: int) -> tuple[int, ...]:
+    return 2, -(-count // head_size), head_size, head_size
+
+
+def _orthogonal(normal_2nkk: Array, count: int, xp: ModuleType) -> Array:
+    """Directions at right angles, K at a time, as long as normal vectors are.
+
+    Each by itself is a normal vector; so the expectation is that of independent ones.
+    """
+    q_nkk, r_nkk = xp.linalg.qr(normal_2nkk[0])
+    # Without the signs, the algorithm's choice of them would prefer some directions.
+    signs_nk = xp.sign(xp.diagonal(r_nkk, axis1=-2, axis2=-1))
+    directions_mk = xp.swapaxes(q_nkk * signs_nk[:, None], -1, -2).reshape(-1, q_nkk.shape[-1])
+    lengths_m = xp.sqrt(xp.square(normal_2nkk[1]).sum(axis=-1)).reshape(-1)
+    return (directions_mk * lengths_m[:, None])[:count]

@@ -1,0 +1,371 @@
+"""Exact softmax attention in blocks: memory grows with the length, not with its square.
+
+Queries and keys are cut into blocks, and scores exist only for one pair of blocks at a time. The
+forward pass keeps a running maximum and total of each query (online softmax); the backward pass
+computes the scores again. Pairs of blocks in which no query sees a key are not visited at all.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.dropping import dropout
+from model.kernels.dot import NEVER
+from model.masks import PADDING, Near, Side, Sight
+from model.positions import ScoreBias
+
+# Scores lie above, so that exp(NEVER - maximum) is zero even where nothing was seen yet.
+LOWEST = NEVER / 2
+# On a CPU the scores of a pair of blocks should stay in its caches; larger ones were slower.
+BLOCK = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is known when a program is compiled."""
+
+    scale: float
+    dropout_rate: float
+    queries: int  # in a block
+    keys: int
+
+
+def blockwise_attention(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    sight: Sight,
+    *,
+    bias: ScoreBias | None = None,
+    scale: float = 1.0,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+    block: int = BLOCK,
+) -> Array:
+    """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias."""
+    sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
+    options = Options(scale, dropout_rate, *sizes)
+    return _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
+    return _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)[0]
+
+
+def _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
+    work = Work.of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
+    heads = work.q_nbhtk.shape[:-1]
+
+    def visit(number, state):
+        y_nbhtk, largest_nbht, total_nbht = state
+        pair = work.pair(number)
+        scores_bhts = pair.scores()
+        before_bht = largest_nbht[pair.i]
+        largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
+        shrink_bht = jnp.exp(before_bht - largest_bht)
+        weights_bhts = jnp.exp(scores_bhts - largest_bht[..., None])
+        total_bht = total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
+        if options.dropout_rate:
+            weights_bhts *= pair.kept()
+        y_bhtk = pair.times(weights_bhts, pair.v_bgks)
+        y_bhtk += y_nbhtk[pair.i] * shrink_bht[..., None]
+        return (
+            y_nbhtk.at[pair.i].set(y_bhtk),
+            largest_nbht.at[pair.i].set(largest_bht),
+            total_nbht.at[pair.i].set(total_bht),
+        )
+
+    start = (
+        jnp.zeros((*heads, v_bsgk.shape[-1]), jnp.float32),
+        jnp.full(heads, LOWEST, jnp.float32),
+        jnp.zeros(heads, jnp.float32),
+    )
+    y_nbhtk, largest_nbht, total_nbht = jax.lax.fori_loop(0, work.count, visit, start)
+    # A query that saw nothing gets zeros, and a log-sum-exp with which it has no weights either.
+    saw_nbht = total_nbht > 0
+    total_nbht = jnp.where(saw_nbht, total_nbht, 1.0)
+    log_sum_nbht = jnp.where(saw_nbht, largest_nbht + jnp.log(total_nbht), 0.0)
+    y_nbhtk /= total_nbht[..., None]
+    y_bthk = _joined_queries(y_nbhtk, q_bthk.shape[1]).astype(v_bsgk.dtype)
+    return y_bthk, (q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, y_bthk, log_sum_nbht)
+
+
+def _backward(options, residuals, dy_bthk):
+    *given, y_bthk, log_sum_nbht = residuals
+    q_bthk, k_bsgk, v_bsgk, _, bias, _ = given
+    work = Work.of(options, *given)
+    dy_nbhtk = _blocks_of_queries(dy_bthk, options.queries)
+    # What each weight's gradient has in common with all others of its query.
+    mean_bth = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(axis=-1)
+    mean_nbht = _blocks_of_queries(mean_bth[..., None], options.queries)[..., 0]
+
+    def visit(number, state):
+        dq_nbhtk, dk_nbgks, dv_nbgks, dtable = state
+        pair = work.pair(number)
+        dy_bhtk = dy_nbhtk[pair.i]
+        weights_bhts = jnp.exp(pair.scores() - log_sum_nbht[pair.i][..., None])
+        dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
+        dropped_bhts = weights_bhts
+        if options.dropout_rate:
+            kept_bhts = pair.kept()
+            dropped_bhts = weights_bhts * kept_bhts
+            dweights_bhts *= kept_bhts
+        dscores_bhts = weights_bhts * (dweights_bhts - mean_nbht[pair.i][..., None])
+        dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
+        dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
+        dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
+        if bias is not None:
+            dtable += pair.gradient_of_table(dscores_bhts)
+        return (
+            dq_nbhtk.at[pair.i].add(dq_bhtk),
+            dk_nbgks.at[pair.j].add(dk_bgks),
+            dv_nbgks.at[pair.j].add(dv_bgks),
+            dtable,
+        )
+
+    start = (
+        jnp.zeros(work.q_nbhtk.shape, jnp.float32),
+        jnp.zeros(work.k_nbgks.shape, jnp.float32),
+        jnp.zeros(work.v_nbgks.shape, jnp.float32),
+        None if bias is None else jnp.zeros_like(bias.table),
+    )
+    dq_nbhtk, dk_nbgks, dv_nbgks, dtable = jax.lax.fori_loop(0, work.count, visit, start)
+    dq_bthk = _joined_queries(dq_nbhtk, q_bthk.shape[1]) * options.scale
+    dbias = None if bias is None else dataclasses.replace(bias, table=dtable)
+    return (
+        dq_bthk.astype(q_bthk.dtype),
+        _joined_keys(dk_nbgks, k_bsgk.shape[1]).astype(k_bsgk.dtype),
+        _joined_keys(dv_nbgks, v_bsgk.shape[1]).astype(v_bsgk.dtype),
+        None,
+        dbias,
+        None,
+    )
+
+
+_attention.defvjp(_forward, _backward)
+
+
+class Pair(NamedTuple):
+    """A block of queries and a block of keys that some of them may see.
+
+    In this order of axes no product, forward or backward, transposes scores. Query heads that
+    share a key/value head count as more queries to it.
+    """
+
+    i: Array
+    j: Array
+    q_bhtk: Array  # scaled
+    k_bgks: Array
+    v_bgks: Array
+    sight: Sight
+    bias: ScoreBias | None
+    dropout_rate: float
+    dropout_key: Array | None
+
+    def scores(self) -> Array:
+        scores_bhts = self.scores_of(self.q_bhtk, self.k_bgks)
+        if self.bias is not None:
+            scores_bhts += self._bias_bhts(self.bias.table)
+        return jnp.where(self.sight.mask_b1ts(), scores_bhts, NEVER)
+
+    def scores_of(self, q_bhtk: Array, k_bgks: Array) -> Array:
+        q_bgnk = self._by_group(q_bhtk)
+        scores_bgns = _product("bgnk,bgks->bgns", q_bgnk, k_bgks)
+        return scores_bgns.reshape(*q_bhtk.shape[:-1], -1)
+
+    def times(self, weights_bhts: Array, v_bgks: Array) -> Array:
+        weights_bgns = self._by_group(weights_bhts.astype(v_bgks.dtype))
+        y_bgnk = _product("bgns,bgks->bgnk", weights_bgns, v_bgks)
+        return y_bgnk.reshape(*weights_bhts.shape[:-1], -1)
+
+    def summed(self, q_bhtk: Array, weights_bhts: Array) -> Array:
+        """For each key, what its queries hold, times their weights."""
+        weights_bgns = self._by_group(weights_bhts.astype(q_bhtk.dtype))
+        return _product("bgnk,bgns->bgks", self._by_group(q_bhtk), weights_bgns)
+
+    def kept(self) -> Array:
+        """What weights are multiplied with to drop some; the same whenever it is asked for."""
+        shape = *self.q_bhtk.shape[:-1], self.k_bgks.shape[-1]
+        key = jax.random.fold_in(jax.random.fold_in(self.dropout_key, self.i), self.j)
+        return dropout(jnp.ones(shape, jnp.float32), self.dropout_rate, key)
+
+    def gradient_of_table(self, dscores_bhts: Array) -> Array:
+        bias_bhts, transposed = jax.vjp(self._bias_bhts, self.bias.table)
+        if len(bias_bhts) < len(dscores_bhts):
+            dscores_bhts = dscores_bhts.sum(axis=0, keepdims=True)
+        return transposed(dscores_bhts)[0]
+
+    def _bias_bhts(self, table: Array) -> Array:
+        queries, keys = self.sight.queries, self.sight.keys
+        bias = dataclasses.replace(self.bias, table=table)
+        return bias(None, queries.positions_bt, keys.positions_bt)
+
+    def _by_group(self, x_bhtn: Array) -> Array:
+        batch, groups = self.k_bgks.shape[:2]
+        return x_bhtn.reshape(batch, groups, -1, x_bhtn.shape[-1])
+
+
+class Work(NamedTuple):
+    """Everything in blocks, and which pairs of blocks are to be visited."""
+
+    q_nbhtk: Array
+    k_nbgks: Array
+    v_nbgks: Array
+    queries: Side  # of blocks, as keys
+    keys: Side
+    pairs: Array  # numbers of pairs, those to be visited first
+    count: Array
+    causal: bool
+    near: Near | None
+    bias: ScoreBias | None
+    dropout_rate: float
+    dropout_key: Array | None
+
+    @staticmethod
+    def of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key) -> "Work":
+        queries = _blocks_of_side(sight.queries, options.queries)
+        keys = _blocks_of_side(sight.keys, options.keys)
+        visited = visible_pairs(queries, keys, sight.causal, sight.near).reshape(-1)
+        q_bthk = q_bthk * jnp.asarray(options.scale, q_bthk.dtype)
+        return Work(
+            _blocks_of_queries(q_bthk, options.queries),
+            _blocks_of_keys(k_bsgk, options.keys),
+            _blocks_of_keys(v_bsgk, options.keys),
+            queries,
+            keys,
+            jnp.nonzero(visited, size=visited.size, fill_value=0)[0],
+            visited.sum(),
+            sight.causal,
+            sight.near,
+            bias,
+            options.dropout_rate,
+            dropout_key,
+        )
+
+    def pair(self, number: Array) -> Pair:
+        i, j = jnp.divmod(self.pairs[number], len(self.k_nbgks))
+        side_i, side_j = (
+            jax.tree.map(lambda x, n=n: x[n], side)
+            for side, n in ((self.queries, i), (self.keys, j))
+        )
+        return Pair(
+            i,
+            j,
+            self.q_nbhtk[i],
+            self.k_nbgks[j],
+            self.v_nbgks[j],
+            Sight(side_i, side_j, self.causal, self.near),
+            self.bias,
+            self.dropout_rate,
+            self.dropout_key,
+        )
+
+
+def visible_pairs(queries: Side, keys: Side, causal: bool, near: Near | None) -> Array:
+    """Which blocks of queries may see which blocks of keys, in any row: (query, key blocks).
+
+    Both sides come in blocks (N, B, T). Judged by the least and the greatest segment and position
+    of each block, so it may be true in vain but is never false in vain, whatever the columns hold.
+    """
+    q, k = Extent.of(queries), Extent.of(keys)
+    q = jax.tree.map(lambda x: x[:, None], q)
+    seen_ijb = (q.first_segment <= k.last_segment) & (k.first_segment <= q.last_segment)
+    if causal:
+        # In the order of (segment, position), the first key comes after the last query.
+        behind_ijb = (k.first_segment < q.last_segment) | (
+            (k.first_segment == q.last_segment) & (k.first_position <= q.last_position)
+        )
+        # Within one segment the above is exact; over several, positions bound it as well.
+        behind_ijb &= k.least_position <= q.greatest_position
+        if k.prefix is not None:
+            behind_ijb |= k.prefix
+        seen_ijb &= behind_ijb
+    if near is not None:
+        before, after = near.reach
+        near_ijb = k.greatest_position >= q.least_position - before
+        near_ijb &= k.least_position <= q.greatest_position + after
+        if k.is_global is not None:
+            near_ijb |= q.is_global | k.is_global
+        seen_ijb &= near_ijb
+    return seen_ijb.any(axis=-1)
+
+
+class Extent(NamedTuple):
+    """Bounds of what a block holds besides padding, (N, B)."""
+
+    first_segment: Array
+    last_segment: Array
+    first_position: Array  # of the first segment
+    last_position: Array  # of the last segment
+    least_position: Array
+    greatest_position: Array
+    prefix: Array | None  # whether it holds any
+    is_global: Array | None
+
+    @staticmethod
+    def of(side: Side) -> "Extent":
+        positions, segments = jnp.broadcast_arrays(side.positions_bt, side.segments_bt)
+        held = segments != PADDING
+
+        def least(x, where=held):
+            return jnp.where(where, x, jnp.iinfo(x.dtype).max).min(axis=-1)
+
+        def greatest(x, where=held):
+            return jnp.where(where, x, jnp.iinfo(x.dtype).min).max(axis=-1)
+
+        def holds(x):
+            return None if x is None else (x.astype(bool) & held).any(axis=-1)
+
+        first, last = least(segments), greatest(segments)
+        return Extent(
+            first,
+            last,
+            least(positions, held & (segments == first[..., None])),
+            greatest(positions, held & (segments == last[..., None])),
+            least(positions),
+            greatest(positions),
+            holds(side.prefix_bt),
+            holds(side.global_bt),
+        )
+
+
+def _product(axes: str, one: Array, other: Array) -> Array:
+    return jnp.einsum(axes, one, other, preferred_element_type=jnp.float32)
+
+
+def _blocks(x: Array, block: int) -> Array:
+    """(B, T, ...) as (N, B, block, ...), filled up with zeros, which is padding's segment."""
+    count = -(-x.shape[1] // block)
+    x = jnp.pad(x, ((0, 0), (0, count * block - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
+    return jnp.moveaxis(x.reshape(len(x), count, block, *x.shape[2:]), 1, 0)
+
+
+def _blocks_of_side(side: Side, block: int) -> Side:
+    return jax.tree.map(lambda x: _blocks(x, block), side)
+
+
+def _blocks_of_queries(x_bthk: Array, block: int) -> Array:
+    return jnp.moveaxis(_blocks(x_bthk, block), 2, 3)
+
+
+def _blocks_of_keys(x_bsgk: Array, block: int) -> Array:
+    return jnp.moveaxis(_blocks(x_bsgk, block), 2, 4)
+
+
+def _joined_queries(x_nbhtk: Array, length: int) -> Array:
+    return _joined(jnp.moveaxis(x_nbhtk, 3, 2), length)
+
+
+def _joined_keys(x_nbgks: Array, length: int) -> Array:
+    return _joined(jnp.moveaxis(x_nbgks, 4, 2), length)
+
+
+def _joined(x: Array, length: int) -> Array:
+    """The reverse of `_blocks`."""
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(len(x), -1, *x.shape[3:])[:, :length]

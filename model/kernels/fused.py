@@ -1,0 +1,172 @@
+"""Kernels of platforms: faster than blocks in plain JAX, but each knows only some masks.
+
+What a kernel cannot do is told from shapes and options before it is traced (`splash_can`,
+`cudnn_can`). What it silently takes for granted, that columns stand for positions or that padding
+comes last, only the data can show (`splash_may`, `cudnn_may`): a kernel that goes by columns would
+otherwise ignore part of the mask, with a plausible loss and wrong gradients.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+from model.masks import PADDING, Near, Side, Sight
+
+LANES = 128  # of a TPU's registers: splash's blocks are multiples
+
+
+def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight) -> bool:
+    """Whether TPU's splash kernel has the mask that is asked for, and takes arrays of this size."""
+    queries, keys = q_bthk.shape[1], k_bsgk.shape[1]
+    return (
+        queries % LANES == keys % LANES == 0
+        and q_bthk.shape[3] == v_bsgk.shape[3]
+        and q_bthk.dtype in (jnp.float32, jnp.bfloat16)
+        and sight.keys.prefix_bt is None
+        and _is_window(sight.near)
+        and (sight.near is None or sight.keys.global_bt is None)
+        and (queries == keys or not _goes_by_position(sight))
+    )
+
+
+def splash_may(sight: Sight) -> Array | bool:
+    """Whether the data is as the kernel takes it to be."""
+    return positions_follow_columns(sight) if _goes_by_position(sight) else True
+
+
+def splash_attention(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    sight: Sight,
+    *,
+    scale: float = 1.0,
+    interpret: bool = False,
+) -> Array:
+    rows, queries, heads, _ = q_bthk.shape
+    kernel = _splash_kernel(
+        (queries, k_bsgk.shape[1]), heads, sight.causal, sight.near, interpret=interpret
+    )
+    q_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
+    q_bhtk, k_bgsk, v_bgsk = (jnp.moveaxis(x, 2, 1) for x in (q_bthk, k_bsgk, v_bsgk))
+    segments = splash.SegmentIds(_for_rows(sight.queries, rows), _for_rows(sight.keys, rows))
+    y_bthk = jnp.moveaxis(jax.vmap(kernel)(q_bhtk, k_bgsk, v_bgsk, segments), 1, 2)
+    return jnp.where(_sees_something(sight)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype))
+
+
+def _splash_kernel(
+    shape: tuple[int, int], heads: int, causal: bool, near: Near | None, *, interpret: bool
+):
+    """Which blocks to visit is worked out in Python; jax remembers it from one layer to another."""
+    if near is not None:
+        side = near.window - 1
+        mask = splash.LocalMask(shape, (side, 0 if causal else side), offset=0)
+    else:
+        mask = splash.CausalMask(shape) if causal else splash.FullMask(shape)
+    queries, keys = (_largest_block(length) for length in shape)
+    sizes = splash.BlockSizes(
+        block_q=queries, block_kv=keys, block_kv_compute=keys,
+        block_q_dkv=queries, block_kv_dkv=keys, block_kv_dkv_compute=keys,
+        block_q_dq=queries, block_kv_dq=keys,
+    )  # fmt: skip
+    masks = splash.MultiHeadMask([mask] * heads)
+    return splash.make_splash_mha_single_device(masks, block_sizes=sizes, interpret=interpret)
+
+
+def _largest_block(length: int) -> int:
+    return next(size for size in (512, 256, LANES) if length % size == 0)
+
+
+def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight) -> bool:
+    """Whether cuDNN's fused attention has the mask that is asked for, and takes such arrays.
+
+    Merely to trace it, jax asks for the cuDNN that is installed: a program that is lowered for
+    GPUs where there are none gets blocks in plain JAX.
+    """
+    head_size = q_bthk.shape[3]
+    return (
+        jax.default_backend() == "gpu"
+        and q_bthk.dtype in (jnp.bfloat16, jnp.float16)
+        and head_size == v_bsgk.shape[3]
+        and head_size % 8 == 0
+        and head_size <= 128
+        and sight.keys.prefix_bt is None
+        and _is_window(sight.near)
+        and (sight.near is None or (sight.causal and sight.keys.global_bt is None))
+        and (q_bthk.shape[1] == k_bsgk.shape[1] or not _goes_by_position(sight))
+    )
+
+
+def cudnn_may(sight: Sight) -> Array:
+    """It knows of lengths, not of segments."""
+    queries, keys = sight.queries.segments_bt, sight.keys.segments_bt
+    fits = _is_one_segment(queries) & _is_one_segment(keys)
+    fits &= ((queries[:, :1] == keys[:, :1]) & (keys[:, :1] != PADDING)).all()
+    return fits & positions_follow_columns(sight) if _goes_by_position(sight) else fits
+
+
+def cudnn_attention(
+    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight, *, scale: float = 1.0
+) -> Array:
+    rows = len(q_bthk)
+    lengths = (
+        (_for_rows(side, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
+        for side in (sight.queries, sight.keys)
+    )
+    y_bthk = jax.nn.dot_product_attention(
+        q_bthk, k_bsgk, v_bsgk,
+        scale=scale,
+        is_causal=sight.causal,
+        query_seq_lengths=next(lengths),
+        key_value_seq_lengths=next(lengths),
+        local_window_size=None if sight.near is None else (sight.near.window - 1, 0),
+        implementation="cudnn",
+    )  # fmt: skip
+    return jnp.where(_sees_something(sight)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype))
+
+
+def positions_follow_columns(sight: Sight) -> Array:
+    """Whether queries and keys are the same tokens, and each segment a run of growing positions.
+
+    Then a key of one's own segment is as many columns away as it is positions.
+    """
+    queries, keys = sight.queries, sight.keys
+    same = (queries.positions_bt == keys.positions_bt).all()
+    same &= (queries.segments_bt == keys.segments_bt).all()
+    positions_bt, segments_bt = jnp.broadcast_arrays(keys.positions_bt, keys.segments_bt)
+    before = lambda x_bt: jnp.pad(x_bt, ((0, 0), (1, 0)))[:, :-1]  # noqa: E731
+    goes_on = segments_bt == before(segments_bt)
+    goes_on &= positions_bt == before(positions_bt) + 1
+    is_new = segments_bt > before(jax.lax.cummax(segments_bt, axis=1))
+    return same & (goes_on | is_new | (segments_bt == PADDING)).all()
+
+
+def _is_one_segment(segments_bt: Array) -> Array:
+    """Whether rows hold one segment and padding after it."""
+    length_b1 = (segments_bt != PADDING).sum(axis=1, keepdims=True)
+    inside_bt = np.arange(segments_bt.shape[1]) < length_b1
+    return (segments_bt == jnp.where(inside_bt, segments_bt[:, :1], PADDING)).all()
+
+
+def _sees_something(sight: Sight) -> Array:
+    """Queries that see a key, given that the kernel may be used at all."""
+    queries_bt = sight.queries.segments_bt
+    holds_bt = queries_bt != PADDING
+    if _goes_by_position(sight):
+        return holds_bt  # each sees itself
+    # Fused into the reduction: nothing of this size is ever in memory.
+    return holds_bt & (queries_bt[:, :, None] == sight.keys.segments_bt[:, None]).any(axis=-1)
+
+
+def _goes_by_position(sight: Sight) -> bool:
+    return sight.causal or sight.near is not None
+
+
+def _is_window(near: Near | None) -> bool:
+    return near is None or (near.window > 0 and near.dilation == 1 and not near.chunk)
+
+
+def _for_rows(side: Side, rows: int) -> Array:
+    return jnp.broadcast_to(side.segments_bt, (rows, side.segments_bt.shape[1]))

@@ -1,0 +1,284 @@
+"""Attention whose weights are products of features, phi(q) phi(k), in linear time and memory.
+
+    y_t = sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s)
+
+Keys and values are summed before a query comes: what is remembered of them, `Sums`, has the same
+size however many there were (Katharopoulos et al., 2020). Rows are read in chunks. Within one, the
+weights are written out and masked; what came before it is in the sums. A short row is one chunk.
+
+Axes besides those of the legend: R query heads that share a key/value head, N tokens of a
+chunk, J the values of a head and a one, whose sum is what to divide by.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.kernels.dot import NEVER
+from model.masks import PADDING, Sight
+
+CHUNK = 128
+# Logarithms are scaled so that the largest feature of keys, and that of a query, is exp(HEADROOM):
+# float32 has as much room above 1 as below, and what is hidden from a query may be far above what
+# it sees. What it sees is lost if it is SMALLEST in sum, exp(-109) of what it might have seen.
+HEADROOM = 20.0
+SMALLEST = 1e-30
+
+
+class FeatureMap(NamedTuple):
+    """From vectors (..., K) to features (..., M) in float32, none of them negative."""
+
+    apply: Callable[[Array], Array]
+    size: int
+    are_logs: bool  # whether it gives their logarithms
+
+
+class Sums(NamedTuple):
+    """What is remembered of keys and values: those of one segment, the newest."""
+
+    total_bgmj: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
+    top_bgm: Array | None  # where features come as logarithms: the largest of each
+    segment_b: Array
+
+
+def elu_plus_one(head_size: int) -> FeatureMap:
+    """elu(x) + 1. As in the paper x is not scaled: no softmax needs it soft."""
+    return FeatureMap(lambda x: jax.nn.elu(x.astype(jnp.float32)) + 1, head_size, are_logs=False)
+
+
+def empty_sums(rows: int, groups: int, head_size: int, features: FeatureMap) -> Sums:
+    """What is remembered before the first token."""
+    shape = (rows, groups, features.size)
+    return Sums(
+        total_bgmj=jnp.zeros((*shape, head_size + 1), jnp.float32),
+        top_bgm=jnp.full(shape, NEVER, jnp.float32) if features.are_logs else None,
+        segment_b=jnp.full(rows, PADDING, jnp.int32),
+    )
+
+
+def summed_attention(
+    q_bthk: Array,
+    k_bsgk: Array,
+    v_bsgk: Array,
+    features: FeatureMap,
+    sight: Sight,
+    *,
+    sums: Sums | None = None,
+    chunk: int = CHUNK,
+) -> tuple[Array, Sums]:
+    """Attention to what `sight` lets each query see, and to what was remembered before.
+
+    Causal sight is of the same columns on both sides. Query head h reads key/value head
+    h // (H / G). A query that may look at nothing gets zeros. Sums are float32.
+    """
+    rows, _, heads, head_size = q_bthk.shape
+    groups = k_bsgk.shape[2]
+    if sums is None:
+        sums = empty_sums(rows, groups, head_size, features)
+    q_bngrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
+    tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(sight, rows))
+
+    # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def read(sums: Sums, given: tuple[_Tokens, Array]) -> tuple[Sums, Array]:
+        return _read_chunk(sums, *given, features)
+
+    if max(q_bthk.shape[1], k_bsgk.shape[1]) <= chunk:
+        sums, y_bngrk = read(sums, (tokens, sight.mask_b1ts()[:, 0]))
+        return y_bngrk.reshape(q_bthk.shape), sums
+
+    places_bt = None
+    if not sight.causal or sight.keys.prefix_bt is not None:
+        tokens, places_bt = _in_order(tokens, sight)
+    length = tokens.k_bngk.shape[1]
+    size = -(-length // -(-length // chunk))  # chunks of the same size need the least padding
+    chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
+    sums, y_cbngrk = jax.lax.scan(
+        lambda sums, tokens: read(sums, (tokens, _earlier_of_segment(tokens))), sums, chunks
+    )
+    y_bthk = jnp.moveaxis(y_cbngrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
+    return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), sums
+
+
+def slot_attention(
+    q_bthk: Array, k_bgks: Array, v_bgsk: Array, features: FeatureMap, mask_b1ts: Array
+) -> Array:
+    """The same over keys and values laid out as LayerCache is, with any mask, written out.
+
+    For what sums cannot do: show each query other keys, or forget some.
+    """
+    batch, queries, _, head_size = q_bthk.shape
+    groups, slots = v_bgsk.shape[1:3]
+    q_btgrk = q_bthk.reshape(batch, queries, groups, -1, head_size)
+    q_bgrtm = features.apply(q_btgrk.transpose(0, 2, 3, 1, 4))
+    k_bgsm = features.apply(jnp.moveaxis(k_bgks, 2, 3))
+    if features.are_logs:
+        is_seen_bs = jnp.broadcast_to(mask_b1ts.any(axis=(1, 2)), (batch, slots))
+        q_bgrtm, k_bgsm = _scaled(q_bgrtm, k_bgsm, _largest(k_bgsm, is_seen_bs))
+    sums_bgrtj = _written_out(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
+    y_btgrk = _divided(sums_bgrtj).transpose(0, 3, 1, 2, 4)
+    return y_btgrk.reshape(q_bthk.shape).astype(v_bgsk.dtype)
+
+
+class _Tokens(NamedTuple):
+    """Columns in the order in which they are read, each with a query, a key, or both."""
+
+    q_bngrk: Array
+    k_bngk: Array
+    v_bngk: Array
+    query_segments_bn: Array
+    key_segments_bn: Array  # PADDING where there is no key
+
+
+def _earlier_of_segment(tokens: _Tokens) -> Array:
+    """The mask of a chunk whose columns are in order, (B, N, N)."""
+    columns = jnp.arange(tokens.k_bngk.shape[1])
+    key_segments_b1n = tokens.key_segments_bn[:, None]
+    mask_bnn = tokens.query_segments_bn[:, :, None] == key_segments_b1n
+    return mask_bnn & (key_segments_b1n != PADDING) & (columns[:, None] >= columns)
+
+
+def _read_chunk(
+    sums: Sums, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
+) -> tuple[Sums, Array]:
+    """What the queries of a chunk see, of it and of what came before; and the sums behind it."""
+    key_segments_bn = tokens.key_segments_bn
+    q_bgrnm = features.apply(tokens.q_bngrk.transpose(0, 2, 3, 1, 4))
+    k_bgnm = features.apply(tokens.k_bngk.transpose(0, 2, 1, 3))
+    v_bgnj = _with_one(tokens.v_bngk.transpose(0, 2, 1, 3))
+
+    last_b = _last_segment(key_segments_bn, sums.segment_b)
+    goes_on_b = last_b == sums.segment_b
+    is_key_bn = key_segments_bn != PADDING
+    is_kept_bn = is_key_bn & (key_segments_bn == last_b[:, None])
+    before_bgmj, kept_bgnm, next_top_bgm = sums.total_bgmj, k_bgnm, None
+    if features.are_logs:
+        top_bgm = jnp.maximum(sums.top_bgm, _largest(k_bgnm, is_key_bn))
+        before_bgmj = before_bgmj * jnp.exp(sums.top_bgm - top_bgm)[..., None]
+        # What is summed has a scale of its own: a segment's largest features end with it.
+        next_top_bgm = jnp.where(goes_on_b[:, None, None], sums.top_bgm, NEVER)
+        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgnm, is_kept_bn))
+        kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
+        q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
+
+    seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bnn[:, None, None])
+    remembers_bn = tokens.query_segments_bn == sums.segment_b[:, None]
+    remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
+    seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
+
+    kept_bgnm = jnp.where(is_kept_bn[:, None, :, None], kept_bgnm, 0.0)
+    # Where the segment goes on, all keys of the chunk are its own: both scales are the same.
+    total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", kept_bgnm, v_bgnj)
+    total_bgmj += jnp.where(goes_on_b[:, None, None, None], before_bgmj, 0.0)
+    y_bngrk = _divided(seen_bgrnj).transpose(0, 3, 1, 2, 4).astype(tokens.v_bngk.dtype)
+    return Sums(total_bgmj, next_top_bgm, last_b), y_bngrk
+
+
+def _last_segment(key_segments_bn: Array, otherwise_b: Array) -> Array:
+    """That of the last key; padding does not end a segment."""
+    columns = jnp.arange(key_segments_bn.shape[1])
+    last_b = jnp.where(key_segments_bn != PADDING, columns, -1).max(axis=1)
+    segment_b = jnp.take_along_axis(key_segments_bn, jnp.maximum(last_b, 0)[:, None], axis=1)[:, 0]
+    return jnp.where(last_b >= 0, segment_b, otherwise_b)
+
+
+def _largest(log_bgnm: Array, counts_bn: Array) -> Array:
+    """Each feature's largest logarithm among those that count."""
+    log_bgnm = jnp.where(counts_bn[:, None, :, None], log_bgnm, NEVER)
+    return jax.lax.stop_gradient(log_bgnm).max(axis=2)
+
+
+def _scaled(q_bgrnm: Array, k_bgnm: Array, top_bgm: Array) -> tuple[Array, Array]:
+    """Features from their logarithms, scaled by factors that cancel when sums are divided.
+
+    A feature of keys is divided by its largest, and that of queries multiplied by it; then each
+    query is divided by its own largest. So of features that matter to a query none is lost.
+    """
+    q_bgrnm = q_bgrnm + top_bgm[:, :, None, None]
+    own_top = jax.lax.stop_gradient(q_bgrnm).max(axis=-1, keepdims=True)
+    return jnp.exp(q_bgrnm - own_top + HEADROOM), _scaled_keys(k_bgnm, top_bgm)
+
+
+def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
+    k_bgnm = k_bgnm - top_bgm[:, :, None]
+    k_bgnm = jnp.where(k_bgnm > 0, 0.0, k_bgnm)  # keys that do not count may be above the top
+    return jnp.exp(k_bgnm + HEADROOM)
+
+
+def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
+    """Sums over the keys that the mask shows, each with its weight."""
+    weights_bgrts = jnp.einsum("bgrtm,bgsm->bgrts", q_bgrtm, k_bgsm)
+    return jnp.einsum("bgrts,bgsj->bgrtj", jnp.where(mask, weights_bgrts, 0.0), v_bgsj)
+
+
+def _with_one(v: Array) -> Array:
+    """Values in float32 and a one behind them, which sums up the weights."""
+    return jnp.pad(v.astype(jnp.float32), ((0, 0),) * 3 + ((0, 1),), constant_values=1.0)
+
+
+def _divided(sums: Array) -> Array:
+    """Sums of values by the sum of weights; zero where there is none."""
+    y, weight = sums[..., :-1], sums[..., -1:]
+    is_something = weight > SMALLEST
+    weight = jnp.where(is_something, weight, 1.0)
+    # Divided twice, by its value and then by 1: the gradient of a division has the square of what
+    # divides, which may be too large or too small for float32 where the number itself is not.
+    value = jax.lax.stop_gradient(weight)
+    return jnp.where(is_something, y / value / (weight / value), 0.0)
+
+
+def _segments(sight: Sight, rows: int) -> tuple[Array, Array]:
+    """Of queries and keys, for every row of the batch."""
+    sides = sight.queries.segments_bt, sight.keys.segments_bt
+    return tuple(jnp.broadcast_to(x, (rows, x.shape[1])) for x in sides)
+
+
+def _in_order(tokens: _Tokens, sight: Sight) -> tuple[_Tokens, Array]:
+    """Columns such that each query has behind it what it does not see; and where queries are then.
+
+    Of each segment, first come keys that are seen from everywhere in it: all of them, or a prefix.
+    Then come queries, with the keys that are left. So two-sided attention, a prefix, and a source
+    whose segments lie elsewhere are all read like causal attention, once.
+    """
+    q_bngrk, k_bngk, v_bngk, query_segments_bt, key_segments_bs = tokens
+    rows, queries = query_segments_bt.shape
+    keys = key_segments_bs.shape[1]
+    if sight.causal:
+        is_first_bs = jnp.broadcast_to(sight.keys.prefix_bt, (rows, keys)).astype(bool)
+        late_keys, late_values = k_bngk, v_bngk
+        late_segments_bt = jnp.where(is_first_bs, PADDING, key_segments_bs)
+    else:
+        is_first_bs = jnp.ones((rows, keys), bool)
+        late_keys, late_values = (
+            jnp.zeros((rows, queries, *x.shape[2:]), x.dtype) for x in (k_bngk, v_bngk)
+        )
+        late_segments_bt = jnp.full((rows, queries), PADDING)
+    early_queries = jnp.zeros((rows, keys, *q_bngrk.shape[2:]), q_bngrk.dtype)
+    both = _Tokens(
+        jnp.concatenate([early_queries, q_bngrk], axis=1),
+        jnp.concatenate([k_bngk, late_keys], axis=1),
+        jnp.concatenate([v_bngk, late_values], axis=1),
+        jnp.pad(query_segments_bt, ((0, 0), (keys, 0)), constant_values=PADDING),
+        jnp.concatenate([jnp.where(is_first_bs, key_segments_bs, PADDING), late_segments_bt], 1),
+    )
+    # The sort is stable, so that within a segment early keys stay before queries.
+    segments_bn = jnp.concatenate([key_segments_bs, query_segments_bt], axis=1)
+    order_bn = jnp.argsort(segments_bn, axis=1, stable=True)
+    places_bn = jnp.argsort(order_bn, axis=1)
+    return jax.tree.map(lambda x: _rows_at(x, order_bn), both), places_bn[:, keys:]
+
+
+def _rows_at(x: Array, places_bn: Array) -> Array:
+    """The columns at these places, in each row of the batch."""
+    return jax.vmap(lambda row, places: row[places])(x, places_bn)
+
+
+def _cut(x: Array, size: int) -> Array:
+    """(B, length, ...) as chunks (count, B, size, ...), the last one filled up with padding."""
+    count = -(-x.shape[1] // size)
+    x = jnp.pad(x, ((0, 0), (0, count * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
+    return jnp.moveaxis(x.reshape(len(x), count, size, *x.shape[2:]), 1, 0)

@@ -1,0 +1,233 @@
+"""Attention through features against the sums written out, for everything that can be seen."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model.attention import as_cached
+from model.kernels.linear import elu_plus_one, slot_attention, summed_attention
+from model.kernels.performer import RELU_EPSILON, relu_features, softmax_features
+from model.masks import Side, Sight
+from tests.tiny import quick_jit
+
+B, T, S, H, G, K, M = 2, 13, 9, 4, 2, 8, 12
+SCALE, CHUNK = 0.35, 4
+DIRECTIONS = np.random.default_rng(7).normal(size=(M, K)).astype(np.float32)
+# Padding before, between and behind; a segment of one token, one longer than two chunks.
+SEGMENTS = np.array([[0, 0, 1, 1, 1, 0, 2, 2, 2, 2, 2, 3, 0], [4] * 10 + [0] * 3], np.int32)
+# In another order than the queries', and with nothing for segment 3.
+SOURCE_SEGMENTS = np.array([[2, 2, 2, 1, 1, 0, 5, 5, 5], [4] * 8 + [0]], np.int32)
+
+MAPS = {
+    "linear": elu_plus_one(K),
+    "performer": softmax_features(DIRECTIONS, SCALE),
+    "relu": relu_features(DIRECTIONS, SCALE),
+}
+SIGHTS = ("causal", "two_sided", "prefix", "cross")
+every_map = pytest.mark.parametrize("kind", MAPS)
+
+
+def features(kind, x, xp=np):
+    """phi(x), from the papers."""
+    scaled = x * SCALE**0.5
+    match kind:
+        case "linear":
+            return xp.where(x > 0, x + 1, xp.exp(xp.minimum(x, 0)))
+        case "performer":
+            norm = (scaled * scaled).sum(axis=-1, keepdims=True)
+            return xp.exp(scaled @ DIRECTIONS.T - norm / 2) / M**0.5
+        case "relu":
+            return xp.maximum(scaled @ DIRECTIONS.T / M**0.5, 0) + RELU_EPSILON
+
+
+def written_out(kind, q, k, v, mask, xp=np):
+    """All T x S weights of each head."""
+    heads = []
+    for head in range(q.shape[2]):
+        group = head // (q.shape[2] // k.shape[2])
+        of_queries, of_keys = features(kind, q[:, :, head], xp), features(kind, k[:, :, group], xp)
+        weights = xp.where(mask[:, 0], of_queries @ xp.swapaxes(of_keys, 1, 2), 0)
+        total = weights.sum(axis=-1, keepdims=True)
+        heads.append(weights @ v[:, :, group] / xp.where(total > 0, total, 1))
+    return xp.stack(heads, axis=2)
+
+
+def positions_in(segments):
+    return np.array(
+        [[int((row[:t] == row[t]).sum()) for t in range(len(row))] for row in segments], np.int32
+    )
+
+
+def seen(name: str) -> Sight:
+    queries = keys = Side(jnp.asarray(positions_in(SEGMENTS)), jnp.asarray(SEGMENTS))
+    if name == "prefix":
+        keys = dataclasses.replace(keys, prefix_bt=(keys.positions_bt < 3).astype(jnp.int32))
+    if name == "cross":
+        keys = Side(jnp.arange(S)[None], jnp.asarray(SOURCE_SEGMENTS))
+    return Sight(queries, keys, causal=name in ("causal", "prefix"))
+
+
+def arrays(keys=T, seed=0, size=1.0):
+    rng = np.random.default_rng(seed)
+    q, k = (rng.normal(size=s) * size for s in ((B, T, H, K), (B, keys, G, K)))
+    return q, k, rng.normal(size=(B, keys, G, K))
+
+
+def as_float32(*values):
+    return [jnp.asarray(x, jnp.float32) for x in values]
+
+
+@functools.cache
+def compiled(kind):
+    def attend(q, k, v, sight, sums=None):
+        return summed_attention(q, k, v, MAPS[kind], sight, sums=sums, chunk=CHUNK)
+
+    return quick_jit(attend)
+
+
+@pytest.mark.parametrize("sight_name", SIGHTS)
+@every_map
+def test_output_and_gradients(kind, sight_name):
+    sight = seen(sight_name)
+    mask = np.asarray(sight.mask_b1ts())
+    qkv = arrays(keys=S if sight_name == "cross" else T)
+    probe = np.random.default_rng(1).normal(size=(B, T, H, K)).astype(np.float32)
+
+    @quick_jit
+    def ours(q, k, v):
+        def probed(q, k, v):
+            y, _ = summed_attention(q, k, v, MAPS[kind], sight, chunk=CHUNK)
+            return (y * probe).sum(), y
+
+        return jax.grad(probed, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+
+    def theirs(q, k, v):
+        return (written_out(kind, q, k, v, mask, jnp) * probe).sum()
+
+    slopes, y = ours(*as_float32(*qkv))
+    in_one_chunk, _ = summed_attention(*as_float32(*qkv), MAPS[kind], sight)
+    np.testing.assert_allclose(in_one_chunk, y, rtol=0, atol=3e-6)
+    np.testing.assert_allclose(y, written_out(kind, *qkv, mask), rtol=0, atol=3e-6)
+    blind = ~mask.any(axis=(1, 3))
+    assert blind.any() and not np.asarray(y)[blind].any()
+    expected = quick_jit(jax.grad(theirs, argnums=(0, 1, 2)))(*as_float32(*qkv))
+    for name, one, other in zip("qkv", slopes, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5, err_msg=name)
+
+
+@every_map
+def test_bfloat16(kind):
+    sight = seen("causal")
+    qkv = [jnp.asarray(x, jnp.bfloat16) for x in arrays()]
+    y, sums = compiled(kind)(*qkv, sight)
+    assert y.dtype == jnp.bfloat16 and sums.total_bgmj.dtype == jnp.float32
+    exact = written_out(kind, *(np.asarray(x, np.float64) for x in qkv), sight.mask_b1ts())
+    # Only the last rounding is of bfloat16.
+    np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
+@every_map
+def test_packed_is_as_if_alone(kind, sight_name):
+    sight, qkv = seen(sight_name), as_float32(*arrays())
+    together, _ = compiled(kind)(*qkv, sight)
+    for row, segment in ((0, 1), (0, 2), (0, 3), (1, 4)):
+        own = np.flatnonzero(SEGMENTS[row] == segment)
+        fill = lambda x, own=own: jnp.zeros_like(x).at[:, : len(own)].set(x[:, own])  # noqa: E731
+        ones = fill(jnp.ones_like(SEGMENTS))
+        side = Side(jnp.broadcast_to(jnp.arange(T), (B, T)), ones)
+        y, _ = compiled(kind)(*map(fill, qkv), Sight(side, side, sight.causal))
+        np.testing.assert_allclose(together[row, own], y[row, : len(own)], rtol=0, atol=3e-6)
+
+
+@every_map
+def test_in_pieces_from_what_was_summed_before(kind):
+    """As a cache reads: a prompt with padding, then a token at a time, then more."""
+    sight, qkv = seen("causal"), as_float32(*arrays())
+    whole, expected_sums = compiled(kind)(*qkv, sight)
+    sums, pieces, start = None, [], 0
+    for size in (5, 1, 1, 5, 1):
+        now = slice(start, start + size)
+        part = jax.tree.map(lambda x, now=now: x[:, now], sight)
+        y, sums = compiled(kind)(*(x[:, now] for x in qkv), part, sums)
+        pieces.append(y)
+        start += size
+    np.testing.assert_allclose(jnp.concatenate(pieces, axis=1), whole, rtol=0, atol=3e-6)
+    np.testing.assert_array_equal(sums.segment_b, [3, 4])
+    assert jax.tree.map(jnp.shape, sums) == jax.tree.map(jnp.shape, expected_sums)
+
+
+@every_map
+def test_slots_with_any_mask(kind):
+    q, k, v = arrays(keys=S)
+    mask = np.random.default_rng(3).random((B, 1, T, S)) < 0.5
+    mask[1, :, 4] = False
+    # What nobody sees must not matter, however large it is.
+    mask[0, ..., 2] = False
+    k[0, 2], v[0, 2] = 60.0, 1e6
+    q32, k32, v32 = as_float32(q, k, v)
+    y = slot_attention(q32, *as_cached(k32, v32), MAPS[kind], jnp.asarray(mask))
+    v[0, 2] = 0
+    np.testing.assert_allclose(y, written_out(kind, q, k, v, mask), rtol=0, atol=3e-6)
+    assert not y[1, 4].any()
+
+
+@pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
+def test_large_inputs(sight_name):
+    """With |q| and |k| at 30, logarithms of features are some hundred below zero."""
+    sight, (q, k, v) = seen(sight_name), arrays()
+    q, k = (30 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    assert np.log(features("performer", k)).mean() < -150
+
+    @quick_jit
+    def slopes(q, k, v):
+        def probed(q, k, v):
+            y, _ = summed_attention(q, k, v, MAPS["performer"], sight, chunk=CHUNK)
+            return (y * y).sum(), y
+
+        return jax.grad(probed, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+
+    found, y = slopes(*as_float32(q, k, v))
+    mask = np.asarray(sight.mask_b1ts())
+    # float64 holds such features themselves; float32 rounds their logarithms.
+    np.testing.assert_allclose(y, written_out("performer", q, k, v, mask), rtol=0, atol=1e-3)
+    for slope in found:
+        assert np.isfinite(slope).all() and slope.any()
+
+
+def test_a_segment_is_not_hidden_by_a_larger_one_before_it():
+    """Sums of keys that are exp(-150) of those before them have a scale of their own."""
+    segments = np.array([[1] * 6 + [2] * (T - 6)] * B, np.int32)
+    side = Side(jnp.asarray(positions_in(segments)), jnp.asarray(segments))
+    sight = Sight(side, side, causal=True)
+    q, k, v = arrays()
+    k[:, 6:] *= (2 * 150 / SCALE) ** 0.5 / np.linalg.norm(k[:, 6:], axis=-1, keepdims=True)
+    y, sums = compiled("performer")(*as_float32(q, k, v), sight)
+    exact = written_out("performer", q, k, v, np.asarray(sight.mask_b1ts()))
+    # Of its first chunk alone, which it shares with the large ones, something may be lost.
+    np.testing.assert_allclose(y[:, 8:], exact[:, 8:], rtol=0, atol=1e-3)
+    assert np.isfinite(y).all()
+    largest = np.log(features("performer", k[:, 6:])).max(axis=1)
+    np.testing.assert_allclose(sums.top_bgm, largest, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["linear", "performer"])
+def test_memory_grows_with_the_length(kind):
+    @functools.cache
+    def temporary_bytes(length):
+        side = Side(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+        sight = Sight(side, side, causal=True)
+
+        def probed(q, k, v):
+            return summed_attention(q, k, v, MAPS[kind], sight, chunk=32)[0].sum()
+
+        shape = jax.ShapeDtypeStruct((1, length, 1, K), jnp.float32)
+        lowered = jax.jit(jax.grad(probed, argnums=(0, 1, 2))).lower(shape, shape, shape)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(2048) < 2.2 * temporary_bytes(1024)
+    assert temporary_bytes(1024) < 1024 * 1024  # one T x T matrix of single bytes
