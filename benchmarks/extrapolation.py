@@ -81,9 +81,10 @@ def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, 
 
 
 def as_table(found: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> str:
-    rows = [["positions", *(f"{length:,}" for length in lengths)], ["---"] * (1 + len(lengths))]
+    rows = [["positions", *(f"{length:,}" for length in lengths)]]
     rows += [[name, *(f"{value:.3f}" for value in scores)] for name, scores in found.items()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    first, *others = [f"| {' | '.join(row)} |\n" for row in rows]
+    return f"{first}|{'---|' * len(rows[0])}\n{''.join(others)}"
 
 
 def draw(found: Mapping[str, Sequence[float]], lengths: Sequence[int], output: Path) -> None:
