@@ -196,9 +196,9 @@ class TransformerConfig:
                 f"model.rope_low_frequency={self.rope_low_frequency:g} must be below "
                 f"model.rope_high_frequency={self.rope_high_frequency:g}"
             )
-        if self.position == "sinusoidal" and self.width % 2:
+        if self.position in ("sinusoidal", "transformer_xl") and self.width % 2:
             yield (
-                "model.position=sinusoidal has a sine and a cosine for each frequency, so "
+                f"model.position={self.position} has a sine and a cosine for each frequency, so "
                 f"model.width={self.width} must be even"
             )
         if self.position == "t5_bias":

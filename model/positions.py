@@ -139,9 +139,12 @@ class ScoreBias:
                 )
                 return jnp.moveaxis(self.table[buckets_bts], -1, 1)
             case "transformer_xl":
-                shifted_bthk = (q_bthk + self.shift_hk).astype(self.table.dtype)
+                shifted_bthk = q_bthk.astype(jnp.float32) + self.shift_hk.astype(jnp.float32)
                 scores_bhtd = jnp.einsum(
-                    "bthk,dhk->bhtd", shifted_bthk, self.table, preferred_element_type=jnp.float32
+                    "bthk,dhk->bhtd",
+                    shifted_bthk.astype(self.table.dtype),
+                    self.table,
+                    preferred_element_type=jnp.float32,
                 )
                 # What lies ahead is never seen, and so far behind as the table ends neither.
                 distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)

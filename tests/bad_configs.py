@@ -83,6 +83,10 @@ AT_THE_DOOR = [
     ({"model.attention": "local", "model.attention_window": 0}, "must be at least 1"),
     ({"model.position": "transformer_xl"}, "cannot do in its encoder; choose another position"),
     (
+        {"model.position": "transformer_xl", "model.width": 15, "model.heads": 3},
+        "model.position=transformer_xl has a sine and a cosine for each frequency",
+    ),
+    (
         {"model.attention": "longformer", "model.global_tokens": "question"},
         "with family=encoder_decoder choose first or separators",
     ),
