@@ -1,9 +1,14 @@
 """Nested lists of digits to be worked out, ">29<47]0]" -> 9: an encoder with ten classes.
 
 Command:  python train.py --config=configs/listops.py
+          longer rows, not yet run: --config.data.length=512 --config.data.listops_max_length=510
+          --config.data.listops_depth=6
 Hardware: 2 CPU cores
-Time:     not yet run
-Score:    not yet run
+Time:     11 min of processor time, 23 min beside other work
+Score:    52.2% held-out accuracy, where guessing gets 10% and counts of symbols with the first
+          operator 28% (tests/input_pipeline/embedded/test_listops.py). It learns to nest, but not
+          to add: of the first 1,000 held-out lists 86% without a sum were right, and 12% of those
+          whose outermost operator is one
 """
 
 from configs import architectures, default
