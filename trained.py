@@ -87,6 +87,11 @@ def load(
             "model.attention cannot be changed to longformer or from it, which alone has "
             "projections for global tokens"
         )
+    if model_config.needs_separator and not model_config.separator_id:
+        raise ConfigError(
+            f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
+            "which this run does not know; leave it at first"
+        )
     steps = _choose(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
