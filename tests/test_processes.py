@@ -46,7 +46,7 @@ def ended(*jobs: subprocess.Popen) -> list[str]:
 
 
 def losses(workdir: Path) -> list[float]:
-    lines = map(json.loads, (workdir / "metrics.jsonl").open())
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [line["train/loss"] for line in lines if "train/loss" in line]
 
 
