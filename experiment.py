@@ -24,6 +24,7 @@ from schema import ConfigError, build, did_you_mean
 from training.config import (
     CheckpointConfig,
     EvalConfig,
+    FailureConfig,
     FinetuneConfig,
     MeshConfig,
     OptimizerConfig,
@@ -58,6 +59,7 @@ class Experiment:
     finetune: FinetuneConfig
     mesh: MeshConfig
     checkpoint: CheckpointConfig
+    failure: FailureConfig
     eval: EvalConfig
 
     @property

@@ -1,7 +1,7 @@
 """Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jax.sharding import Mesh
 from tqdm import tqdm
@@ -24,17 +24,33 @@ def hold_out(
 
 
 def measure(
-    evaluator: Evaluator, params, sets: Mapping[str, HeldOut], *, show_progress: bool = False
+    evaluator: Evaluator,
+    params,
+    sets: Mapping[str, HeldOut],
+    *,
+    show_progress: bool = False,
+    between: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal."""
+    """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal.
+
+    `between` is called before each batch.
+    """
     scores = {}
     for name, held_out in sets.items():
+        if between:
+            held_out = dataclasses.replace(held_out, batches=_calling(between, held_out.batches))
         if show_progress:
             bar = tqdm(held_out.batches, name, unit="batch", disable=None)
             held_out = dataclasses.replace(held_out, batches=bar)
         found = evaluator.measure(params, held_out)
         scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
     return scores
+
+
+def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
+    for batch in batches:
+        function()
+        yield batch
 
 
 def _hold_out(name: str, data: Data, experiment: Experiment, mesh: Mesh) -> HeldOut:

@@ -7,9 +7,8 @@ command run again continues where the last checkpoint was made.
 import dataclasses
 import hashlib
 import json
-import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,31 @@ import held_out
 import origins
 from configs import default
 from input_pipeline import pipeline
+from loop import Loop
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
 from training.checkpoint import Checkpoints
+from training.endings import EndedError
 from training.evaluation import Evaluator, HeldOut, measure_names
 from training.finetune import choose, rate_scales
 from training.flops import forward_flops, head_flops, train_flops
 from training.measures import signatures
-from training.mesh import check_batch, make_mesh, put_batch
+from training.mesh import check_batch, make_mesh
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
-from training.step import Fixed, Teacher, abstract_params, abstract_state, make_train_step
+from training.step import (
+    Fixed,
+    Teacher,
+    TrainState,
+    abstract_params,
+    abstract_state,
+    make_train_step,
+)
+from training.stopping import AT_ONCE
 from training.task import make_model
-from training.throughput import Throughput
-
-
-class DivergedError(RuntimeError):
-    """The loss is no longer a number; nothing was saved since it was."""
 
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, float]:
@@ -77,15 +81,16 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     optimizer = make_optimizer(experiment.optimizer, schedule, scales)
 
     with (
+        records.lock(workdir),
         jax.set_mesh(mesh),
         Checkpoints(workdir, experiment.checkpoint) as checkpoints,
     ):
-        start = checkpoints.latest_step() or 0
         if checkpoints.latest_step() == 0:
             raise ConfigError(
                 f"{workdir} holds weights that were converted; start from them with "
                 f"--config.init_from={workdir} in another --workdir"
             )
+        start = checkpoints.newest_valid(warn) or 0
         if start > run.steps:
             raise ConfigError(
                 f"{workdir} is already at step {start}, beyond steps={run.steps}; "
@@ -105,20 +110,19 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
         # State: born sharded, or restored, or begun from another run's parameters
         abstract, init = abstract_state(
-            model, task, optimizer, experiment.optimizer, batch, mesh, tuning
+            model, task, optimizer, experiment.optimizer, batch, mesh, tuning, experiment.failure
         )
+
+        def state_at(step: int) -> TrainState:
+            if step:
+                return checkpoints.restore(step, abstract)
+            return taken.into(init(jax.random.key(run.seed)), tuning)
+
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=processes.is_primary()
         ) as reporter:
-            if start:
-                reporter.log(f"resuming {workdir} at step {start}")
-                for change in changes:
-                    reporter.log(f"changed since then: {change}")
-                state = checkpoints.restore(start, abstract)
-            else:
-                state = taken.into(init(jax.random.key(run.seed)), tuning)
-                for line in taken.lines:
-                    reporter.log(line)
+            for line in resumed(workdir, start, changes) if start else taken.lines:
+                reporter.log(line)
             reporter.log(describe(data.description))
             reporter.log(parameter_table(whole))
             reporter.log(trainable(abstract.params, fixed.base, tuning))
@@ -132,9 +136,9 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
             merge = jax.jit(tuning.whole) if tuning.rank else tuning.whole
 
-            def evaluate(step: int, state) -> dict[str, float]:
+            def evaluate(step: int, state: TrainState, between) -> dict[str, float]:
                 params = merge(state.eval_params, fixed.base)
-                scores = held_out.measure(evaluator, params, sets)
+                scores = held_out.measure(evaluator, params, sets, between=between)
                 reporter.report(step, scores)
                 write_samples(workdir, step, params, evaluator, sets, data, experiment.eval.samples)
                 return scores
@@ -150,50 +154,21 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 abstract,
                 tuning,
                 teacher and Teacher(teacher.model, teacher.experiment.task),
+                experiment.failure,
             )
-            batches = data.train_iterator(start, run.steps)
-            throughput, compiled = Throughput(), set()
-            pending, scores = None, {}
-            for step in range(start + 1, run.steps + 1):
-                if step == run.profile_steps[0]:
-                    jax.profiler.start_trace(str(workdir / "profile"))
-                with throughput.waiting_for_data():
-                    batch = next(batches)
-                shape = tuple(array.shape for array in batch.values())
-                if shape in compiled:
-                    state, metrics = train_step(state, put_batch(batch, mesh), fixed)
-                    tokens = tokens_in(batch) * jax.process_count()
-                    throughput.count(tokens, step_flops(model_config, experiment, batch, teacher))
-                else:
-                    reporter.log("compiling the training step")
-                    # That takes time that says nothing about the steps to come.
-                    jax.block_until_ready(state)
-                    with throughput.paused():
-                        state, metrics = train_step(state, put_batch(batch, mesh), fixed)
-                        jax.block_until_ready(metrics)
-                    compiled.add(shape)
-                # Metrics are read one step late, so that the device always has work queued.
-                if pending:
-                    report_training(reporter, throughput, *pending)
-                reporter.progress(step)
-                is_last = step == run.steps
-                pending = (step, metrics) if is_last or step % run.log_every == 0 else None
-                if step == run.profile_steps[1] and start < run.profile_steps[0]:
-                    jax.block_until_ready(metrics)
-                    jax.profiler.stop_trace()
-
-                evaluates = is_last or is_due(step, experiment.eval.every)
-                saves = is_last or is_due(step, experiment.checkpoint.every)
-                if evaluates or saves:
-                    check_finite(step, metrics)
-                    if pending:
-                        report_training(reporter, throughput, *pending)
-                        pending = None
-                    with throughput.paused():
-                        scores = evaluate(step, state) if evaluates else {}
-                        if saves:
-                            checkpoints.save(step, state, scores)
-            return scores or evaluate(run.steps, state)
+            loop = Loop(
+                experiment,
+                workdir,
+                data,
+                mesh,
+                checkpoints,
+                reporter,
+                train_step=lambda state, batch: train_step(state, batch, fixed),
+                evaluate=evaluate,
+                state_at=state_at,
+                flops_of=lambda batch: step_flops(model_config, experiment, batch, teacher),
+            )
+            return loop.run(state_at(start))
 
 
 def fit_to_data(model, data: pipeline.Data):
@@ -277,6 +252,15 @@ def record_run(
     return changes
 
 
+def warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def resumed(workdir: Path, step: int, changes: Sequence[str]) -> list[str]:
+    begun = f"resuming {workdir} at step {step}"
+    return [begun, *(f"changed since then: {change}" for change in changes)]
+
+
 def describe(data: Mapping[str, Any]) -> str:
     """One line on what is trained on and what of it could not be used as it is."""
     held_out = ", ".join(f"{name} {rows:,}" for name, rows in data["eval_rows"].items())
@@ -304,30 +288,6 @@ def write_samples(workdir, step, params, evaluator, sets, data, count: int) -> N
         (workdir / "samples" / f"{step:08d}_{name}.txt").write_text(text)
 
 
-def report_training(reporter: Reporter, throughput: Throughput, step: int, metrics) -> None:
-    check_finite(step, metrics)
-    reporter.report(step, {**jax.device_get(metrics), **throughput.report()})
-
-
-def check_finite(step: int, metrics) -> None:
-    if not math.isfinite(loss := float(metrics["train/loss"])):
-        raise DivergedError(f"the loss at step {step} is {loss}; lower optimizer.learning_rate")
-
-
-def is_due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
-    """Real tokens on all sides of this process's rows; an image counts as one."""
-    if "images" in batch:
-        return len(batch["images"])
-    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
-    return sum(
-        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
-    )
-
-
 def step_flops(model, experiment, batch: Mapping[str, np.ndarray], teacher=None) -> int:
     """Of the whole batch, of which this process may have a part.
 
@@ -349,11 +309,15 @@ def step_flops(model, experiment, batch: Mapping[str, np.ndarray], teacher=None)
 def main() -> None:
     config_path = config_flags.get_config_filename(flags.FLAGS["config"])
     workdir = WORKDIR.value or door.default_workdir(config_path)
-    processes.join()
+    config = CONFIG.value.to_dict()
+    processes.join(door.from_mapping(config).failure.heartbeat_seconds)
     try:
-        scores = train_and_evaluate(CONFIG.value.to_dict(), workdir)
-    except DivergedError as error:
-        sys.exit(str(error))
+        scores = train_and_evaluate(config, workdir)
+    except EndedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before the first step
+        sys.exit(AT_ONCE)
     if processes.is_primary():
         print(json.dumps({"step": CONFIG.value.steps, **scores}))
 

@@ -234,6 +234,26 @@ def get_config(arg=None):
         )
     )
 
+    # What a run does when something goes wrong; see docs/reliability.md
+    config.failure = ml_collections.ConfigDict(
+        dict(
+            # stop | skip: what follows a loss or a gradient that is no number
+            nonfinite="stop",
+            # ignore | skip | rollback (to a checkpoint, and on with other batches): what follows a
+            # loss above spike_factor times the median of the last spike_window
+            spike="ignore",
+            spike_factor=10.0,
+            spike_window=64,
+            rollback_steps=100,  # how far to go back at least
+            rollback_batches=200,  # how many to leave out from there; at least to the spike's own
+            limit=10,  # of steps skipped in a row, and of rollbacks: then the run ends
+            # Longer without a step or a batch of evaluation: all stacks are logged; 0: never
+            watchdog_seconds=0.0,
+            watchdog_ends=False,  # and the run ended
+            heartbeat_seconds=100,  # of several processes: one silent for so long ends the job
+        )
+    )
+
     config.eval = ml_collections.ConfigDict(
         dict(
             every=500,  # steps; always after the last; 0: only then

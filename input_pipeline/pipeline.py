@@ -7,6 +7,7 @@ through the objective with the r-th random stream. A process builds only its own
 rows of a batch; the shares of all processes, in order, are the batch of a single process.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -70,7 +71,12 @@ def load(
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
     make = Rowmaker(data, tokenizer, chosen, cache)
-    streams = [s for each in found if to_train for s in make.streams(each.splits, each.weight)]
+    streams = [
+        dataclasses.replace(stream, name=each.name or data.source)
+        for each in found
+        if to_train
+        for stream in make.streams(each.splits, each.weight)
+    ]
     return Data(data, found, tokenizer, chosen, make, streams, seed, process_index, process_count)
 
 
@@ -132,6 +138,18 @@ class Data:
         columns = *self._order.batch(n, inside), n * size + inside
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return _stacked([self._train_fields(*row) for row in rows])
+
+    def train_ids(self, n: int) -> list[str]:
+        """The examples that this process's rows of the n-th batch are made of, as source:number."""
+        size = self._config.batch_size
+        share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
+        parts, indices, real = self._order.batch(n, np.arange(share.start, share.stop))
+        return [
+            f"{self._streams[part].name}:{origin}"
+            for part, index, counts in zip(parts, indices, real, strict=True)
+            if counts
+            for origin in self._streams[part].rows.origins(int(index))
+        ]
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches start, start + 1, ... stop - 1, built ahead by a thread or worker processes."""

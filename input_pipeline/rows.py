@@ -1,6 +1,7 @@
 """Rows: what an objective turns into one row of a batch. Text has become ids by here.
 
-`parts(index)` gives the examples that share a row: one, unless they are packed.
+`parts(index)` gives the examples that share a row: one, unless they are packed; `origins(index)`
+which examples of the source they come from.
 """
 
 import dataclasses
@@ -90,6 +91,9 @@ class ExampleRows:
             row.update(zip(side.fields, texts, strict=True))
         return [row]
 
+    def origins(self, index: int) -> list[int]:
+        return [self._table.origin(self.entry(index))]
+
     def sizes(self) -> np.ndarray:
         """How many columns each row needs on each side."""
         lengths = [self._lengths(side) for side in self._sides]
@@ -113,6 +117,9 @@ class GroupedRows:
     def parts(self, index: int) -> list[Row]:
         return [row for i in self._plan.examples(index) for row in self._rows.parts(int(i))]
 
+    def origins(self, index: int) -> list[int]:
+        return [each for i in self._plan.examples(index) for each in self._rows.origins(int(i))]
+
 
 class WindowRows:
     """Documents laid end to end, each closed by eos, and cut into windows of `width` ids.
@@ -129,6 +136,14 @@ class WindowRows:
     def parts(self, index: int) -> list[Row]:
         start = index * self._width
         return [{"text": self._table.stream("text")[start : start + self._width]}]
+
+    def origins(self, index: int) -> list[int]:
+        """All documents of which something is in the window."""
+        ends = np.cumsum(self._table.lengths("text"))
+        start = index * self._width
+        first, last = np.searchsorted(ends, [start, start + self._width - 1], side="right")
+        last = min(last, len(ends) - 1)
+        return sorted({self._table.origin(i) for i in range(first, last + 1)})
 
 
 class SentenceRows:
@@ -147,6 +162,9 @@ class SentenceRows:
     def parts(self, index: int) -> list[Row]:
         start, stop = self._bounds[index]
         return [{"sentences": [self._table.ids("text", i) for i in range(start, stop)]}]
+
+    def origins(self, index: int) -> list[int]:
+        return sorted({self._table.origin(i) for i in range(*self._bounds[index])})
 
 
 def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.ndarray:
@@ -178,6 +196,9 @@ class ImageRows:
 
     def parts(self, index: int) -> list[Row]:
         return [dict(self._examples[index])]
+
+    def origins(self, index: int) -> list[int]:
+        return [index]
 
 
 Rows = ExampleRows | GroupedRows | WindowRows | SentenceRows | ImageRows

@@ -31,6 +31,7 @@ class Stream:
     rows: Rows
     weight: float  # by which it is mixed with others; 0: by its size
     layout: Layout
+    name: str = ""  # of the part of a mixture
 
 
 class Rowmaker:

@@ -70,6 +70,9 @@ class Table:
         texts = {field: self.ids(field, index) for field in self._texts}
         return texts | {name: int(self.numbers(name)[index]) for name in self._numbers}
 
+    def origin(self, index: int) -> int:
+        return int(self.numbers(ORIGIN)[index])
+
     def __reduce__(self):
         if self.directory is not None:
             return open_table, (self.directory,)
@@ -91,6 +94,9 @@ class LazyTable:
         example = self._examples[index]
         texts = {field: self._tokenizer.encode(example[field]) for field in self._form.texts}
         return texts | {name: example[name] for name in self._form.numbers} | {ORIGIN: index}
+
+    def origin(self, index: int) -> int:
+        return index
 
 
 def table_of(

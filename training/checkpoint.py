@@ -1,24 +1,32 @@
-"""Checkpoints of a run: saved in the background, waited for, and found again."""
+"""Checkpoints of a run: saved in the background, waited for, verified, and found again."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental.multihost_utils import broadcast_one_to_all
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from schema import ConfigError
+from training import digests
 from training.config import CheckpointConfig
+from training.endings import SaveFailedError
+from training.processes import is_primary
 from training.step import TrainState
 
 DIRECTORY = "checkpoints"
+CORRUPT = "corrupt"  # where checkpoints are put that turn out not to be what was written
 
 
 class Checkpoints:
     """The checkpoints under a workdir. Leaving the context waits for what is being written."""
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
+        self._directory = Path(workdir, DIRECTORY).resolve()
         self._best_metric = config.best_metric
+        self._saving: int | None = None
         policies, best = [LatestN(config.keep)], {}
         if config.best_metric:
 
@@ -37,11 +45,13 @@ class Checkpoints:
             # which checkpoint was the best.
             best = dict(best_fn=score, best_mode=config.best_mode)
         self._manager = ocp.CheckpointManager(
-            Path(workdir, DIRECTORY).resolve(),
+            self._directory,
             item_names=("params", "rest"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
+                # Called when all is written, and before the directory gets its final name.
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._record_digests),
                 **best,
             ),
         )
@@ -49,21 +59,88 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception) -> None:
-        # Raises if a save failed in the background; without this, the failure would go unseen.
-        self._manager.wait_until_finished()
+    def __exit__(self, kind, exception, traceback) -> None:
+        # A save that failed in the background would go unseen without this.
+        try:
+            self.wait()
+        except SaveFailedError:
+            if exception is None:  # else there is a reason already why the run ends
+                raise
         self._manager.close()
+
+    def wait(self) -> None:
+        """Until what is being saved is on the disk; raises SaveFailedError if it never will be."""
+        self._or_failed(self._manager.wait_until_finished)
+
+    def check(self) -> None:
+        """Raises SaveFailedError if a save has failed in the meantime."""
+        self._or_failed(self._manager.check_for_errors)
+
+    def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
+        try:
+            action(*args, **named)
+        except Exception as error:  # whatever a file system or tensorstore may raise
+            step, self._saving = self._saving, None
+            reason = re.sub(r"\s+", " ", str(error))[:300]
+            raise SaveFailedError(
+                f"the checkpoint of step {step} could not be written to {self._directory} "
+                f"({reason}); older ones are as they were: make room and run the same command again"
+            ) from error
+
+    def _record_digests(self) -> None:
+        digests.record(self._directory / f"{self._saving}{ocp.utils.TMP_DIR_SUFFIX}")
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
+
+    def newest_valid(self, warn: Callable[[str], None], at_most: int | None = None) -> int | None:
+        """The newest step, at or before `at_most`, whose files are what was written, if any is.
+
+        Those that are not are put aside, and `warn` is told.
+        """
+        self.wait()
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        steps = [step for step in steps if at_most is None or step <= at_most]
+        faults = []
+        if is_primary():
+            for step in steps:
+                if not (fault := digests.fault(self._directory / str(step))):
+                    break
+                faults.append(fault)
+        # One process has looked; all begin from the same checkpoint.
+        bad = int(broadcast_one_to_all(np.int32(len(faults))))
+        if not bad:
+            return steps[0] if steps else None
+        if bad == len(steps):
+            raise ConfigError(
+                f"no checkpoint in {self._directory} is what was written ({'; '.join(faults)}); "
+                "put a good copy there, or choose another --workdir"
+            )
+        for fault, step in zip(faults, steps, strict=False):
+            warn(f"{fault}: going on from step {steps[bad]} instead of {step}, which is put aside")
+        self._put_aside(steps[:bad])
+        return steps[bad]
+
+    def _put_aside(self, steps: Sequence[int]) -> None:
+        aside = self._directory.parent / CORRUPT
+        if is_primary():
+            aside.mkdir(exist_ok=True)
+            for step in steps:
+                target = aside / str(step)
+                while target.exists():
+                    target = target.with_name(f"{target.name}-again")
+                (self._directory / str(step)).rename(target)
+        self._manager.reload()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Starts a save of the state; `metrics` are this step's evaluation, or empty."""
         if step in self._manager.all_steps():
             return
-        self._manager.check_for_errors()
+        self.wait()
+        self._saving = step
         known = self._best_metric in metrics
-        self._manager.save(
+        self._or_failed(
+            self._manager.save,
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
@@ -72,6 +149,12 @@ class Checkpoints:
             metrics={self._best_metric: metrics[self._best_metric]} if known else None,
             force=True,
         )
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints after a step, which the run goes back to."""
+        self.wait()
+        for later in [each for each in self._manager.all_steps() if each > step]:
+            self._manager.delete(later)
 
     def restore(self, step: int, abstract: TrainState) -> TrainState:
         """The state saved at `step`, each array placed where `abstract` says."""
@@ -87,7 +170,8 @@ class Checkpoints:
 
 def _rest(state: TrainState) -> dict:
     """All but the parameters, which are an item of their own so that others can load them alone."""
-    return {"step": state.step, "opt_state": state.opt_state, "ema": state.ema}
+    rest = {"step": state.step, "opt_state": state.opt_state, "ema": state.ema}
+    return rest | {"guard": state.guard}
 
 
 def saved_steps(workdir: str | Path) -> list[int]:

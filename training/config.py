@@ -176,6 +176,32 @@ class CheckpointConfig:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class FailureConfig:
+    nonfinite: Literal["stop", "skip"]
+    spike: Literal["ignore", "skip", "rollback"]
+    spike_factor: Annotated[float, Bounds(above=1)]
+    spike_window: PositiveInt
+    rollback_steps: Count
+    rollback_batches: Count
+    limit: PositiveInt
+    watchdog_seconds: NonNegativeFloat
+    watchdog_ends: bool
+    heartbeat_seconds: PositiveInt
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step may have to change nothing."""
+        return self.nonfinite == "skip" or self.spike != "ignore"
+
+    def problems(self) -> Iterator[str]:
+        if self.watchdog_ends and not self.watchdog_seconds:
+            yield (
+                "failure.watchdog_ends=True needs a time to wait; set failure.watchdog_seconds to "
+                "several times what the slowest step or compilation takes"
+            )
+
+
 Measure = Literal[
     "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy"
 ]

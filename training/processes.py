@@ -13,16 +13,18 @@ from schema import ConfigError
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-def join() -> None:
+def join(heartbeat_seconds: int = 100) -> None:
     """Connects with the other processes of the job, if there are any. Before jax does anything.
+
+    One that is not heard of for so many seconds is taken for dead, and ends the others.
 
     They are told of each other by the three variables above, or jax finds them out by itself: under
     SLURM, and on the hosts of a TPU slice (Cloud TPU VMs, GKE).
     """
     if given := _from_environment():
-        jax.distributed.initialize(**given)
+        jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat_seconds)
     elif _is_slurm_step() or _is_tpu_host():
-        jax.distributed.initialize()
+        jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_seconds)
 
 
 def _from_environment() -> dict | None:

@@ -73,8 +73,18 @@ class Reporter:
         """Records the metrics of a step under their full names, and logs a line about them."""
         metrics = {name: float(value) for name, value in metrics.items()}
         for sink in self._sinks:
-            sink.write(step, metrics)
+            try:
+                sink.write(step, metrics)
+            except OSError as error:  # a full disk; a checkpoint that does not fit ends the run
+                self.log(f"{type(sink).__name__}: step {step} is not recorded ({error})")
         self.log(log_line(step, self._last_step, metrics))
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was reported after `step`, from which the run goes on."""
+        for sink in self._sinks:
+            sink.rewind(step)
+        self._bar.reset()
+        self._bar.update(step)
 
     def log(self, text: str) -> None:
         """A line on stderr, above the progress bar if there is one."""
@@ -90,10 +100,17 @@ class JsonLines:
     """metrics.jsonl: one object a line, with the step and the metrics of one report."""
 
     def __init__(self, workdir: Path, resume_step: int):
-        path = workdir / "metrics.jsonl"
-        if path.exists():
-            _drop_lines_after(resume_step, path)
-        self._file = path.open("a", buffering=1)  # line by line, so that a crash loses none
+        self._path = workdir / "metrics.jsonl"
+        self._open(resume_step)
+
+    def _open(self, resume_step: int) -> None:
+        if self._path.exists():
+            _drop_lines_after(resume_step, self._path)
+        self._file = self._path.open("a", buffering=1)  # line by line, so that a crash loses none
+
+    def rewind(self, step: int) -> None:
+        self._file.close()
+        self._open(step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._file.write(json_line({"step": step, **metrics}))
@@ -128,10 +145,16 @@ def _drop_lines_after(step: int, path: Path) -> None:
 
 class TensorBoard:
     def __init__(self, workdir: Path, resume_step: int):
-        # purge_step hides what a crashed run wrote at that step and later.
-        self._writer = tensorboardX.SummaryWriter(
-            str(workdir / "tensorboard"), purge_step=resume_step + 1
-        )
+        self._directory = str(workdir / "tensorboard")
+        self._open(resume_step)
+
+    def _open(self, resume_step: int) -> None:
+        # purge_step hides what was written before at that step and later.
+        self._writer = tensorboardX.SummaryWriter(self._directory, purge_step=resume_step + 1)
+
+    def rewind(self, step: int) -> None:
+        self._writer.close()
+        self._open(step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -163,6 +186,9 @@ class WeightsAndBiases:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def rewind(self, step: int) -> None:
+        """It takes no step twice: curves have a gap until the run is where it was."""
 
     def close(self) -> None:
         self._run.finish()

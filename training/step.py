@@ -15,8 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from model.config import TransformerConfig
 from model.kinds import pattern_of
 from training.compilation import compiler_options
-from training.config import OptimizerConfig, TaskConfig
+from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
+from training.guard import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.losses import term_counts, term_sums, total_loss
 from training.mesh import optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
@@ -29,6 +30,7 @@ class TrainState:
     params: dict  # the run's own: see training/finetune.py
     opt_state: optax.OptState
     ema: dict | None  # moving average of the parameters, None where it is switched off
+    guard: Guard | None = None  # of steps that do not count; None where nothing is trained
 
     @property
     def eval_params(self) -> dict:
@@ -60,6 +62,7 @@ def abstract_state(
     batch: Mapping,
     mesh: Mesh,
     tuning: Tuning = EVERYTHING,
+    failure: FailureConfig = WATCHES,
 ) -> tuple[TrainState, Callable[[Array], TrainState]]:
     """Shapes and shardings of the state, and the function that makes one from a random key.
 
@@ -74,16 +77,19 @@ def abstract_state(
         params = nn.meta.unbox(init_params(key))
         trained, _ = tuning.split(params)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(trained), ema)
+        step = jnp.zeros((), jnp.int32)
+        return TrainState(step, params, optimizer.init(trained), ema, new_guard(failure))
 
     shapes = jax.eval_shape(init, _key_shape())
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
     trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
+    everywhere = NamedSharding(mesh, PartitionSpec())
     shardings = TrainState(
-        step=NamedSharding(mesh, PartitionSpec()),
+        step=everywhere,
         params=params_at,
         opt_state=optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh),
         ema=params_at if config.ema_decay else None,
+        guard=jax.tree.map(lambda _: everywhere, shapes.guard),
     )
     return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
@@ -123,6 +129,7 @@ def make_train_step(
     abstract: TrainState,
     tuning: Tuning = EVERYTHING,
     teacher: Teacher | None = None,
+    failure: FailureConfig = WATCHES,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
     """The jitted update (state, batch, fixed) -> (state, metrics as arrays).
 
@@ -184,22 +191,32 @@ def make_train_step(
         trained, kept = tuning.split(state.params)
         keys = dropout_key, features_key
         gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
+        grad_norm = optax.tree.norm(gradients)
+        verdict = judge(state.guard, failure, loss, grad_norm)
         updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
-        trained = optax.apply_updates(trained, updates)
+        params = tuning.join(optax.apply_updates(trained, updates), kept)
         ema = state.ema
         if config.ema_decay:
+            trained = tuning.split(params)[0]
             ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
+        if failure.skips:
+            old = state.params, state.opt_state, state.ema
+            params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
         answers = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
             "train/loss": loss,
             "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
-            "optim/learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
-            "optim/grad_norm": optax.tree.norm(gradients),
+            # The optimizer counts the updates, of which a step that is skipped makes none.
+            "optim/learning_rate": jnp.asarray(
+                schedule(state.step - state.guard.skipped), jnp.float32
+            ),
+            "optim/grad_norm": grad_norm,
         }
         if teacher is not None:
             metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
-        params = tuning.join(trained, kept)
-        return TrainState(state.step + 1, params, opt_state, ema), metrics
+        guard = after(state.guard, verdict, loss)
+        metrics |= findings(guard, verdict)
+        return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(

@@ -1,6 +1,8 @@
 """The records in a run's directory, and whether a run may continue there."""
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -21,7 +23,7 @@ DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
 FIXED = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "finetune",
-    "seed", "init_from",
+    "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
@@ -48,6 +50,29 @@ def prepare(workdir: str | Path) -> Path:
             f"workdir {workdir} cannot be written ({error.strerror}); choose another --workdir"
         ) from error
     return workdir
+
+
+@contextlib.contextmanager
+def lock(workdir: Path) -> Iterator[None]:
+    """One run at a time: refuses a directory in which another is at work.
+
+    The system gives the lock back when its holder ends, however that comes about.
+    """
+    if not is_primary():  # it holds the lock for all of its job
+        yield
+        return
+    with (workdir / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise ConfigError(
+                f"{workdir} is in use by another run ({file.read().strip() or 'unknown'}); wait "
+                "for its end, or choose another --workdir"
+            ) from error
+        file.truncate(0)
+        print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
+        yield
 
 
 def record_config(

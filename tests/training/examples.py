@@ -9,8 +9,9 @@ import numpy as np
 from configs.default import get_config
 from model.config import TransformerConfig
 from tests.tiny import IMAGES, tiny_config
-from training.config import FinetuneConfig, MeshConfig, OptimizerConfig, TaskConfig
+from training.config import FailureConfig, FinetuneConfig, MeshConfig, OptimizerConfig, TaskConfig
 from training.finetune import Tuning, as_tree, by_name, choose, rate_scales
+from training.guard import WATCHES, new_guard
 from training.mesh import make_mesh
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
@@ -56,6 +57,7 @@ class Job:
     step: callable
     tuning: Tuning
     whole: dict  # shapes of the model's parameters
+    failure: FailureConfig
 
     def start(self, step: int = 0) -> TrainState:
         """A state with random parameters and an optimizer that has seen nothing.
@@ -70,6 +72,7 @@ class Job:
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.abstract.opt_state
             ),
             ema=None if self.abstract.ema is None else params,
+            guard=jax.device_get(new_guard(self.failure)),
         )
         return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, self.abstract))
 
@@ -114,6 +117,7 @@ def make_job(
     teacher: Teacher | None = None,
     seed: int = 0,
     mesh=None,
+    failure: FailureConfig = WATCHES,
 ) -> Job:
     """A job with the sections' defaults changed by the mappings; on one device by default.
 
@@ -130,11 +134,10 @@ def make_job(
         mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
     whole = abstract_params(network, task, batch, mesh)
     tuning = choose(finetune, whole, new)
-    abstract, init = abstract_state(network, task, transform, optimizer_config, batch, mesh, tuning)
-    step = make_train_step(
-        network, task, transform, optimizer_config, schedule, seed, abstract, tuning, teacher
-    )
-    return Job(config, task, network, abstract, init, step, tuning, whole)
+    sections = network, task, transform, optimizer_config
+    abstract, init = abstract_state(*sections, batch, mesh, tuning, failure)
+    step = make_train_step(*sections, schedule, seed, abstract, tuning, teacher, failure)
+    return Job(config, task, network, abstract, init, step, tuning, whole, failure)
 
 
 def make_batch(objective: str, rows: int = 8, length: int = 8, seed: int = 0) -> dict:

@@ -2,6 +2,11 @@
 
 import copy
 import json
+import os
+import platform
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -177,3 +182,34 @@ def test_parameters_for_another_tokenizer_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(theirs))
     with pytest.raises(ConfigError, match=r"data\.tokenizer=byte"):
         workdir.refuse_other_tokenizer(tmp_path, "124")
+
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from training import workdir
+with workdir.lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_directory_is_for_one_run_at_a_time_until_that_is_dead(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        refusal = f"is in use by another run (process {holder.pid} on {platform.node()}); wait"
+        with (
+            pytest.raises(ConfigError, match=re.escape(refusal)),
+            workdir.lock(tmp_path),
+        ):
+            pass
+        holder.stdin.write("end\n")
+    with workdir.lock(tmp_path):
+        assert f"process {os.getpid()}" in (tmp_path / "lock").read_text()

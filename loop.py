@@ -1,0 +1,217 @@
+"""The loop of a run: step, look, evaluate, save; and what follows when something goes wrong."""
+
+import dataclasses
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from experiment import Experiment
+from input_pipeline.pipeline import Data
+from training.checkpoint import Checkpoints
+from training.endings import DivergedError, EvaluationFailedError, StoppedError
+from training.guard import FINE, NOT_FINITE, SPIKE, gone_back
+from training.mesh import put_batch
+from training.reporting import Reporter
+from training.step import TrainState
+from training.stopping import StopRequest
+from training.throughput import Throughput
+from training.watchdog import Watchdog
+
+NAMED_EXAMPLES = 8  # of a step at fault; all of them are in failures.jsonl
+
+
+class CutShortError(Exception):
+    """An evaluation was left off because the run is to stop."""
+
+
+@dataclasses.dataclass
+class Loop:
+    """Takes a run from a state to its last step."""
+
+    experiment: Experiment
+    workdir: Path
+    data: Data
+    mesh: Mesh
+    checkpoints: Checkpoints
+    reporter: Reporter
+    train_step: Callable  # (state, batch) -> (state, metrics)
+    # (step, state, what to call between batches) -> scores
+    evaluate: Callable[[int, TrainState, Callable[[], None]], dict[str, float]]
+    state_at: Callable[[int], TrainState]  # of a checkpoint, or of the beginning at 0
+    flops_of: Callable[[Mapping[str, np.ndarray]], int]
+
+    def run(self, state: TrainState) -> dict[str, float]:
+        """Returns the scores of the evaluation after the last step."""
+        run, failure = self.experiment.run, self.experiment.failure
+        self._throughput, self._shapes, self._failed_evaluations = Throughput(), set(), 0
+        self._left_out = int(state.guard.batches_left_out)
+        start = step = int(state.step)
+        batches, unsettled, scores = self._batches(step), None, {}
+        watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
+        with StopRequest() as stop, watchdog:
+            while step < run.steps:
+                step += 1
+                if step == run.profile_steps[0]:
+                    jax.profiler.start_trace(str(self.workdir / "profile"))
+                with self._throughput.waiting_for_data():
+                    batch = next(batches)
+                state, metrics = self._step(state, batch)
+                if step == run.profile_steps[1] and start < run.profile_steps[0]:
+                    jax.block_until_ready(metrics)
+                    jax.profiler.stop_trace()
+                self.reporter.progress(step)
+                watchdog.beat()
+                self.checkpoints.check()
+
+                is_last, stops = step == run.steps, stop.is_for(step)
+                evaluates = is_last or is_due(step, self.experiment.eval.every)
+                saves = is_last or stops or is_due(step, self.experiment.checkpoint.every)
+                # What a step did is read one step late, so that the device always has work
+                # queued; but it is known before anything is made of it.
+                known = [each for each in (unsettled, (step, metrics)) if each]
+                unsettled = None if evaluates or saves else known.pop()
+                if spike := next((each for each in known if self._spikes(*each)), None):
+                    state = self._go_back(*spike)
+                    step, unsettled = int(state.step), None
+                    batches = self._batches(step)
+                    continue
+                with self._throughput.paused():
+                    if evaluates and not stops:
+                        scores = self._scores(step, state, stop, watchdog)
+                    if saves or stop.cuts_short:
+                        self.checkpoints.save(step, state, scores if evaluates else {})
+                if stops or stop.cuts_short:
+                    self.checkpoints.wait()
+                    raise StoppedError(
+                        f"stopped at step {step} of {run.steps}, which is saved; the same command "
+                        "run again goes on from there"
+                    )
+            if start == run.steps:  # only evaluated again
+                return self.evaluate(run.steps, state, watchdog.beat)
+        if not scores:
+            self.checkpoints.wait()
+            raise EvaluationFailedError(
+                f"step {run.steps}, the last, is saved, but its evaluation failed; the same "
+                "command run again evaluates it"
+            )
+        return scores
+
+    def _batches(self, step: int) -> Iterator[Mapping[str, np.ndarray]]:
+        """Those of the steps after this one."""
+        first, end = step + self._left_out, self.experiment.run.steps + self._left_out
+        return self.data.train_iterator(first, end)
+
+    def _step(self, state: TrainState, batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
+        shape = tuple(array.shape for array in batch.values())
+        if shape in self._shapes:
+            state, metrics = self.train_step(state, put_batch(batch, self.mesh))
+            self._throughput.count(tokens_in(batch) * jax.process_count(), self.flops_of(batch))
+            return state, metrics
+        self.reporter.log("compiling the training step")
+        # That takes time that says nothing about the steps to come.
+        jax.block_until_ready(state)
+        with self._throughput.paused():
+            state, metrics = self.train_step(state, put_batch(batch, self.mesh))
+            jax.block_until_ready(metrics)
+        self._shapes.add(shape)
+        return state, metrics
+
+    def _spikes(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
+        """Reports what a step did; whether the run has to go back for it, or raises if it ends."""
+        run, failure = self.experiment.run, self.experiment.failure
+        verdict = int(metrics["failure/verdict"])
+        if verdict == FINE:
+            if step == run.steps or step % run.log_every == 0:
+                self._report(step, metrics)
+            return False
+        metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
+        what = (
+            f"the loss at step {step} is {metrics['train/loss']:g} and its gradient's norm "
+            f"{metrics['optim/grad_norm']:g}, {self._record_examples(step, metrics)}"
+        )
+        if verdict == NOT_FINITE and failure.nonfinite == "stop":
+            raise DivergedError(
+                f"{what}; lower optimizer.learning_rate, or set failure.nonfinite=skip"
+            )
+        goes_back = verdict == SPIKE and failure.spike == "rollback"
+        if metrics["failure/rollbacks" if goes_back else "failure/in_a_row"] >= failure.limit:
+            raise DivergedError(
+                f"{what}, after {failure.limit} {'rollbacks' if goes_back else 'steps in a row'} "
+                "(failure.limit); lower optimizer.learning_rate"
+            )
+        self.reporter.log(f"{what}: {'going back' if goes_back else 'skipped'}")
+        return goes_back
+
+    def _report(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
+        metrics = dict(jax.device_get(metrics))
+        counts = {name: metrics.pop(name) for name in list(metrics) if name.startswith("failure/")}
+        if self.experiment.failure.skips:
+            metrics |= {name: counts[name] for name in ("failure/skipped", "failure/rollbacks")}
+        if bad := sum(self.data.description["bad_records"].values()):
+            metrics["data/bad_records"] = bad
+        self.reporter.report(step, metrics | self._throughput.report())
+
+    def _record_examples(self, step: int, metrics: Mapping[str, float]) -> str:
+        """Which examples a step was made of: some in words, all in failures.jsonl."""
+        ids = self.data.train_ids(step - 1 + self._left_out)
+        own = f"-{jax.process_index()}" if jax.process_count() > 1 else ""
+        name = f"failures{own}.jsonl"
+        record = {"step": step, "loss": str(metrics["train/loss"]), "examples": ids}
+        with (self.workdir / name).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        more = f" and {len(ids) - NAMED_EXAMPLES} more in {name}" if ids[NAMED_EXAMPLES:] else ""
+        return f"from the examples {', '.join(ids[:NAMED_EXAMPLES])}{more}"
+
+    def _go_back(self, spike: int, metrics: Mapping[str, jax.Array]) -> TrainState:
+        """The state of an older checkpoint, and from there on with other batches."""
+        failure = self.experiment.failure
+        oldest = max(spike - failure.rollback_steps, 0)
+        step = self.checkpoints.newest_valid(self.reporter.log, at_most=oldest) or 0
+        self._left_out += max(failure.rollback_batches, spike - step)
+        state = self.state_at(step)
+        rollbacks = int(metrics["failure/rollbacks"]) + 1
+        self.checkpoints.forget_after(step)
+        self.reporter.rewind(step)
+        self.reporter.log(
+            f"back at step {step}; {self._left_out} batches are left out from here in all"
+        )
+        return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
+
+    def _scores(self, step: int, state, stop: StopRequest, watchdog: Watchdog) -> dict[str, float]:
+        """None if the evaluation failed: that is no reason for training to end."""
+
+        def between():
+            watchdog.beat()
+            if stop.cuts_short:
+                raise CutShortError
+
+        try:
+            return self.evaluate(step, state, between)
+        except CutShortError:
+            return {}
+        except Exception as error:  # a full disk, a metric's library: whatever it may be
+            self._failed_evaluations += 1
+            traceback.print_exc(file=sys.stderr)
+            self.reporter.log(f"the evaluation at step {step} failed ({error}); training goes on")
+            self.reporter.report(step, {"eval/failures": self._failed_evaluations})
+            return {}
+
+
+def is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Real tokens on all sides of this process's rows; an image counts as one."""
+    if "images" in batch:
+        return len(batch["images"])
+    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
+    return sum(
+        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
+    )

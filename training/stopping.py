@@ -1,0 +1,58 @@
+"""Being asked to stop: by a scheduler (SIGTERM) or at the keyboard (Ctrl-C, SIGINT)."""
+
+import os
+import signal
+import sys
+import threading
+
+import jax
+from jax.experimental.multihost_utils import reached_preemption_sync_point
+
+AT_ONCE = 130  # the exit code after a second Ctrl-C, which waits for nothing
+
+
+class StopRequest:
+    """Within this context signals are noted rather than obeyed; the loop asks when it is ready.
+
+    Of several processes, one alone may be told. jax's preemption service, which has SIGTERM then,
+    lets all of them know, and agrees on a step that all have still to come to.
+    """
+
+    def __init__(self):
+        self._signal: signal.Signals | None = None
+        self._previous = {}
+
+    def __enter__(self) -> "StopRequest":
+        several = jax.process_count() > 1
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            for number in (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame) -> None:
+        if self._signal is not None and number == signal.SIGINT:
+            print("stopped at once, without saving", file=sys.stderr, flush=True)
+            os._exit(AT_ONCE)
+        self._signal = signal.Signals(number)
+        print(
+            f"{self._signal.name}: saving after this step; Ctrl-C stops at once",
+            file=sys.stderr,
+            flush=True,
+        )
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def is_for(self, step: int) -> bool:
+        """Whether the run is to stop after this step. To be asked once after each."""
+        if jax.process_count() > 1:
+            return reached_preemption_sync_point(step)
+        return self._signal is not None
+
+    @property
+    def cuts_short(self) -> bool:
+        """Whether something may be left off in the middle: not if others wait for its end."""
+        return self._signal is not None and jax.process_count() == 1

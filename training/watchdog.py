@@ -1,0 +1,62 @@
+"""Tells where a run hangs: in its data, in a step that never ends, or anywhere else."""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from training.endings import STALLED
+
+
+class Watchdog:
+    """A thread that writes the stacks of all others if nobody calls `beat` for some time.
+
+    They go to stderr and to stacks.txt in the workdir. With `ends`, the process ends then.
+    """
+
+    def __init__(self, workdir: Path, seconds: float, ends: bool):
+        self._path = workdir / "stacks.txt"
+        self._seconds, self._ends = seconds, ends
+        self._last = time.monotonic()
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> "Watchdog":
+        if self._seconds:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._left.set()
+        if self._seconds:
+            self._thread.join()
+
+    def beat(self) -> None:
+        self._last = time.monotonic()
+
+    def _watch(self) -> None:
+        told = None
+        while not self._left.wait(self._seconds / 10):
+            last = self._last
+            # Once for each standstill.
+            if time.monotonic() - last > self._seconds and told != last:
+                told = last
+                self._tell()
+
+    def _tell(self) -> None:
+        end = "; the run is ended" if self._ends else ""
+        text = f"no progress for {self._seconds:g} s (failure.watchdog_seconds){end}. All stacks:"
+        try:
+            with self._path.open("a") as file:
+                self._dump(text, file)
+        except OSError:  # a disk that hangs may be the reason
+            pass
+        self._dump(text, sys.stderr)
+        if self._ends:
+            os._exit(STALLED)
+
+    def _dump(self, text: str, file) -> None:
+        print(text, file=file, flush=True)
+        faulthandler.dump_traceback(file, all_threads=True)
