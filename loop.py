@@ -171,8 +171,8 @@ class Loop:
     def _go_back(self, spike: int, metrics: Mapping[str, jax.Array]) -> TrainState:
         """The state of an older checkpoint, and from there on with other batches."""
         failure = self.experiment.failure
-        oldest = max(spike - failure.rollback_steps, 0)
-        step = self.checkpoints.newest_valid(self.reporter.log, at_most=oldest) or 0
+        latest = spike - failure.rollback_steps
+        step = self.checkpoints.regular_before(latest, self.reporter.log) or 0
         self._left_out += max(failure.rollback_batches, spike - step)
         state = self.state_at(step)
         rollbacks = int(metrics["failure/rollbacks"]) + 1

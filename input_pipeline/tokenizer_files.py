@@ -25,6 +25,7 @@ MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CONFIG_FILE_NAME = "tokenizer_config.json"
+LARGEST = 2**26  # bytes
 
 # What the specials of published vocabularies are called, where no tokenizer_config.json says.
 NAMES = {
@@ -51,6 +52,7 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
         return SubwordTokenizer.load(path.parent)
     if not path.is_file():
         raise ConfigError(f"data.tokenizer={str(path)!r} is no file; name one of: {KNOWN}")
+    _refuse_huge(path)
     try:
         if path.suffix == ".model":
             return _with_roles(*sentencepiece.read(path.read_bytes()))
@@ -68,6 +70,16 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
             f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
         ) from error
     raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+def _refuse_huge(path: Path) -> None:
+    """Before it is read: the largest tokenizers known have half of that."""
+    for each in (path, path.with_name(CONFIG_FILE_NAME), path.with_name(MARIAN_VOCAB)):
+        if each.is_file() and each.stat().st_size > LARGEST:
+            raise ConfigError(
+                f"{each} has {each.stat().st_size:,} bytes, more than a tokenizer's "
+                f"{LARGEST:,}; name another file"
+            )
 
 
 def _library(path: Path) -> SubwordTokenizer:

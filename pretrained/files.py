@@ -22,12 +22,15 @@ REFUSED_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SAME_MODEL = "get all files of one model"  # what mends files that contradict each other
+LARGEST_JSON = 2**24  # bytes of a config or an index
 SHARD_BYTES = 5 * 10**9  # what a file of weights is split at, as on the hub
 
 
 def read_json(directory: Path, name: str, kind: type = dict) -> Any:
     """The object, or the list if that is what it should be, in a file of this directory."""
     path = inside(directory, name)
+    if path.is_file() and path.stat().st_size > LARGEST_JSON:
+        raise ConfigError(f"{path} has more than {LARGEST_JSON:,} bytes; download it again")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -34,9 +34,14 @@ def tiny(config, steps=STEPS, **sections):
 
 
 def saved(workdir, step):
-    """Every array of a checkpoint, by name."""
+    """Every array of a checkpoint, by name, whatever devices it was on."""
     tree = {}
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         for item in ("params", "rest"):
-            tree[item] = checkpointer.restore(workdir / "checkpoints" / str(step) / item)
+            path = workdir / "checkpoints" / str(step) / item
+            to_numpy = jax.tree.map(
+                lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+                checkpointer.metadata(path).item_metadata.tree,
+            )
+            tree[item] = checkpointer.restore(path, restore_args=to_numpy)
     return {jax.tree_util.keystr(p): np.asarray(x) for p, x in jax.tree.leaves_with_path(tree)}

@@ -1,5 +1,6 @@
 """Checkpoints of a run: saved in the background, waited for, verified, and found again."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,12 @@ from pathlib import Path
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental.multihost_utils import broadcast_one_to_all
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+from orbax.checkpoint.checkpoint_managers import (
+    AnyPreservationPolicy,
+    BestN,
+    LatestN,
+    PreservationPolicy,
+)
 
 from schema import ConfigError
 from training import digests
@@ -20,6 +26,22 @@ DIRECTORY = "checkpoints"
 CORRUPT = "corrupt"  # where checkpoints are put that turn out not to be what was written
 
 
+@dataclasses.dataclass
+class LatestRegular(PreservationPolicy):
+    """The last `n` of those that are saved every so many steps.
+
+    What a run that was asked to stop saved in between takes no place from these: a rollback finds
+    the same checkpoints, whether the run was interrupted or not.
+    """
+
+    n: int
+    every: int
+
+    def should_preserve(self, checkpoints, *, context) -> Sequence[bool]:
+        regular = [each.step for each in checkpoints if not each.step % self.every]
+        return [each.step in regular[-self.n :] for each in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints under a workdir. Leaving the context waits for what is being written."""
 
@@ -27,7 +49,10 @@ class Checkpoints:
         self._directory = Path(workdir, DIRECTORY).resolve()
         self._best_metric = config.best_metric
         self._saving: int | None = None
+        self._every = config.every
         policies, best = [LatestN(config.keep)], {}
+        if config.every:
+            policies.append(LatestRegular(config.keep, config.every))
         if config.best_metric:
 
             def score(metrics: Mapping[str, float]) -> float:
@@ -93,14 +118,21 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
 
-    def newest_valid(self, warn: Callable[[str], None], at_most: int | None = None) -> int | None:
-        """The newest step, at or before `at_most`, whose files are what was written, if any is.
+    def newest_valid(self, warn: Callable[[str], None]) -> int | None:
+        """The newest step whose files are what was written; None if nothing was saved yet.
 
         Those that are not are put aside, and `warn` is told.
         """
+        return self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
+
+    def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
+        """As `newest_valid`, of those saved every so many steps up to this one."""
         self.wait()
         steps = sorted(self._manager.all_steps(), reverse=True)
-        steps = [step for step in steps if at_most is None or step <= at_most]
+        regular = [each for each in steps if self._every and not each % self._every]
+        return self._first_valid([each for each in regular if each <= step], warn)
+
+    def _first_valid(self, steps: Sequence[int], warn: Callable[[str], None]) -> int | None:
         faults = []
         if is_primary():
             for step in steps:

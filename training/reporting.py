@@ -1,5 +1,6 @@
 """Where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
+import contextlib
 import json
 import math
 import os
@@ -67,7 +68,8 @@ class Reporter:
     def __exit__(self, *exception) -> None:
         self._bar.close()
         for sink in self._sinks:
-            sink.close()
+            with contextlib.suppress(OSError):  # a full disk, of which `report` has told
+                sink.close()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of a step under their full names, and logs a line about them."""

@@ -40,7 +40,12 @@ class Throughput:
         self._flops += flops
 
     def report(self) -> dict[str, float]:
-        """Rates since the last report, per device where they say so; then starts anew."""
+        """Rates since the last report, per device where they say so; then starts anew.
+
+        None of them, if no step was counted since.
+        """
+        if not self._steps:
+            return {}
         seconds = max(self._clock() - self._begin, 1e-9)
         flops = self._flops / seconds / jax.device_count()
         rates = {

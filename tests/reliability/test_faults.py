@@ -1,0 +1,183 @@
+"""Rows 15, 16, 21, 22: losses that are no numbers or leap, a standstill, a failed evaluation."""
+
+import json
+
+import numpy as np
+import pytest
+
+import loop
+import train
+from tests.reliability.jobs import Command, config_of, contents, loaded, metrics
+from training import step as training_step
+from training.checkpoint import saved_steps
+from training.endings import STALLED, DivergedError, EvaluationFailedError
+
+BAD = 7  # the batch, counted from 1, that is made to go wrong
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """Multiplies the loss of some batches, and notes which were given to the steps."""
+    put, counts_of, loss_of = loop.put_batch, training_step.term_counts, training_step.total_loss
+    given, factors = [], {}
+
+    def put_with_factor(batch, mesh):
+        given.append(batch["inputs"])
+        # By what is in the batch, not by when it comes: the same after an interruption.
+        factor = factors.get(batch["inputs"].tobytes(), 1.0)
+        return put({**batch, "factor": np.full(len(batch["inputs"]), factor, np.float32)}, mesh)
+
+    def counts_and_factor(task, batch):
+        return counts_of(task, batch) | {"factor": batch["factor"].mean()}
+
+    def loss_times_factor(sums, counts):
+        counts = dict(counts)
+        return counts.pop("factor") * loss_of(sums, counts)
+
+    monkeypatch.setattr(loop, "put_batch", put_with_factor)
+    monkeypatch.setattr(training_step, "term_counts", counts_and_factor)
+    monkeypatch.setattr(training_step, "total_loss", loss_times_factor)
+    return given, factors
+
+
+@pytest.fixture
+def job(texts, tmp_path, spoilt, compiled_once):
+    """Runs 12 steps in which the 7th batch, and more if asked, has a loss of the factor's size."""
+
+    def run(workdir, factor, *, steps=12, bad=(BAD,), **failure):
+        config = config_of(
+            "decoder", texts, steps,
+            data=dict(packing=False, mixture=(), path=str(texts / "one")),
+            optimizer=dict(accumulate=1), checkpoint=dict(every=2, keep=99),
+            failure=dict(spike_window=4, **failure),
+        )  # fmt: skip
+        given, factors = spoilt
+        given.clear()
+        factors.clear()
+        data = loaded(config)
+        factors |= {data.train_batch(n - 1)["inputs"].tobytes(): factor for n in bad}
+        train.train_and_evaluate(config, tmp_path / workdir)
+        return list(given)
+
+    return run
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf])
+def test_the_run_stops_at_a_loss_that_is_no_number(job, factor, tmp_path, figure):
+    with pytest.raises(DivergedError) as stopped:
+        job("run", factor)
+    message = str(stopped.value)
+    assert message.startswith(f"the loss at step {BAD} is ")
+    assert "from the examples text_files:" in message
+    (record,) = map(json.loads, (tmp_path / "run" / "failures.jsonl").read_text().splitlines())
+    assert record["step"] == BAD
+    assert len(record["examples"]) >= 16
+    assert saved_steps(tmp_path / "run") == [2, 4, 6]
+    for step in (2, 4, 6):
+        assert all(
+            np.isfinite(np.frombuffer(data, np.float32)).all()
+            for name, data in contents(tmp_path / "run", step).items()
+            if "losses" not in name
+        )
+    code = DivergedError.exit_code
+    figure(15, f"a loss of {factor}: stopped (code {code}) naming step {BAD} and examples")
+
+
+def test_a_loss_that_is_no_number_is_skipped(job, tmp_path, figure):
+    job("run", np.nan, nonfinite="skip")
+    before, after = (contents(tmp_path / "run", step) for step in (6, 8))
+    job("short", np.nan, steps=BAD, nonfinite="skip")
+    skipped = contents(tmp_path / "short", BAD)
+    changed = {name for name in before if before[name] != skipped[name]}
+    assert changed == {"['rest']['step']", "['rest']['guard']['in_a_row']"} | {
+        "['rest']['guard']['skipped']"
+    }
+    assert any(after[name] != before[name] for name in before if "params" in name)
+    assert metrics(tmp_path / "run", "failure/skipped")[12] == 1
+    assert BAD not in metrics(tmp_path / "run")
+    figure(15, f"skip: {len(before) - 3} arrays bit-unchanged by step {BAD}, all 12 steps made")
+
+
+def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
+    with pytest.raises(DivergedError, match="after 3 steps in a row"):
+        job("run", np.nan, bad=(6, 7, 8, 9), nonfinite="skip", limit=3)
+    assert saved_steps(tmp_path / "run")[-1] == 6
+    figure(15, "skip, four in a row with limit=3: ended at the third, nothing applied")
+
+
+def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure):
+    job("run", 1e4, spike="skip")
+    job("nan", np.nan, nonfinite="skip")
+    ours, theirs = contents(tmp_path / "run", 12), contents(tmp_path / "nan", 12)
+    assert ours == theirs, "whichever reason a step is skipped for, the others are the same"
+    figure(16, "skip: exactly the spike's step dropped, the window as if it had not been")
+
+
+def test_a_spike_is_gone_back_from_the_same_way_each_time(job, tmp_path, figure):
+    options = dict(spike="rollback", rollback_steps=2, rollback_batches=3)
+    given = job("run", 1e4, **options)
+    # Step 7 spiked (8 may be under way by then); back to 4, and from there on three batches later.
+    assert saved_steps(tmp_path / "run") == [2, 4, 6, 8, 10, 12]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["failure"]["rollback_batches"] == 3
+    again = job("again", 1e4, **options)
+    np.testing.assert_array_equal(again, given)
+    assert contents(tmp_path / "again", 12) == contents(tmp_path / "run", 12)
+    # Interrupted before the spike and after it, the way is the same.
+    for stop in (5, 9):
+        job("parts", 1e4, steps=stop, **options)
+    job("parts", 1e4, **options)
+    assert contents(tmp_path / "parts", 12) == contents(tmp_path / "run", 12)
+    assert metrics(tmp_path / "run", "failure/rollbacks")[12] == 1
+    steps = sorted(metrics(tmp_path / "run"))
+    assert steps == list(range(1, 13))
+    figure(16, "rollback: to step 4, batches 5 to 7 left out; twice and in parts byte-identical")
+
+
+def test_the_batches_after_a_rollback_are_those_after_the_ones_left_out(job, texts, tmp_path):
+    given = job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=5)
+    config = config_of(
+        "decoder", texts, 12, data=dict(packing=False, mixture=(), path=str(texts / "one"))
+    )
+    data = loaded(config)
+    expected = [data.train_batch(n)["inputs"] for n in (*range(4), *range(9, 17))]
+    np.testing.assert_array_equal(given[:4] + given[-8:], expected)
+
+
+def test_a_spike_that_comes_back_ends_the_run(job, figure):
+    every = tuple(range(5, 60))
+    with pytest.raises(DivergedError, match="after 2 rollbacks"):
+        job("run", 1e4, bad=every, spike="rollback", rollback_steps=1, rollback_batches=2, limit=2)
+    figure(16, "rollback, every batch a spike with limit=2: ended after two")
+
+
+@pytest.mark.slow
+def test_a_step_that_never_ends_is_told_and_ended(texts, tmp_path, figure):
+    watches = dict(watchdog_seconds=20.0, watchdog_ends=True)
+    config = config_of("decoder", texts, 20, failure=watches)
+    with Command(config, tmp_path / "run", script="tests/reliability/stuck.py") as command:
+        assert command.wait() == STALLED, command.text
+    assert "no progress for 20 s" in command.text
+    assert "in stuck" in (tmp_path / "run" / "stacks.txt").read_text()
+    figure(21, f"a step that never ends: stacks of all threads logged, exit code {STALLED}")
+
+
+def test_a_failed_evaluation_does_not_end_training(job, texts, tmp_path, monkeypatch, figure):
+    config = config_of("decoder", texts, 6, eval=dict(every=2), checkpoint=dict(every=2, keep=9))
+    train.train_and_evaluate(config, tmp_path / "straight")
+    calls = []
+
+    def fails(*args, **named):
+        calls.append(args)
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "write_samples", fails)
+        with pytest.raises(EvaluationFailedError, match="step 6, the last, is saved, but its"):
+            train.train_and_evaluate(config, tmp_path / "run")
+    assert len(calls) == 3
+    assert metrics(tmp_path / "run", "eval/failures") == {2: 1, 4: 2, 6: 3}
+    assert contents(tmp_path / "run", 6) == contents(tmp_path / "straight", 6)
+    scores = train.train_and_evaluate(config, tmp_path / "run")
+    assert scores
+    figure(22, "3 of 3 evaluations failed: counted and logged, the final state byte-identical")

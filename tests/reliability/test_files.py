@@ -1,0 +1,164 @@
+"""Rows 7 to 10: checkpoints whose files changed, are gone or could not be written."""
+
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import train
+from schema import ConfigError
+from tests.reliability.jobs import Command, config_of, contents
+from training import digests
+from training.checkpoint import saved_steps
+from training.endings import SaveFailedError
+
+TRIALS = 200
+
+
+def config(texts, steps, **sections):
+    return config_of("decoder", texts, steps, checkpoint=dict(every=2, keep=9), **sections)
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    """A run with checkpoints at 2, 4 and 6."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    train.train_and_evaluate(config(texts, 6), workdir)
+    assert saved_steps(workdir) == [2, 4, 6]
+    return workdir
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy that may be damaged."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def files_of(workdir, step):
+    directory = workdir / "checkpoints" / str(step)
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_never_read(texts, finished, tmp_path, compiled_once, figure, capsys):
+    """Either the checkpoint is refused by its file's name, or what is restored is what was saved.
+
+    The latter is so for the few bytes that Orbax writes last, of which nothing is restored.
+    """
+    rng = random.Random(0)
+    expected = contents(finished, 6)
+    # Each byte is as likely as any other, as on a disk; and each file is hit some time.
+    found = files_of(finished, 6)
+    sizes = [path.stat().st_size for path in found]
+    hit = [*found, *rng.choices(found, sizes, k=TRIALS)][:TRIALS]
+    refused, harmless = 0, 0
+    for path in hit:
+        run = tmp_path / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(finished, run)
+        damaged = run / path.relative_to(finished)
+        data = bytearray(damaged.read_bytes())
+        if not data:
+            continue
+        place = rng.randrange(len(data))
+        data[place] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(data)
+        capsys.readouterr()
+        train.train_and_evaluate(config(texts, 6), run)
+        said = capsys.readouterr().err
+        if "instead of 6" in said:
+            assert str(damaged) in said
+            refused += 1
+        else:
+            assert damaged.name in ("_CHECKPOINT_METADATA", "commit_success.txt")
+            harmless += 1
+        assert contents(run, 6) == expected
+    figure(7, f"{TRIALS} flips: {refused} found and named, {harmless} in what is not read, 0 wrong")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "emptied"])
+def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, capsys, figure):
+    path = max(files_of(run, 6), key=lambda path: path.stat().st_size)
+    data = path.read_bytes()
+    match damage:
+        case "flipped":
+            path.write_bytes(data[:50] + bytes([data[50] ^ 4]) + data[51:])
+        case "truncated":
+            path.write_bytes(data[: len(data) // 2])
+        case "deleted":
+            path.unlink()
+        case "emptied":
+            shutil.rmtree(run / "checkpoints" / "6")
+            (run / "checkpoints" / "6").mkdir()
+    train.train_and_evaluate(config(texts, 6), run)
+    said = capsys.readouterr().err
+    assert "going on from step 4 instead of 6" in said
+    assert "at step 4" in said
+    assert contents(run, 6) == contents(finished, 6)
+    assert [path.name for path in (run / "corrupt").iterdir()] == ["6"]
+    figure(8, f"{damage}: went on from 4, naming both; final state byte-identical")
+
+
+def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
+    for step in (2, 4, 6):
+        path = files_of(run, step)[0]
+        path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(
+        ConfigError, match=r"no checkpoint in .* is what was written \(.*put a good"
+    ):
+        train.train_and_evaluate(config(texts, 8), run)
+    assert saved_steps(run) == [2, 4, 6]
+
+
+def test_what_an_interrupted_save_left_is_cleared_away(texts, finished, run, figure):
+    leftover = run / "checkpoints" / "8.orbax-checkpoint-tmp"
+    shutil.copytree(run / "checkpoints" / "6", leftover)
+    (run / "config.json.new").write_text("{")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 7, "train/lo')
+    train.train_and_evaluate(config(texts, 6), run)
+    assert not leftover.exists()
+    assert contents(run, 6) == contents(finished, 6)
+    figure(9, "a half-written checkpoint, config.json.new and half a line: cleared away")
+
+
+# Runs a command with a small disk at DIRECTORY, and copies what it left there to DIRECTORY-after.
+SMALL_DISK = """
+mount -t tmpfs -o size=3M tmpfs "$0" && "$@"
+code=$?
+cp -r "$0" "$0-after"
+exit $code
+"""
+MOUNTING = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+
+
+def can_mount(directory) -> bool:
+    try:
+        tried = subprocess.run([*MOUNTING, SMALL_DISK, directory, "true"], capture_output=True)
+    except OSError:
+        return False
+    return tried.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_and_spoils_nothing(texts, tmp_path, figure, compiled_once):
+    (tmp_path / "probe").mkdir()
+    if not can_mount(tmp_path / "probe"):
+        pytest.skip("needs a small disk of its own, which this system does not let users mount")
+    disk = tmp_path / "run"
+    disk.mkdir()
+    long = config_of("decoder", texts, 10_000, checkpoint=dict(every=5, keep=1_000))
+    inside = [*MOUNTING, SMALL_DISK, str(disk)]
+    with Command(long, disk, inside=inside) as command:
+        code = command.wait()
+        assert code == SaveFailedError.exit_code, command.text
+    failed = re.search(r"the checkpoint of step (\d+) could not be written", command.text)
+    assert "No space left" in command.text
+    workdir = tmp_path / "run-after"
+    steps = saved_steps(workdir)
+    assert steps[-1] < int(failed[1]) <= steps[-1] + 10
+    assert all(digests.fault(workdir / "checkpoints" / str(step)) is None for step in steps)
+    train.train_and_evaluate({**long, "steps": steps[-1] + 5}, workdir)
+    figure(10, f"exit code {code} at step {failed[1]}; {len(steps)} checkpoints before it sound")

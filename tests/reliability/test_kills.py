@@ -1,0 +1,121 @@
+"""Rows 3 to 6: killed, or asked to stop, alone or as one of two."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from tests.reliability.jobs import Command, config_of, contents, finish, last_step, started
+from training.checkpoint import saved_steps
+from training.endings import StoppedError
+from training.stopping import AT_ONCE
+
+pytestmark = pytest.mark.slow
+EVERY = 20
+
+
+def endless(texts, **sections):
+    """A run that does not end by itself while a test looks on."""
+    return config_of("decoder", texts, 1_000_000, checkpoint=dict(every=10_000), **sections)
+
+
+def test_killed_at_random_moments(texts, tmp_path, figure):
+    steps, kills, inside_a_save = 2_000, 20, 5
+    config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2))
+    finish(config, tmp_path / "straight")
+    expected = contents(tmp_path / "straight", steps)
+
+    workdir, rng, lost, reached = tmp_path / "run", random.Random(0), [], 0
+
+    def unfinished():
+        return list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp"))
+
+    for number in range(kills):
+        begin = (saved_steps(workdir) or [0])[-1]
+        lost.append(reached - begin)
+        # Not even the checkpoint that was being written may be missing twice.
+        assert begin >= reached // EVERY * EVERY - EVERY
+        with Command(config, workdir) as command:
+            command.until_step(begin + rng.randint(1, 3 * EVERY))
+            if number < inside_a_save:
+                command.until(unfinished, "a save")
+            command.signal(signal.SIGKILL)
+            assert command.wait() == -signal.SIGKILL
+        assert unfinished() or number >= inside_a_save
+        reached = last_step(workdir)
+    assert reached < steps
+    finish(config, workdir)
+    assert contents(workdir, steps) == expected
+    assert not unfinished()
+    figure(
+        3,
+        f"{kills} of {kills} resumed, {inside_a_save} killed inside a save; at most {max(lost)} "
+        f"steps lost, saving every {EVERY}; final state byte-identical",
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop(number, texts, tmp_path, figure):
+    config = endless(texts)
+    with Command(config, tmp_path / "run") as command:
+        command.until_step(5)
+        begin = time.monotonic()
+        command.signal(number)
+        code = command.wait(10)
+        seconds = time.monotonic() - begin
+    assert code == StoppedError.exit_code, command.text
+    (step,) = saved_steps(tmp_path / "run")
+    assert f"stopped at step {step} of" in command.text
+    # At the current step: not an earlier one that happened to be saved.
+    assert step >= last_step(tmp_path / "run") >= 5
+    finish({**config, "steps": step + 10}, tmp_path / "run")
+    finish({**config, "steps": step + 10}, tmp_path / "straight")
+    assert contents(tmp_path / "run", step + 10) == contents(tmp_path / "straight", step + 10)
+    figure(4, f"{number.name}: saved at step {step}, exit code {code} after {seconds:.1f} s")
+
+
+def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
+    """Here for a step that never ends, which the first one waits for."""
+    with Command(endless(texts), tmp_path / "run", script="tests/reliability/stuck.py") as command:
+        command.until(lambda: "stuck at step 5" in command.text, "step 5")
+        command.signal(signal.SIGINT)
+        command.until(lambda: "saving after this step" in command.text, "an answer")
+        begin = time.monotonic()
+        command.signal(signal.SIGINT)
+        assert command.wait(10) == AT_ONCE
+        seconds = time.monotonic() - begin
+    figure(4, f"second SIGINT in a step that never ends: exit code {AT_ONCE} after {seconds:.1f} s")
+
+
+def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
+    config = endless(texts)
+    with started(config, tmp_path / "run", 2) as commands:
+        commands[0].until_step(5)
+        commands[1].signal(signal.SIGTERM)
+        codes = [command.wait(60) for command in commands]
+    assert codes == [StoppedError.exit_code] * 2, "\n".join(c.text for c in commands)
+    (step,) = saved_steps(tmp_path / "run")
+    assert all(f"stopped at step {step} of" in command.text for command in commands)
+    finish({**config, "steps": step + 5}, tmp_path / "run", 2)
+    finish({**config, "steps": step + 5}, tmp_path / "straight", 2)
+    assert contents(tmp_path / "run", step + 5) == contents(tmp_path / "straight", step + 5)
+    figure(5, f"SIGTERM to one: both stopped at step {step}, committed; going on byte-identical")
+
+
+def test_one_of_two_is_killed(texts, tmp_path, figure):
+    steps = 300
+    config = config_of(
+        "decoder", texts, steps, checkpoint=dict(every=EVERY), failure=dict(heartbeat_seconds=10)
+    )
+    with started(config, tmp_path / "run", 2) as commands:
+        commands[0].until_step(EVERY + 5)
+        begin = time.monotonic()
+        commands[1].signal(signal.SIGKILL)
+        code = commands[0].wait(20)
+        seconds = time.monotonic() - begin
+    assert code != 0
+    finish(config, tmp_path / "run", 2)
+    finish(config, tmp_path / "straight", 2)
+    assert contents(tmp_path / "run", steps) == contents(tmp_path / "straight", steps)
+    figure(6, f"the other ended after {seconds:.1f} s with {code}; restarted: byte-identical")
