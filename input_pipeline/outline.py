@@ -6,7 +6,7 @@ The names and types are those that the objective itself gives, asked on a made-u
 import numpy as np
 
 from input_pipeline import task
-from input_pipeline.config import KINDS, DataConfig
+from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.rows import Row
 from input_pipeline.tokenizer import ByteTokenizer
@@ -24,7 +24,7 @@ def row_outline(
     With `data.buckets` it is one of the longest. Whether examples of your own files are pairs of
     texts only the files know: here they are not.
     """
-    kind, tokenizer = kind_of(data), ByteTokenizer()
+    kind, tokenizer = data.example_kind, ByteTokenizer()
     text_pairs = kind == "labelled" and bool(data.text_pair_field)
     chosen = task.choose(objective, kind, data, tokenizer, hiding, text_pairs=text_pairs)
     row, rng = _example(image_shape), np.random.default_rng(0)
@@ -38,14 +38,6 @@ def row_outline(
         return fields
     layout = chosen.layout(data.length, data.encoder_length, packed=data.packing)
     return layout.row([fields])
-
-
-def kind_of(data: DataConfig) -> str:
-    """What the examples are; those of a mixture are all of one kind."""
-    source = data.source
-    if data.mixture and source != "text_to_text_files":
-        source = data.mixture[0][0].partition(":")[0]
-    return KINDS.get(source, data.kind)
 
 
 def _example(image_shape: tuple[int, int, int]) -> Row:

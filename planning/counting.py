@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from planning.hlo import Array, Computation, Instruction, Program, trip_count
 from planning.kernels import kernel_flops
 
@@ -231,15 +233,15 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
     of_left, of_right, of_out = re.split(
         "_|->", instruction.attribute(r"dim_labels=([\w?]+->[\w?]+)")
     )
-    total = 2 * instruction.array.shape[of_out.index("b")] * instruction.array.shape[of_out.index("f")]
-    total *= right.shape[of_right.index("i")]
+    out = instruction.array.shape
+    total = 2 * out[of_out.index("b")] * out[of_out.index("f")] * right.shape[of_right.index("i")]
     window = instruction.attribute(r"window=\{([^}]*)\}")
     spatial = [label for label in of_out if label.isdigit()]
     for place, label in enumerate(spatial):
         total *= _products_along(
             left.shape[of_left.index(label)],
             right.shape[of_right.index(label)],
-            instruction.array.shape[of_out.index(label)],
+            out[of_out.index(label)],
             stride=_along(window, "stride", place, 1),
             padding=_along(window, "pad", place, 0),
             left_dilation=_along(window, "lhs_dilate", place, 1),
@@ -265,11 +267,12 @@ def _products_along(
     right_dilation: int,
 ) -> int:
     """Pairs of a result's place and the kernel's at which there is an input."""
+    places = np.arange(out) * stride - padding
     total = 0
-    for place in range(out):
-        for tap in range(right):
-            at = place * stride + tap * right_dilation - padding
-            total += at % left_dilation == 0 and 0 <= at // left_dilation < left
+    for tap in range(right):
+        at = places + tap * right_dilation
+        inside = (at >= 0) & (at < left * left_dilation) & (at % left_dilation == 0)
+        total += int(inside.sum())
     return total
 
 

@@ -10,7 +10,12 @@ import math
 import re
 
 BITS = {
-    **{"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128},
+    "pred": 8,
+    "token": 0,
+    "opaque": 0,
+    "bf16": 16,
+    "c64": 64,
+    "c128": 128,
     **{f"{kind}{bits}": bits for kind in "su" for bits in (2, 4, 8, 16, 32, 64)},
     **{f"f{bits}": bits for bits in (16, 32, 64)},
 }  # of one element; eight-bit floats have names such as f8e4m3fn

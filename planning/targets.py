@@ -82,12 +82,12 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)" + f"{{{axes - 1}}}", size):
         example = "x".join(["4"] * axes)
         raise ConfigError(
-            f"--device={name} needs a topology of {axes} axes behind a colon, as in {kind}:{example}"
+            f"--device={name} needs a topology of {axes} axes behind a colon: {kind}:{example}"
         )
     # Without these libtpu looks for the machine that it is on, and complains that it is none.
     for key, value in dict(
         TPU_SKIP_MDS_QUERY="1",
-        TPU_ACCELERATOR_TYPE="none",
+        TPU_ACCELERATOR_TYPE="v5litepod-8",
         TPU_WORKER_HOSTNAMES="localhost",
         TPU_WORKER_ID="0",
         TPU_MIN_LOG_LEVEL="3",
