@@ -31,6 +31,7 @@ FREE = {
     "replica-id", "while", "conditional", "call", "opt-barrier", "add-dependency", "iota",
 }  # fmt: skip
 CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul", "__onednn$matmul_reorder")
+VIEWS = ("bitcast", "copy", "convert", "reshape", "transpose")  # inside a fusion
 READ_IN_PART = ("dynamic-slice", "slice", "gather")
 WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with what is new
 
@@ -156,68 +157,89 @@ class _Counter:
         if opcode == "fusion":
             (inside,) = self._program.called(instruction)
             given = zip(inside.parameters, operands, strict=True)
-            read = sum(_read(inside, parameter) for parameter, o in given if _in_memory(o))
-            return read + sum(_written(inside, inside.root))
+            read = sum(self._read(inside, parameter) for parameter, o in given if _in_memory(o))
+            return read + sum(self._written(inside, inside.root))
         if opcode in READ_IN_PART:
             return 2 * _size(instruction)
         if opcode in WRITTEN_IN_PART:
             return 2 * _size(operands[WRITTEN_IN_PART[opcode]])
-        read = sum(map(_size, operands))
-        if opcode.endswith("-start"):  # what it gives includes what it was given
-            arrays = [array for array in instruction.arrays if array.size > 1]
-            return read + max((a.bytes for a in arrays if a.in_main_memory), default=0)
-        return read + _size(instruction)
+        if opcode.endswith("-start"):
+            return _started(instruction, operands)
+        return sum(map(_size, operands)) + _size(instruction)
+
+    def _read(self, inside: Computation, parameter: Instruction) -> int:
+        """How much of what a fusion is given it reads: of a stack of layers perhaps one alone."""
+        total = 0
+        for user in self._users(inside, parameter):
+            behind = [self._behind_views(inside, name) for name in user.operands]
+            places = [place for place, operand in enumerate(behind) if operand is parameter]
+            if user.opcode in READ_IN_PART and places == [0]:
+                total += user.array.bytes
+            elif user.opcode == "fusion":  # TPUs have fusions in fusions
+                (deeper,) = self._program.called(user)
+                total += sum(self._read(deeper, deeper.parameters[place]) for place in places)
+            elif user.opcode not in WRITTEN_IN_PART or places != [0]:
+                return _bytes(parameter)
+        return min(total, _bytes(parameter))
+
+    def _written(self, inside: Computation, result: Instruction) -> Iterator[int]:
+        """Bytes of each result of a fusion; an update writes what is new alone."""
+        behind = self._behind_views(inside, result.name)
+        if behind.opcode == "tuple":
+            for operand in inside.operands(behind):
+                yield from self._written(inside, operand)
+        elif not _in_memory(result):
+            yield 0
+        elif behind.opcode in WRITTEN_IN_PART:
+            yield inside.operands(behind)[WRITTEN_IN_PART[behind.opcode]].array.bytes
+        elif behind.opcode == "fusion":
+            (deeper,) = self._program.called(behind)
+            yield min(sum(self._written(deeper, deeper.root)), _size(result))
+        elif behind.opcode != "parameter":
+            yield _size(result)
+
+    def _users(self, inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
+        for user in inside.users[instruction.name]:
+            if self._is_view(user):
+                yield from self._users(inside, user)
+            else:
+                yield user
+
+    def _behind_views(self, inside: Computation, name: str) -> Instruction:
+        instruction = inside.instructions[name]
+        while self._is_view(instruction):
+            instruction = inside.instructions[instruction.operands[0]]
+        return instruction
+
+    def _is_view(self, instruction: Instruction) -> bool:
+        """Whether a part of a fusion is another part's values, element by element as needed."""
+        if instruction.opcode != "fusion" or len(instruction.operands) != 1:
+            return instruction.opcode in VIEWS
+        (inside,) = self._program.called(instruction)
+        return all(part.opcode in (*VIEWS, "parameter") for part in inside.instructions.values())
+
+
+def _started(instruction: Instruction, operands: list[Instruction]) -> int:
+    """Of what goes on in the background; what it gives includes what it was given."""
+    if instruction.opcode == "slice-start":
+        part = instruction.arrays[len(operands)]
+        return part.bytes * (1 + part.in_main_memory)
+    given = [array for operand in operands for array in operand.arrays]
+    results = [array for array in instruction.arrays if array not in given and array.size > 1]
+    return sum(array.bytes for array in (*given, *results) if array.in_main_memory)
 
 
 def _size(instruction: Instruction) -> int:
     return sum(array.bytes for array in instruction.arrays if array.in_main_memory)
 
 
+def _bytes(instruction: Instruction) -> int:
+    """Wherever it is: the parts of a fusion do not say."""
+    return sum(array.bytes for array in instruction.arrays)
+
+
 def _in_memory(instruction: Instruction) -> bool:
     return any(array.in_main_memory for array in instruction.arrays)
-
-
-def _read(inside: Computation, parameter: Instruction) -> int:
-    """How much of what a fusion is given it reads: of a stack of layers perhaps one alone."""
-    total = 0
-    for user in _users_of_values(inside, parameter):
-        is_first = user.operands and _behind_bitcasts(inside, user.operands[0]) is parameter
-        if user.opcode in READ_IN_PART and is_first:
-            total += user.array.bytes
-        elif user.opcode in WRITTEN_IN_PART and is_first:
-            continue
-        else:
-            return _size(parameter)
-    return min(total, _size(parameter))
-
-
-def _users_of_values(inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
-    for user in inside.users[instruction.name]:
-        if user.opcode == "bitcast":
-            yield from _users_of_values(inside, user)
-        else:
-            yield user
-
-
-def _behind_bitcasts(inside: Computation, name: str) -> Instruction:
-    instruction = inside.instructions[name]
-    while instruction.opcode == "bitcast":
-        instruction = inside.instructions[instruction.operands[0]]
-    return instruction
-
-
-def _written(inside: Computation, result: Instruction) -> Iterator[int]:
-    """Bytes of each result of a fusion; an update writes what is new alone."""
-    behind = _behind_bitcasts(inside, result.name)
-    if behind.opcode == "tuple":
-        for operand in inside.operands(behind):
-            yield from _written(inside, operand)
-    elif not _in_memory(result):
-        yield 0
-    elif behind.opcode in WRITTEN_IN_PART:
-        yield inside.operands(behind)[WRITTEN_IN_PART[behind.opcode]].array.bytes
-    elif behind.opcode != "parameter":
-        yield _size(result)
 
 
 def _dot_flops(instruction: Instruction, left: Array) -> int:
