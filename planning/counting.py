@@ -1,7 +1,8 @@
 """What one device does in one run of a compiled program: arithmetic, memory, communication.
 
-Loops count as often as they run. Where the program chooses between branches, the cheapest counts:
-kernels have a slower substitute for rare data (model/kernels/flash.py).
+Loops count as often as they run. Where the program chooses between branches, the cheapest counts,
+and one whose loops are of known length rather than another: kernels have a slower substitute for
+rare data (model/kernels/flash.py).
 """
 
 import collections
@@ -118,7 +119,7 @@ class _Counter:
                 return body + Cost(unknown=(f"the passes of {instruction.name}",))
             return body.times(passes)
         if opcode == "conditional":
-            return min(map(self.of, called), key=lambda branch: (branch.flops, branch.bytes))
+            return min(map(self.of, called), key=_expense)
         if opcode == "call":
             return self.of(called[0])
         moved = Cost(bytes=self._bytes(computation, instruction))
@@ -217,6 +218,10 @@ class _Counter:
             return instruction.opcode in VIEWS
         (inside,) = self._program.called(instruction)
         return all(part.opcode in (*VIEWS, "parameter") for part in inside.instructions.values())
+
+
+def _expense(branch: Cost) -> tuple:
+    return len(branch.unknown), branch.flops, branch.bytes
 
 
 def _started(instruction: Instruction, operands: list[Instruction]) -> int:

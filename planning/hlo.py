@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterator
 
 BITS = {
     "pred": 8,
@@ -110,16 +111,30 @@ class Program:
 def parse(text: str) -> Program:
     """A program from `compiled.as_text()`."""
     computations, entry, name, instructions = {}, "", "", {}
-    for line in text.splitlines():
-        if line.startswith("}"):
+    for line in _whole_lines(text):
+        if line == "}":
             computations[name] = Computation(name, instructions)
-        elif line.startswith("  ") and " = " in line:
+        elif line.startswith("  "):
             instruction = _instruction(line.strip())
             instructions[instruction.name] = instruction
         elif header := HEADER.match(line):
             is_entry, name = header.groups()
             entry, instructions = name if is_entry else entry, {}
     return Program(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines of a program; what kernels say of themselves has line breaks inside."""
+    whole, is_inside = "", False
+    for line in text.splitlines():
+        is_new = line == "}" or line.startswith("  ") or not is_inside
+        if is_new:
+            yield whole
+            whole = line
+        else:
+            whole += line
+        is_inside = line != "}" and (is_inside or line.endswith("{"))
+    yield whole
 
 
 def _instruction(line: str) -> Instruction:
