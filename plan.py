@@ -179,7 +179,7 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     found |= report.of_work(compiled.cost, flops, mesh.size)
     if target.chip is not None:
         found |= report.of_time(
-            compiled.cost, flops, target, tokens_in(job), job.experiment.run.steps
+            compiled.cost, flops, target, in_a_step(job), job.experiment.run.steps
         )
     return found
 
@@ -194,10 +194,13 @@ def mesh_of(config: MeshConfig, target: targets.Target) -> Mesh:
         raise ConfigError(f"a mesh of {asked} cannot be laid on {target.name}: {error}") from None
 
 
-def tokens_in(job: Job) -> int:
-    """Of one step, on all sides, if no place is padding; an image counts as one."""
-    columns = [len(job.row[name]) for name in ("inputs", "encoder_inputs") if name in job.row]
-    return job.experiment.data.batch_size * (sum(columns) or 1)
+def in_a_step(job: Job) -> dict[str, int]:
+    """Tokens of all sides, if no place is padding, or images."""
+    rows = job.experiment.data.batch_size
+    if "images" in job.row:
+        return {"images": rows}
+    sides = [name for name in ("inputs", "encoder_inputs") if name in job.row]
+    return {"tokens": rows * sum(len(job.row[name]) for name in sides)}
 
 
 def largest_batch(job: Job, target: targets.Target, mesh_config: MeshConfig) -> int:

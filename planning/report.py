@@ -97,15 +97,17 @@ def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
     }
 
 
-def of_time(cost: Cost, model_flops: float, target: Target, tokens: int, steps: int) -> Section:
-    """The least time of a step, and what follows from it for the run."""
+def of_time(
+    cost: Cost, model_flops: float, target: Target, per_step: Mapping[str, int], steps: int
+) -> Section:
+    """The roofline time of a step, and what follows from it; `per_step` are tokens or images."""
     found = roofline(cost, target.peak_flops, target.chip)
     devices, seconds = len(target.devices), found.seconds
     return {
         "time": {
             **_seconds(found),
             "mfu": model_flops / (seconds * devices * target.peak_flops),
-            "tokens_per_second": tokens / seconds,
+            **{f"{unit}_per_second": count / seconds for unit, count in per_step.items()},
             "days": steps * seconds / (24 * HOUR),
             "chip_hours": steps * seconds * devices / HOUR,
             "steps": steps,
@@ -220,12 +222,16 @@ def _time_lines(found: Section) -> list[str]:
         for name in ("compute", "memory", "interconnect")
     ]
     step = f"{1e3 * found['seconds']:,.2f} ms"
+    rates = [
+        f"{found[key]:,.0f} {unit}/s"
+        for unit in ("tokens", "images")
+        if (key := f"{unit}_per_second") in found
+    ]
     return [
-        *_aligned([("a step takes at least", step), *rows]).splitlines(),
-        f"bound by {found['bound_by']}: MFU at most {found['mfu']:.1%}, "
-        f"{found['tokens_per_second']:,.0f} tokens/s",
+        *_aligned([("roofline time of a step", step), *rows]).splitlines(),
+        f"bound by {found['bound_by']}: MFU {found['mfu']:.1%}, {', '.join(rates)}",
         f"{found['steps']:,} steps: {found['days']:,.2f} days, "
-        f"{found['chip_hours']:,.0f} chip-hours at least",
+        f"{found['chip_hours']:,.0f} chip-hours",
     ]
 
 
@@ -235,11 +241,11 @@ def _writing_lines(found: Section) -> list[str]:
         rows.append((f"{name}: memory of each device", gib(each["memory"])))
         rows.append(("  memory traffic", gib(each["bytes_moved"])))
         if "seconds" in each:
-            what = "at least, all prompts" if name == "reading" else "at least, a token in each row"
+            what = "roofline, all prompts" if name == "reading" else "roofline, a token in each row"
             time = f"{1e3 * each['seconds']:,.2f} ms, bound by {each['bound_by']}"
             rows.append((f"  {what}", time))
     if "tokens_per_second" in found["writing"]:
-        rows.append(("  tokens/s at most", f"{found['writing']['tokens_per_second']:,.0f}"))
+        rows.append(("  tokens/s", f"{found['writing']['tokens_per_second']:,.0f}"))
     return _aligned(rows, left=2).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""The least time that a step can take, if everything overlaps and nothing is ever late."""
+"""How long a step takes at the published speeds, if all overlaps and nothing is ever late."""
 
 import dataclasses
 
