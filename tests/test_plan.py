@@ -24,7 +24,10 @@ from training.step import NOTHING_FIXED
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = 8
 ADAMW = {"optimizer.name": "adamw"}
-TEXT = {"data.batch_size": 16, "data.length": 128, "model.width": 64, "model.feed_forward": 256}
+TEXT = {
+    **{"data.batch_size": 16, "data.length": 128},
+    **{"model.width": 64, "model.heads": 4, "model.feed_forward": 256},
+}
 JOBS = {
     "decoder, data 8": (pydoc, TEXT | ADAMW),
     "decoder, fsdp 8": (pydoc, TEXT | ADAMW | {"mesh.data": 1, "mesh.fsdp": 8}),
@@ -141,9 +144,12 @@ def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio):
 
 def test_data_parallelism_sums_every_gradient_once(measured):
     found = measured["decoder, data 8"]["plan"]
-    gradients = 4 * found["parameters"]["total"]
+    parameters = found["parameters"]
     sent = sum(each["bytes"] for each in found["collectives"] if each["kind"] == "all-reduce")
-    assert sent == pytest.approx(2 * 7 / 8 * gradients, rel=0.02)
+    summed = sent / (2 * 7 / 8 * 4)
+    # The table's gradient has two parts, of what goes in and of what comes out: one sum or two.
+    table = parameters["parts"]["backbone/token_embedding"]
+    assert parameters["total"] <= summed < 1.01 * (parameters["total"] + table)
 
 
 def test_sharded_parameters_are_gathered(measured):
