@@ -25,8 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICES = 8
 ADAMW = {"optimizer.name": "adamw"}
 TEXT = {
-    **{"data.batch_size": 16, "data.length": 128},
-    **{"model.width": 64, "model.heads": 4, "model.feed_forward": 256},
+    "data.batch_size": 16,
+    "data.length": 128,
+    "model.width": 64,
+    "model.heads": 4,
+    "model.feed_forward": 256,
 }
 JOBS = {
     "decoder, data 8": (pydoc, TEXT | ADAMW),
