@@ -2,7 +2,8 @@
 
 The newest checkpoint of the run in DIR unless --step names one; with --average=N the mean of the
 last N up to there. The held-out sets of the run's own config, unless --split names one of them or
-another split of the data. --config.a.b=v changes what that config says of data, eval and mesh.
+another split of the data. --config.a.b=v changes what that config says of data, eval and mesh, and
+how far the model looks.
 
 Prints one JSON object, and appends it to DIR/evaluations.jsonl.
 """
@@ -22,6 +23,7 @@ import held_out
 import trained
 from input_pipeline import pipeline
 from schema import ConfigError
+from training import processes
 from training import workdir as records
 from training.evaluation import Evaluator
 from training.measures import signatures
@@ -49,7 +51,7 @@ def evaluate(
 
     data, names = load_data(model, split)
     refuse_other_data(model, data)
-    is_primary = jax.process_index() == 0
+    is_primary = processes.is_primary()
     with jax.set_mesh(mesh):
         sets = held_out.hold_out(names, data, model.experiment, mesh)
         evaluator = Evaluator(
@@ -132,8 +134,9 @@ def refuse_other_data(model: trained.Trained, data: pipeline.Data) -> None:
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
+    processes.join()
     record = evaluate(WORKDIR.value, STEP.value, SPLIT.value, AVERAGE.value, CONFIG.value.to_dict())
-    if jax.process_index() == 0:
+    if processes.is_primary():
         print(json_line(record), end="")
 
 

@@ -5,6 +5,7 @@ command run again continues where the last checkpoint was made.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import sys
@@ -24,6 +25,7 @@ from configs import default
 from input_pipeline import pipeline
 from model.config import ABSOLUTE_POSITIONS
 from schema import ConfigError, did_you_mean
+from training import processes
 from training import workdir as records
 from training.checkpoint import Checkpoints
 from training.evaluation import Evaluator, HeldOut, measure_names
@@ -106,7 +108,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
             model, task, optimizer, experiment.optimizer, batch, mesh, tuning
         )
         with Reporter(
-            workdir, start, run.steps, run.wandb_project, primary=jax.process_index() == 0
+            workdir, start, run.steps, run.wandb_project, primary=processes.is_primary()
         ) as reporter:
             if start:
                 reporter.log(f"resuming {workdir} at step {start}")
@@ -268,12 +270,14 @@ def record_run(
     """What trained.py and a person need to know into the workdir; what changed since it began."""
     as_dict = dataclasses.asdict(experiment)
     digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
+    config_digest = hashlib.sha256(repr(sorted(as_dict.items())).encode()).hexdigest()
+    processes.refuse_disagreement({"the config": config_digest, **digests})
     record = {**as_dict.pop("run"), **as_dict, **digests}
     defaults = default.get_config().to_dict()
     changes = records.record_config(workdir, record, resuming=resuming, defaults=defaults)
     records.record_model(workdir, model_config, data.labels)
     records.record_environment(workdir, data.description)
-    if data.tokenizer is not None:
+    if data.tokenizer is not None and processes.is_primary():
         data.tokenizer.save(workdir)
     return changes
 
@@ -350,11 +354,12 @@ def step_flops(model, experiment, batch: Mapping[str, np.ndarray], teacher=None)
 def main() -> None:
     config_path = config_flags.get_config_filename(flags.FLAGS["config"])
     workdir = WORKDIR.value or door.default_workdir(config_path)
+    processes.join()
     try:
         scores = train_and_evaluate(CONFIG.value.to_dict(), workdir)
     except DivergedError as error:
         sys.exit(str(error))
-    if jax.process_index() == 0:
+    if processes.is_primary():
         print(json.dumps({"step": CONFIG.value.steps, **scores}))
 
 

@@ -29,6 +29,16 @@ from training.task import make_model, smallest_batch
 # tokenizer gives mean nothing to them.
 CHANGEABLE = ("data", "eval", "mesh")
 FIXED = ("data.tokenizer", "data.tokenizer_size")
+# Keys of the model that no parameter depends on: how far it looks, and how it is computed.
+REACH = tuple(
+    f"model.{key}"
+    for key in (
+        "max_length", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
+        "rope_original_length", "attention", "attention_window", "attention_dilation",
+        "attention_chunk", "attention_overlap", "attention_memory", "attention_features",
+        "global_tokens", "global_limit",
+    )
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +63,7 @@ def load(
     """The model that a run left: at its newest checkpoint, at that of a step, or at the "best".
 
     With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
-    own, from `recorded_config`, with changes to what `CHANGEABLE` lists.
+    own, from `recorded_config`, with changes to what `CHANGEABLE` and `REACH` list.
     """
     workdir = Path(workdir)
     recorded = recorded_config(workdir)
@@ -62,12 +72,26 @@ def load(
     _refuse_changes(changed)
     experiment = door.from_mapping(config)
     task = experiment.task
-    sizes, labels = records.read_model(workdir)
-    model_config, problems = schema.build(
-        TransformerConfig, {**default.get_config().model.to_dict(), **sizes}, "model"
-    )
-    if problems:
-        raise ConfigError([f"{workdir / records.MODEL}: {problem}" for problem in problems])
+    recorded_model, labels = records.read_model(workdir)
+    model_config = _model_config(recorded_model, workdir / records.MODEL)
+    reach = {name.partition(".")[2]: now for name, now in changed.items() if name in REACH}
+    if "max_length" in reach and model_config.position == "learned":
+        raise ConfigError(
+            "model.max_length cannot be changed: the table of model.position=learned has "
+            f"{model_config.max_length} rows; shorten the rows of data instead"
+        )
+    had_globals = model_config.has_global_heads
+    model_config = dataclasses.replace(model_config, **reach)
+    if model_config.has_global_heads != had_globals:
+        raise ConfigError(
+            "model.attention cannot be changed to longformer or from it, which alone has "
+            "projections for global tokens"
+        )
+    if model_config.needs_separator and not model_config.separator_id:
+        raise ConfigError(
+            f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
+            "which this run does not know; leave it at first"
+        )
     steps = _choose(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
@@ -89,14 +113,27 @@ def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     return {name: now for name, _, now in records.differences(recorded, dict(config))}
 
 
+def _model_config(recorded: Mapping[str, Any], path: Path) -> TransformerConfig:
+    """With the sizes that the data decided, which the config does not have."""
+    config, problems = schema.build(
+        TransformerConfig, {**default.get_config().model.to_dict(), **recorded}, "model"
+    )
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    return config
+
+
 def _refuse_changes(changed: Mapping[str, Any]) -> None:
     refused = [
-        name for name in changed if name in FIXED or name.partition(".")[0] not in CHANGEABLE
+        name
+        for name in changed
+        if name in FIXED or (name.partition(".")[0] not in CHANGEABLE and name not in REACH)
     ]
     if refused:
         raise ConfigError(
             f"{', '.join(refused)} cannot be changed: the parameters were trained so; "
-            f"what can be are keys of {', '.join(CHANGEABLE)}, but not {' or '.join(FIXED)}"
+            f"what can be are keys of {', '.join(CHANGEABLE)}, but not {' or '.join(FIXED)}; and "
+            f"{', '.join(REACH)}"
         )
 
 

@@ -42,7 +42,7 @@ SETTINGS = dict(
     family="decoder", position="none", heads=HEADS, head_size=HEAD_SIZE, attention_window=256,
     attention_chunk=256, attention_overlap=64, attention_memory=256, attention_features=256,
 )  # fmt: skip
-DOUBLINGS = 2  # that the exponents are of: at short lengths fixed costs hide the growth
+DOUBLINGS = 4  # that the exponents are of: at short lengths fixed costs hide the growth
 
 
 class Cost(NamedTuple):

@@ -3,28 +3,42 @@
     python benchmarks/attention_quality.py --task=pydoc --runs=runs/quality
     python benchmarks/attention_quality.py --task=listops --runs=runs/quality
 
-Trains one model for each kind with train.py, one after another, and prints a table in Markdown.
-A kind whose run is already there is not trained again. With --steps a few steps of each are run
-instead, beside nothing else, to see what a step takes.
+Trains one model for each kind with train.py, one after another; a kind whose run is already there
+is not trained again. Then takes the time of a few steps of each, for which nothing else should run,
+and what memory their compiler says that they need beside parameters and batch. Prints a table in
+Markdown. --noscore leaves out the training, --nocost the rest.
 """
 
+import functools
+import importlib
 import json
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import jax  # noqa: E402
 from absl import app, flags  # noqa: E402
 
+import experiment as door  # noqa: E402
+from input_pipeline import pipeline  # noqa: E402
 from model.kinds import KINDS  # noqa: E402
+from schema import ConfigError  # noqa: E402
+from training.mesh import make_mesh, put_batch  # noqa: E402
+from training.optimizer import make_optimizer  # noqa: E402
+from training.schedules import learning_rate  # noqa: E402
+from training.step import abstract_state, make_train_step  # noqa: E402
+from training.task import make_model  # noqa: E402
 
 TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "What is learned.")
 RUNS = flags.DEFINE_string("runs", "runs/quality", "Directory of the runs.")
 KIND = flags.DEFINE_list("kinds", list(KINDS), "Which kinds.")
-STEPS = flags.DEFINE_integer("steps", 0, "Only so many steps of each, for their time and memory.")
+SCORE = flags.DEFINE_bool("score", True, "Whether to train.")
+COST = flags.DEFINE_bool("cost", True, "Whether to take time and memory.")
+REPEATS = flags.DEFINE_integer("repeats", 5, "Steps of which the quickest counts.")
 
 # Stretches are short beside the texts, so that what a kind does not see could be missed.
 TASKS = {
@@ -47,67 +61,80 @@ TASKS = {
         "checkpoint": dict(every=0),
     },
 }  # fmt: skip
-RUN_STEPS = {"pydoc": 250, "listops": 600}
+RUN_STEPS = {"pydoc": 600, "listops": 300}
 SCORES = {"pydoc": "eval/held_out/bits_per_byte", "listops": "eval/held_out/accuracy"}
 LABELS = {"pydoc": "bits per byte", "listops": "accuracy"}
 
 
 def main(_):
-    lines = [f"| | {LABELS[TASK.value]} | tokens/s | memory of the process |", "|---|---|---|---|"]
+    print(f"| | {LABELS[TASK.value]} | time of a step | memory of a step |\n|---|---|---|---|")
     for kind in KIND.value:
-        lines.append(f"| `{kind}` | {' | '.join(cells(kind))} |")
-        print(lines[-1], flush=True)
-    print("\n" + "\n".join(lines))
+        try:
+            experiment = door.from_mapping(config_of(kind))
+        except ConfigError:
+            print(f"| `{kind}` | refused | | |")
+            continue
+        score = f"{trained_score(kind):.3f}" if SCORE.value else ""
+        time_and_memory = cost(experiment) if COST.value else ("", "")
+        print(f"| `{kind}` | {score} | {' | '.join(time_and_memory)} |", flush=True)
 
 
-def cells(kind: str) -> tuple[str, str, str]:
-    """Score, speed and memory of one kind's run."""
-    directory = Path(RUNS.value, f"{TASK.value}-{kind}-{STEPS.value or 'all'}")
-    record = directory / "quality.json"
-    if not record.exists():
-        refusal = train(kind, directory, record)
-        if refusal:
-            return "refused", "", ""
-    run = json.loads(record.read_text())
-    score = "" if STEPS.value else f"{run['score']:.3f}"
-    return score, f"{run['tokens_per_second']:,.0f}", f"{run['gigabytes']:.2f} GB"
-
-
-def train(kind: str, directory: Path, record: Path) -> bool:
-    """Runs train.py and writes down what came of it; True if it refused the config."""
-    options = [f"--config.model.attention={kind}"]
-    options += [f"--config.steps={STEPS.value or RUN_STEPS[TASK.value]}"]
-    if STEPS.value:
-        options += ["--config.log_every=5", "--config.optimizer.warmup_steps=1"]
+def config_of(kind: str) -> dict:
+    config = importlib.import_module(f"configs.{TASK.value}").get_config()
     for section, keys in TASKS[TASK.value].items():
-        options += [f"--config.{section}.{key}={value}" for key, value in keys.items()]
-    command = [sys.executable, "train.py", f"--config=configs/{TASK.value}.py", *options]
-    process = subprocess.Popen(
-        [*command, f"--workdir={directory.resolve()}"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        config[section].update(keys)
+    config.steps = RUN_STEPS[TASK.value]
+    config.model.attention = kind
+    return config.to_dict()
+
+
+def trained_score(kind: str) -> float:
+    """Of a run of train.py, the last."""
+    workdir = Path(RUNS.value, f"{TASK.value}-{kind}-all").resolve()
+    metrics = workdir / "metrics.jsonl"
+    find = functools.partial(_scores, metrics)
+    if not metrics.exists() or not find():
+        options = [f"--config.{section}.{key}={value}" for section, keys in
+                   TASKS[TASK.value].items() for key, value in keys.items()]  # fmt: skip
+        options += [f"--config.model.attention={kind}", f"--config.steps={RUN_STEPS[TASK.value]}"]
+        command = [sys.executable, "train.py", f"--config=configs/{TASK.value}.py", *options]
+        subprocess.run(
+            [*command, f"--workdir={workdir}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+        )
+    return find()[-1]
+
+
+def _scores(metrics: Path) -> list[float]:
+    lines = map(json.loads, metrics.read_text().splitlines())
+    return [line[SCORES[TASK.value]] for line in lines if SCORES[TASK.value] in line]
+
+
+def cost(experiment: door.Experiment) -> tuple[str, str]:
+    """Of one training step on the first batch."""
+    data = pipeline.load(
+        experiment.data, objective=experiment.task.objective, hiding=experiment.hiding, seed=0
     )
-    output = process.stdout.read()
-    _, status, used = os.wait4(process.pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code == 2:
-        print(output.strip(), file=sys.stderr)
-        return True
-    if code:
-        raise RuntimeError(f"{' '.join(command)} ended with {code}:\n{output}")
-    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").open()]
-    speeds = [m["perf/tokens_per_second"] for m in metrics if "perf/tokens_per_second" in m]
-    scores = [m[SCORES[TASK.value]] for m in metrics if SCORES[TASK.value] in m]
-    run = dict(
-        score=scores[-1],
-        tokens_per_second=max(speeds),
-        gigabytes=used.ru_maxrss * 1024 / 1e9,
-        command=command[1:],
-    )
-    record.write_text(json.dumps(run, indent=1))
-    return False
+    sizes = dict(vocab_size=data.tokenizer.vocab_size, num_classes=len(data.labels))
+    model_config = experiment.model.resolve(**sizes)
+    model, mesh = make_model(model_config, experiment.task), make_mesh(experiment.mesh)
+    schedule = learning_rate(experiment.optimizer, experiment.run.steps, model_config.width)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+    batch = data.train_batch(0)
+    with jax.set_mesh(mesh):
+        shape = (model, experiment.task, optimizer, experiment.optimizer)
+        abstract, init = abstract_state(*shape, batch, mesh)
+        step = make_train_step(*shape, schedule, 0, abstract)
+        on_device = put_batch(batch, mesh)
+        state = init(jax.random.key(0))
+        compiled = step.lower(state, on_device).compile()
+        megabytes = compiled.memory_analysis().temp_size_in_bytes / 1e6
+        best = float("inf")
+        for _ in range(REPEATS.value + 1):  # the first one warms up
+            begin = time.perf_counter()
+            state, metrics = compiled(state, on_device)
+            jax.block_until_ready(metrics)
+            best = min(best, time.perf_counter() - begin)
+    return f"{best * 1e3:,.0f} ms", f"{megabytes:,.0f} MB"
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def get_config(arg=None):
             position="sinusoidal",
             rope_theta=10_000.0,
             # How rope reaches beyond the length it was first trained at: default | linear (all
-            # angles divided by rope_factor) | llama3 (only those that turn slowly)
+            # angles divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)):
+            # the slowest divided by it, the fastest left) | llama3 (only those that turn slowly)
             rope_scaling="default",
             rope_factor=1.0,
             rope_low_frequency=1.0,  # llama3: fewer turns in the original length are scaled,
@@ -77,7 +78,8 @@ def get_config(arg=None):
             attention_memory=256,  # recurrent: positions before the chunk that are seen besides
             attention_features=256,  # performer: random features
             attention_kernel="softmax",  # performer: softmax | relu
-            attention_redraw=1000,  # performer: steps between draws of features; 0: one for all
+            # performer: steps of training between draws of features; 0: always those of evaluation
+            attention_redraw=1000,
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's
@@ -105,8 +107,9 @@ def get_config(arg=None):
 
     config.data = ml_collections.ConfigDict(
         dict(
-            # Embedded: dates | pydoc | names | digits. Your own: text_files | translation_files |
-            # labelled_text_files | image_files | text_to_text_files. Or tfds | huggingface.
+            # Embedded: dates | pydoc | names | digits | listops. Your own: text_files |
+            # translation_files | labelled_text_files | image_files | text_to_text_files.
+            # Or tfds | huggingface.
             source="dates",
             path="",  # your own files: a directory, a glob or a file; see docs/data.md
             name="",  # tfds: such as wmt17_translate/de-en; huggingface: nyu-mll/glue:sst2
@@ -125,6 +128,12 @@ def get_config(arg=None):
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
             # are shares of the rows; tasks without them have the share of their size.
             mixture=(),
+            # listops: how deep lists may be nested, and how many arguments they may have; and the
+            # number of symbols (operators, digits and brackets) of the whole list
+            listops_depth=3,
+            listops_arguments=3,
+            listops_min_length=4,
+            listops_max_length=30,
             # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
             # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
             tokenizer="byte",

@@ -27,12 +27,15 @@ FIELD_KEYS = {
 }
 OPTIONAL = ("text_pair_field",)
 
+SHORTEST_LIST = 4  # an operator, two digits and the bracket
+
 # What the examples of a source are; of a public data set data.kind says it.
 KINDS = {
     "dates": "pairs",
     "pydoc": "documents",
     "names": "labelled",
     "digits": "images",
+    "listops": "labelled",
     "text_files": "documents",
     "translation_files": "pairs",
     "labelled_text_files": "labelled",
@@ -49,6 +52,7 @@ class DataConfig:
         "pydoc",
         "names",
         "digits",
+        "listops",
         "text_files",
         "translation_files",
         "labelled_text_files",
@@ -71,6 +75,10 @@ class DataConfig:
     label_field: str
     max_bad_records: Count
     mixture: tuple[tuple[str, PositiveFloat], ...]
+    listops_depth: PositiveInt
+    listops_arguments: Annotated[int, Bounds(at_least=2)]
+    listops_min_length: Annotated[int, Bounds(at_least=SHORTEST_LIST)]
+    listops_max_length: PositiveInt
     # Text to ids
     tokenizer: str
     tokenizer_size: PositiveInt
@@ -111,6 +119,8 @@ class DataConfig:
             )
         if self.source in ("tfds", "huggingface"):
             yield from self._missing_names()
+        if self.source == "listops":
+            yield from self._list_problems()
         if self.source.endswith("_files") and self.train_split == self.eval_split:
             yield (
                 f"data.eval_split={self.eval_split!r} is what the model is trained on; "
@@ -133,3 +143,32 @@ class DataConfig:
         for key in ("name", "train_split", "eval_split", *FIELD_KEYS.get(self.kind, ())):
             if not getattr(self, key) and key not in OPTIONAL:
                 yield f"data.{key} is empty; set it for data.source={self.source}"
+
+    def _list_problems(self) -> Iterator[str]:
+        shortest, longest = self.listops_min_length, self.listops_max_length
+        if longest < shortest + 2:
+            yield (
+                f"data.listops_max_length={longest} must exceed data.listops_min_length={shortest} "
+                "by at least 2: not every length can be met exactly"
+            )
+        fits = self._longest_list()
+        if longest > fits:
+            yield (
+                f"data.listops_max_length={longest} exceeds the {fits} symbols of the longest list "
+                f"with data.listops_depth={self.listops_depth} and "
+                f"data.listops_arguments={self.listops_arguments}; change one of them"
+            )
+        if self.tokenizer == "byte" and longest + 2 > self.length:
+            yield (
+                f"data.length={self.length} would cut lists off, which leaves them without an "
+                f"answer: set it to at least {longest + 2}, for data.listops_max_length={longest} "
+                "between cls and sep"
+            )
+
+    def _longest_list(self) -> int:
+        """Symbols of the list in which everything is as deep and has as many arguments as it may;
+        counted no further than is asked for, because they soon are more than can be said."""
+        symbols, depth = 1, 0
+        while depth < self.listops_depth and symbols < self.listops_max_length:
+            symbols, depth = 2 + self.listops_arguments * symbols, depth + 1
+        return symbols

@@ -9,7 +9,7 @@ from typing import Any
 
 from input_pipeline import huggingface_source, tfds_source
 from input_pipeline.config import DataConfig
-from input_pipeline.embedded import dates, digits, names, pydoc
+from input_pipeline.embedded import dates, digits, listops, names, pydoc
 from input_pipeline.files import images, labelled_text, text, text_to_text, translation
 from input_pipeline.source import Splits
 from schema import ConfigError, did_you_mean
@@ -27,6 +27,7 @@ FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = 
     "labelled_text_files": labelled_text.load,
     "image_files": images.load,
     "text_to_text_files": text_to_text.load,
+    "listops": listops.load,
     "tfds": tfds_source.load,
     "huggingface": huggingface_source.load,
 }

@@ -17,12 +17,13 @@ from model.kernels.attend import (
     feature_map,
     near,
     score_scale,
+    seen_by,
     written_out,
 )
 from model.kernels.dot import Heads, cached_attention
 from model.kernels.hierarchical import mean_scores
 from model.kernels.linear import FeatureMap, Sums, slot_attention, summed_attention
-from model.kinds import SUMMED, pattern_of
+from model.kinds import SUMMED
 from model.layers import Dense, apply_together
 from model.masks import Sight
 from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
@@ -96,7 +97,7 @@ class Attention(nn.Module):
         self.key = Dense(config, *key)
         self.value = Dense(config, *key)
         self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
-        if "longformer" in pattern_of(config.attention) and not self.cross:
+        if config.has_global_heads and not self.cross:
             # In every layer of a pattern, so that all layers have the same parameters.
             self.global_query = Dense(config, *query)
             self.global_key = Dense(config, *key)
@@ -164,8 +165,9 @@ class Attention(nn.Module):
         if self.kind in SUMMED:
             y_bthk = slot_attention(q_bthk, *kept, self._features(around), mask_b1ts)
             return self.out(y_bthk), cache
-        if (is_near := near(self.config, self.kind)) is not None:
-            mask_b1ts &= dataclasses.replace(around.sight, near=is_near).mask_b1ts()
+        sight = seen_by(self.kind, self.config, around.sight)
+        if sight.near is not None:
+            mask_b1ts &= sight.mask_b1ts()
         bias_bhts, change = around.bias_bhts, None
         if self.config.position == "transformer_xl":
             bias = self._bias(around, distances=mask_b1ts.shape[3])

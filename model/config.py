@@ -6,6 +6,7 @@ Names of arrays in this package end in their axes:
     T  query length      F  feed-forward width     G  key/value heads (groups)
     S  key length        V  vocabulary             K  head size
     L  layers            C  classes                P  values in an image patch
+    M  features of attention
 
 so `x_btd` is (batch, length, width) and `scores_bhts` has a score for each head, query and key.
 """
@@ -46,7 +47,7 @@ class TransformerConfig:
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     rope_theta: PositiveFloat
-    rope_scaling: Literal["default", "linear", "llama3"]
+    rope_scaling: Literal["default", "linear", "ntk", "llama3"]
     rope_factor: PositiveFloat
     rope_low_frequency: PositiveFloat
     rope_high_frequency: PositiveFloat
@@ -117,8 +118,13 @@ class TransformerConfig:
         return pattern[layer % len(pattern)]
 
     @property
+    def has_global_heads(self) -> bool:
+        """Whether some layer is a longformer's, whose global tokens have their own projections."""
+        return "longformer" in pattern_of(self.attention)
+
+    @property
     def needs_separator(self) -> bool:
-        return "longformer" in pattern_of(self.attention) and self.global_tokens != "first"
+        return self.has_global_heads and self.global_tokens != "first"
 
     def resolve(
         self,
@@ -178,16 +184,21 @@ class TransformerConfig:
         if self.rope_scaling == "default" and self.rope_factor != 1:
             yield (
                 f"model.rope_factor={self.rope_factor:g} does nothing with "
-                "model.rope_scaling=default; choose linear or llama3, or set it to 1"
+                "model.rope_scaling=default; choose linear, ntk or llama3, or set it to 1"
+            )
+        if self.rope_scaling == "ntk" and head_size <= 2:
+            yield (
+                "model.rope_scaling=ntk slows down all pairs of columns but the first, so the head "
+                f"size must be at least 4, not {head_size}; set model.head_size"
             )
         if self.rope_scaling == "llama3" and self.rope_low_frequency >= self.rope_high_frequency:
             yield (
                 f"model.rope_low_frequency={self.rope_low_frequency:g} must be below "
                 f"model.rope_high_frequency={self.rope_high_frequency:g}"
             )
-        if self.position == "sinusoidal" and self.width % 2:
+        if self.position in ("sinusoidal", "transformer_xl") and self.width % 2:
             yield (
-                "model.position=sinusoidal has a sine and a cosine for each frequency, so "
+                f"model.position={self.position} has a sine and a cosine for each frequency, so "
                 f"model.width={self.width} must be even"
             )
         if self.position == "t5_bias":

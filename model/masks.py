@@ -60,7 +60,7 @@ class Near:
                 is_near &= key_positions // self.chunk * self.chunk != start
             return is_near
         away = jnp.abs(key_positions - query_positions)
-        return (away < self.window * self.dilation) & (away % self.dilation == 0)
+        return (away // self.dilation < self.window) & (away % self.dilation == 0)
 
     @property
     def reach(self) -> tuple[int, int]:

@@ -30,14 +30,20 @@ def rope_frequencies(config: TransformerConfig) -> np.ndarray:
     """The angle by which each pair of columns turns from one position to the next, (K / 2).
 
     Scaling slows the turns down so that longer texts look like those of training: `linear` all of
-    them, `llama3` those that make fewer than `rope_low_frequency` turns in the original length,
-    none that make more than `rope_high_frequency`, and those between in part.
+    them by the factor; `ntk` the slowest by the factor, the fastest not at all and those between
+    by a power of it, which is what a larger theta does; `llama3` those that make fewer than
+    `rope_low_frequency` turns in the original length, none that make more than
+    `rope_high_frequency`, and those between in part.
     """
-    exponents = np.arange(0, config.head_size, 2, dtype=np.float64) / config.head_size
+    size = config.head_size
+    exponents = np.arange(0, size, 2, dtype=np.float64) / size
     frequencies = config.rope_theta**-exponents
     match config.rope_scaling:
         case "linear":
             frequencies = frequencies / config.rope_factor
+        case "ntk":
+            theta = config.rope_theta * config.rope_factor ** (size / (size - 2))
+            frequencies = theta**-exponents
         case "llama3":
             turns = config.rope_original_length * frequencies / (2 * np.pi)
             low, high = config.rope_low_frequency, config.rope_high_frequency
@@ -133,9 +139,12 @@ class ScoreBias:
                 )
                 return jnp.moveaxis(self.table[buckets_bts], -1, 1)
             case "transformer_xl":
-                shifted_bthk = (q_bthk + self.shift_hk).astype(self.table.dtype)
+                shifted_bthk = q_bthk.astype(jnp.float32) + self.shift_hk.astype(jnp.float32)
                 scores_bhtd = jnp.einsum(
-                    "bthk,dhk->bhtd", shifted_bthk, self.table, preferred_element_type=jnp.float32
+                    "bthk,dhk->bhtd",
+                    shifted_bthk.astype(self.table.dtype),
+                    self.table,
+                    preferred_element_type=jnp.float32,
                 )
                 # What lies ahead is never seen, and so far behind as the table ends neither.
                 distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)

@@ -147,7 +147,7 @@ class Stack(nn.Module):
                 raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
-        if "longformer" in pattern_of(config.attention):
+        if config.has_global_heads:
             if global_bt is None:
                 global_bt = positions_bt == 0
             global_bt = global_bt & (segments_bt != PADDING)

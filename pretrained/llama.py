@@ -82,6 +82,9 @@ def write_more(model, head, ids):
     del head, ids
     if model.dropout_embedding or model.dropout_residual or model.dropout_feed_forward:
         raise MisfitError("there is no dropout but that of attention")
+    if model.rope_scaling not in ROPE_FACTORS:
+        known = ", ".join(ROPE_FACTORS)
+        raise MisfitError(f"model.rope_scaling={model.rope_scaling} is not one of: {known}")
     scaling = None
     if model.rope_scaling != "default":
         factors = ROPE_FACTORS[model.rope_scaling]

@@ -83,6 +83,10 @@ AT_THE_DOOR = [
     ({"model.attention": "local", "model.attention_window": 0}, "must be at least 1"),
     ({"model.position": "transformer_xl"}, "cannot do in its encoder; choose another position"),
     (
+        {"model.position": "transformer_xl", "model.width": 15, "model.heads": 3},
+        "model.position=transformer_xl has a sine and a cosine for each frequency",
+    ),
+    (
         {"model.attention": "longformer", "model.global_tokens": "question"},
         "with family=encoder_decoder choose first or separators",
     ),
@@ -105,6 +109,11 @@ AT_THE_DOOR = [
     ({"model.position": "rope", "model.head_size": 33}, "the head size must be even, not 33"),
     ({"model.width": 129, "model.heads": 3}, "model.width=129 must be even"),
     ({"model.rope_scaling": "linear"}, "model.rope_scaling=linear needs model.position=rope"),
+    ({"model.rope_scaling": "ntk"}, "model.rope_scaling=ntk needs model.position=rope"),
+    (
+        {"model.position": "rope", "model.rope_scaling": "ntk", "model.head_size": 2},
+        "the head size must be at least 4, not 2",
+    ),
     (
         {"model.position": "rope", "model.rope_factor": 8.0},
         "model.rope_factor=8 does nothing with model.rope_scaling=default",
@@ -117,7 +126,7 @@ AT_THE_DOOR = [
         },
         "model.rope_low_frequency=4 must be below model.rope_high_frequency=4",
     ),
-    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, llama3"),
+    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, ntk, llama3"),
     ({"model.position": "t5_bias", "model.relative_buckets": 6}, "must be a multiple of 4"),
     (
         {"model.position": "t5_bias", "model.relative_max_distance": 16},
@@ -234,6 +243,22 @@ AT_THE_DOOR = [
         {"data.source": "tfds", "data.name": "c", "data.kind": "documents", "data.eval_split": ""},
         "data.eval_split is empty",
     ),
+    # Nested lists
+    (
+        {"data.source": "listops", "data.listops_min_length": 29},
+        "data.listops_max_length=30 must exceed data.listops_min_length=29 by at least 2",
+    ),
+    (
+        {"data.source": "listops", "data.listops_depth": 2},
+        "data.listops_max_length=30 exceeds the 17 symbols of the longest list with data.listops_d",
+    ),
+    (
+        {"data.source": "listops", "data.length": 31},
+        "data.length=31 would cut lists off, which leaves them without an answer: set it to at",
+    ),
+    ({"data.listops_arguments": 1}, "data.listops_arguments=1 must be at least 2"),
+    ({"data.listops_min_length": 3}, "data.listops_min_length=3 must be at least 4"),
+    ({"data.listops_depth": 0}, "data.listops_depth=0 must be at least 1"),
     # Rows of text
     ({"data.packing": True, "data.buckets": (16,)}, "are two ways to save padding; choose one"),
     ({"data.buckets": (0,)}, "data.buckets[0]=0 must be at least 1"),

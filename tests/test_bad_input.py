@@ -22,6 +22,7 @@ from configs import (
     default,
     digits,
     langid,
+    listops,
     pydoc,
     text_lm,
     text_to_text,
@@ -39,6 +40,12 @@ AT_THE_START = [
     (langid, {"data.source": "pydoc"}, "does not fit data.source='pydoc'"),
     (dates, {"data.length": 1}, "data.length=1 has no room for target and eos; set it to at least"),
     (dates, {"data.packing": True}, "data.source='dates' makes its examples on demand"),
+    (listops, {"data.buckets": (32,)}, "data.source='listops' makes its examples on demand"),
+    (
+        dates,
+        {"data.mixture": (("listops", 1.0),), "data.listops_min_length": 29},
+        "data.mixture: 'listops': data.listops_max_length=30 must exceed",
+    ),
     (dates, {"data.over_long": "split"}, "a part of a pairs example has no answer of its own"),
     (
         langid,

@@ -20,7 +20,7 @@ from configs import digits, langid_mlm, text_lm, translation
 from input_pipeline import cache
 from schema import ConfigError
 from tests.corpora import text_files, write
-from tests.runs import STEPS, tiny
+from tests.runs import STEPS, TINY, tiny
 from training.evaluation import Evaluator
 
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -117,6 +117,48 @@ def test_running_text_is_scored_as_at_the_end_of_training(tmp_path):
     last = train.train_and_evaluate(config, tmp_path / "run")
     assert scores_of(evaluate.evaluate(tmp_path / "run")) == last
     assert "eval/validation/bits_per_byte" in last
+
+
+def test_the_reach_of_positions_changes_the_score(tmp_path):
+    """ntk is another theta, so a run that says it has that theta must be scored alike."""
+    data = dict(text_files(tmp_path / "corpus"), length=16, cache_dir=str(tmp_path / "cache"))
+    model = dict(position="rope", rope_theta=100.0)
+    config = tiny(text_lm, data=dict(data, tokenizer="byte"), model=model)
+    workdir = tmp_path / "run"
+    train.train_and_evaluate(config, workdir)
+
+    def loss(**keys):
+        config = with_changes(workdir, data=dict(length=64), model=keys)
+        record = evaluate.evaluate(workdir, config=config)
+        assert {f"model.{key}" for key in keys} <= record["overrides"].keys()
+        return record["eval/validation/loss"]
+
+    plain = loss()
+    linear = loss(rope_scaling="linear", rope_factor=4.0)
+    ntk = loss(rope_scaling="ntk", rope_factor=4.0)
+    assert len({plain, linear, ntk}) == 3
+
+    size = TINY["model"]["width"] // TINY["model"]["heads"]
+    for name in ("config.json", "model.json"):
+        record = json.loads((workdir / name).read_text())
+        record["model"]["rope_theta"] = 100.0 * 4.0 ** (size / (size - 2))
+        (workdir / name).write_text(json.dumps(record))
+    assert loss() == pytest.approx(ntk, rel=1e-6)
+
+
+def test_waves_go_as_far_as_asked_for(translated):
+    workdir, _ = translated
+
+    def loss(length, **model):
+        settings = dict(batches=1, measures=())
+        changes = dict(data=dict(encoder_length=length), eval=settings, model=model)
+        config = with_changes(workdir, **changes)
+        return evaluate.evaluate(workdir, config=config)["eval/validation/loss"]
+
+    with pytest.raises(ConfigError, match=r"data\.encoder_length=99 exceeds model\.max_length=98"):
+        loss(99, max_length=98)
+    # The texts are shorter than that: beyond them there is padding alone.
+    assert loss(99, max_length=99) == pytest.approx(loss(98, max_length=98), rel=1e-5)
 
 
 def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monkeypatch):

@@ -1,5 +1,6 @@
 """A run's directory gives back its model: which parameters, under which config, or why not."""
 
+import dataclasses
 import json
 import shutil
 
@@ -123,14 +124,14 @@ def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
     assert model.model_config.rope_theta == 10_000.0
 
 
-def test_data_and_evaluation_may_be_changed_and_nothing_else(run):
+def with_changes(config, section, **values):
+    return {**config, section: {**config[section], **values}}
+
+
+def test_data_and_evaluation_may_be_changed_and_hardly_anything_else(run):
     workdir, _ = run
     config = trained.recorded_config(workdir)
-
-    def with_changes(section, **values):
-        return {**config, section: {**config[section], **values}}
-
-    batches = with_changes("eval", batches=3)
+    batches = with_changes(config, "eval", batches=3)
     assert trained.changes(config, batches) == {"eval.batches": 3}
     assert trained.load(workdir, config=batches).experiment.eval.batches == 3
     for section, change in [
@@ -141,8 +142,46 @@ def test_data_and_evaluation_may_be_changed_and_nothing_else(run):
     ]:
         (key,) = change
         assert f"{section}.{key} cannot be changed" in refusal(
-            workdir, config=with_changes(section, **change)
+            workdir, config=with_changes(config, section, **change)
         )
+
+
+def test_the_reach_of_positions_may_be_changed(run):
+    workdir, _ = run
+    config = trained.recorded_config(workdir)
+    plain = trained.load(workdir)
+    reach = dict(rope_scaling="linear", rope_factor=4.0, max_length=4096)
+    model = trained.load(workdir, config=with_changes(config, "model", **reach))
+    assert model.model_config == dataclasses.replace(plain.model_config, **reach)
+    assert model.model.config == model.model_config
+    assert_same(model.params, named(plain.params))
+    alone = with_changes(config, "model", rope_factor=4.0)
+    assert "model.rope_factor=4 does nothing with" in refusal(workdir, config=alone)
+    theta = with_changes(config, "model", rope_theta=500.0)
+    assert "model.rope_theta cannot be changed" in refusal(workdir, config=theta)
+
+
+def test_attention_may_be_of_another_kind(run):
+    """Of those with the same parameters; or the same may see farther."""
+    workdir, _ = run
+    config = trained.recorded_config(workdir)
+    plain = trained.load(workdir)
+    far = dict(attention="local,flash", attention_window=1000)
+    model = trained.load(workdir, config=with_changes(config, "model", **far))
+    assert model.model_config == dataclasses.replace(plain.model_config, **far)
+    assert_same(model.params, named(plain.params))
+    longformer = with_changes(config, "model", attention="longformer")
+    assert "cannot be changed to longformer" in refusal(workdir, config=longformer)
+
+
+def test_a_table_of_positions_keeps_its_length(run, tmp_path):
+    learned = copy_of(run, tmp_path, model=dict(position="learned"))
+    path = learned / "model.json"
+    record = json.loads(path.read_text())
+    record["model"]["position"] = "learned"
+    path.write_text(json.dumps(record))
+    longer = with_changes(trained.recorded_config(learned), "model", max_length=4096)
+    assert "the table of model.position=learned has 512 rows" in refusal(learned, config=longer)
 
 
 def test_what_is_not_there_is_refused(run, tmp_path):

@@ -13,6 +13,7 @@ import jax
 
 from model.config import TransformerConfig
 from schema import ConfigError
+from training.processes import is_primary
 
 CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
@@ -116,7 +117,8 @@ def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
     if origins:
         _write_json(workdir / ORIGINS, origins)
     else:  # one that a run left here that never came to its first checkpoint
-        (workdir / ORIGINS).unlink(missing_ok=True)
+        if is_primary():
+            (workdir / ORIGINS).unlink(missing_ok=True)
 
 
 def read_origins(workdir: Path) -> dict[str, Any]:
@@ -173,6 +175,9 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _write_json(path: Path, value: Any) -> None:
+    """Whole or not at all; one process writes for all."""
+    if not is_primary():
+        return
     temporary = path.with_suffix(".json.new")
     temporary.write_text(json.dumps(value, indent=2) + "\n")
     temporary.replace(path)

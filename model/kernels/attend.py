@@ -40,6 +40,7 @@ def attend(
     otherwise; `general` are the heads of a longformer's global tokens, `remembered` those that a
     recurrent kind has of other chunks, and through `features` kinds that sum see queries and keys.
     """
+    sight = seen_by(kind, config, sight)
     options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
     match kind:
         case "dot":
@@ -51,15 +52,14 @@ def attend(
         case "flash":
             return flash_attention(*heads, sight, bias=bias, **options)
         case "local" | "chunked":
-            bands = [Band(heads.k_bsgk, heads.v_bsgk, near(config, kind))]
+            bands = [Band(heads.k_bsgk, heads.v_bsgk, sight.near)]
             return banded_attention(heads.q_bthk, bands, sight, bias=bias, **options)
         case "recurrent":
-            memory = dataclasses.replace(near(config, kind), own=False)
+            memory = dataclasses.replace(sight.near, own=False)
             own = Band(heads.k_bsgk, heads.v_bsgk, Near(chunk=memory.chunk))
             bands = [own, Band(remembered.k_bsgk, remembered.v_bsgk, memory)]
             return banded_attention(heads.q_bthk, bands, sight, bias=bias, **options)
         case "longformer":
-            sight = dataclasses.replace(sight, near=near(config, kind))
             options |= dict(bias=bias, limit=config.global_limit)
             return longformer_attention(heads, general, sight, **options)
         case "hierarchical":
@@ -86,6 +86,17 @@ def attend_to_source(
     if kind in SUMMED:
         return summed_attention(*heads, features, sight)[0]
     return flash_attention(*heads, sight, **options)
+
+
+def seen_by(kind: str, config: TransformerConfig, sight: Sight) -> Sight:
+    """The rule of masks with what a kind takes to be near.
+
+    Tokens that are global to one layer of a pattern are like any other to a layer of another kind.
+    """
+    queries, keys = sight.queries, sight.keys
+    if kind != "longformer":
+        queries, keys = (dataclasses.replace(side, global_bt=None) for side in (queries, keys))
+    return dataclasses.replace(sight, queries=queries, keys=keys, near=near(config, kind))
 
 
 def near(config: TransformerConfig, kind: str) -> Near | None:

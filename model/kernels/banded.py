@@ -17,6 +17,8 @@ from model.kernels.dot import dot_attention
 from model.masks import Near, Side, Sight
 from model.positions import ScoreBias
 
+SMALLEST_BLOCK, LARGEST_BLOCK = 64, 256
+
 
 class Band(NamedTuple):
     """Keys and values, and which of them are near enough to a query to be seen."""
@@ -50,7 +52,7 @@ def banded_attention(
     """Softmax over the keys of all bands, and those that are seen from everywhere, together."""
     batch, length = q_bthk.shape[:2]
     gaps = bands[0].near.dilation
-    reaches = [_reach(band.near, sight) for band in bands]
+    reaches = [_reach(band.near, sight, length) for band in bands]
     blocks = Blocks(batch, length, _block_size(max(map(sum, reaches)), length // gaps), gaps)
     q_bthk = blocks.stretch(q_bthk)
     queries = blocks.stretch_of_side(sight.queries)
@@ -92,20 +94,21 @@ def banded_attention(
     return blocks.whole(y_bthk)
 
 
-def _reach(near: Near, sight: Sight) -> tuple[int, int]:
+def _reach(near: Near, sight: Sight, length: int) -> tuple[int, int]:
     """How many columns before and after a query may hold a key that it sees.
 
-    With gaps between them, columns are sorted beforehand so that they are neighbours.
+    With gaps between them, columns are sorted beforehand so that they are neighbours. However far
+    a query might see, there is nothing beyond its row.
     """
-    before, after = (positions // near.dilation for positions in near.reach)
+    before, after = (min(positions, length - 1) // near.dilation for positions in near.reach)
     looks_back_only = sight.causal and sight.keys.prefix_bt is None
     return before, 0 if looks_back_only else after
 
 
 def _block_size(reach: int, length: int) -> int:
     """Large blocks make large products, but their stretches hold more that no query sees."""
-    size = 64
-    while size < min(256, reach // 2, length):
+    size = SMALLEST_BLOCK
+    while size < min(LARGEST_BLOCK, reach // 2, length):
         size *= 2
     return size
 

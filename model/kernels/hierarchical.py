@@ -41,21 +41,22 @@ def chunk_means(
     segment of several chunks. So as many means as that will do for every row; those of no chunk
     are in the segment of padding.
     """
-    blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size=chunk)
+    size = min(chunk, k_bsgk.shape[1])  # of a larger chunk no more is there
+    blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
     # With the block before it, a block of columns holds all of a chunk that ends in it.
-    side = blocks.stretch_of_side(sight.keys, before=chunk)
+    side = blocks.stretch_of_side(sight.keys, before=size)
     following_bs = jnp.pad(sight.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
-    following_bs = blocks.stretch_of_side(following_bs, before=chunk)
+    following_bs = blocks.stretch_of_side(following_bs, before=size)
     positions_bs, segments_bs = side.positions_bt, side.segments_bt
 
-    ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= chunk)
+    ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= size)
     is_full_bs = positions_bs % chunk == chunk - 1
     ends = [ends_here_bs & is_full_bs]
     if not sight.causal:  # else nothing comes after an unfinished chunk that could see it
         is_last_bs = (following_bs != segments_bs) & (positions_bs >= chunk)
         ends.append(ends_here_bs & is_last_bs & ~is_full_bs)
 
-    stretches = [blocks.stretch(x, before=chunk) for x in (k_bsgk, v_bsgk)]
+    stretches = [blocks.stretch(x, before=size) for x in (k_bsgk, v_bsgk)]
     means = []
     for end_bs in ends:
         segment_b1 = jnp.where(end_bs, segments_bs, PADDING).max(axis=1, keepdims=True)

@@ -4,12 +4,13 @@
 
 Keys and values are summed before a query comes: what is remembered of them, `Sums`, has the same
 size however many there were (Katharopoulos et al., 2020). Rows are read in chunks. Within one, the
-weights are written out and masked; what came before it is in the sums.
+weights are written out and masked; what came before it is in the sums. A short row is one chunk.
 
-Axes besides those of the legend: M features, R query heads that share a key/value head, N tokens
-of a chunk, J the values of a head and a one, whose sum is what to divide by.
+Axes besides those of the legend: R query heads that share a key/value head, N tokens of a
+chunk, J the values of a head and a one, whose sum is what to divide by.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -80,26 +81,26 @@ def summed_attention(
         sums = empty_sums(rows, groups, head_size, features)
     q_bngrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
     tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(sight, rows))
-    is_in_order = sight.causal and sight.keys.prefix_bt is None
-    places_bt = None
-    if not is_in_order:
-        tokens, places_bt = _in_order(tokens, sight)
-
-    length = tokens.k_bngk.shape[1]
-    size = min(chunk, length)
-    chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
 
     # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
-    @jax.checkpoint
-    def read(sums: Sums, tokens: _Tokens) -> tuple[Sums, Array]:
-        return _read_chunk(sums, tokens, features)
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def read(sums: Sums, given: tuple[_Tokens, Array]) -> tuple[Sums, Array]:
+        return _read_chunk(sums, *given, features)
 
-    if size == length:
-        sums, y_bngrk = read(sums, jax.tree.map(lambda x: x[0], chunks))
-    else:
-        sums, y_cbngrk = jax.lax.scan(read, sums, chunks)
-        y_bngrk = jnp.moveaxis(y_cbngrk, 0, 1)
-    y_bthk = y_bngrk.reshape(rows, -1, heads, head_size)[:, :length]
+    if max(q_bthk.shape[1], k_bsgk.shape[1]) <= chunk:
+        sums, y_bngrk = read(sums, (tokens, sight.mask_b1ts()[:, 0]))
+        return y_bngrk.reshape(q_bthk.shape), sums
+
+    places_bt = None
+    if not sight.causal or sight.keys.prefix_bt is not None:
+        tokens, places_bt = _in_order(tokens, sight)
+    length = tokens.k_bngk.shape[1]
+    size = -(-length // -(-length // chunk))  # chunks of the same size need the least padding
+    chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
+    sums, y_cbngrk = jax.lax.scan(
+        lambda sums, tokens: read(sums, (tokens, _earlier_of_segment(tokens))), sums, chunks
+    )
+    y_bthk = jnp.moveaxis(y_cbngrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
     return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), sums
 
 
@@ -133,9 +134,19 @@ class _Tokens(NamedTuple):
     key_segments_bn: Array  # PADDING where there is no key
 
 
-def _read_chunk(sums: Sums, tokens: _Tokens, features: FeatureMap) -> tuple[Sums, Array]:
-    """What the queries of a chunk see, and the sums behind it."""
-    query_segments_bn, key_segments_bn = tokens.query_segments_bn, tokens.key_segments_bn
+def _earlier_of_segment(tokens: _Tokens) -> Array:
+    """The mask of a chunk whose columns are in order, (B, N, N)."""
+    columns = jnp.arange(tokens.k_bngk.shape[1])
+    key_segments_b1n = tokens.key_segments_bn[:, None]
+    mask_bnn = tokens.query_segments_bn[:, :, None] == key_segments_b1n
+    return mask_bnn & (key_segments_b1n != PADDING) & (columns[:, None] >= columns)
+
+
+def _read_chunk(
+    sums: Sums, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
+) -> tuple[Sums, Array]:
+    """What the queries of a chunk see, of it and of what came before; and the sums behind it."""
+    key_segments_bn = tokens.key_segments_bn
     q_bgrnm = features.apply(tokens.q_bngrk.transpose(0, 2, 3, 1, 4))
     k_bgnm = features.apply(tokens.k_bngk.transpose(0, 2, 1, 3))
     v_bgnj = _with_one(tokens.v_bngk.transpose(0, 2, 1, 3))
@@ -154,11 +165,8 @@ def _read_chunk(sums: Sums, tokens: _Tokens, features: FeatureMap) -> tuple[Sums
         kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
         q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
 
-    columns = jnp.arange(key_segments_bn.shape[1])
-    mask_bns = query_segments_bn[:, :, None] == key_segments_bn[:, None]
-    mask_bns &= is_key_bn[:, None] & (columns[:, None] >= columns)
-    seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bns[:, None, None])
-    remembers_bn = query_segments_bn == sums.segment_b[:, None]
+    seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bnn[:, None, None])
+    remembers_bn = tokens.query_segments_bn == sums.segment_b[:, None]
     remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
     seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.attention import Attention, Surroundings
 from model.heads import LanguageModel
-from model.masks import before_first
+from model.masks import Side, Sight, before_first
 from model.transformer import Stack
 from tests.model.examples import pack, text_arguments, text_logits, text_params, tokens, unpadded
 from tests.tiny import quick_jit, tiny_config
@@ -61,20 +62,61 @@ def test_a_pattern_begins_anew():
     np.testing.assert_allclose(longer, first, rtol=0, atol=1e-5)  # the fourth kind has no layer
 
 
-def test_layers_of_a_pattern_drop_different_entries():
-    """Two layers with the same parameters and the same key would drop the same."""
-    config = tiny_config(family="decoder", attention="dot,flash", dropout_residual=0.5)
-    inputs, options = text_arguments(unpadded(1, COLUMNS, seed=0))
+@pytest.mark.parametrize("layers", [2, 3])  # a whole period, and one with a rest
+def test_layers_of_a_pattern_drop_different_entries(layers):
+    """Layer n adds 2^n to every entry, or nothing; if two dropped alike, fewer sums would occur."""
+    config = tiny_config(
+        family="decoder", attention="dot,flash", position="none",
+        decoder_layers=layers, dropout_residual=0.5,
+    )  # fmt: skip
+    params = jax.tree.map(jnp.zeros_like, text_params(config)["backbone"]["decoder"])
+    out = params["blocks"]["feed_forward"]["out"]
+    out["bias"] += 2.0 ** jnp.arange(layers, dtype=jnp.float32)[:, None]
+    params["final_norm"]["scale"] += 1
+    x_btd = jnp.zeros((1, 40, config.width))
+    y_btd, _ = Stack(config, layers, causal=True).apply(
+        {"params": params}, x_btd, deterministic=False, rngs={"dropout": jax.random.key(0)}
+    )
+    # The final norm moves and stretches a token's entries, but equal ones stay equal.
+    sums = [len(set(np.round(token, 3).tolist())) for token in np.asarray(y_btd[0])]
+    assert max(sums) == 2**layers
 
-    def logits(seed):
-        rngs = {"dropout": jax.random.key(seed)}
-        variables = {"params": text_params(config)}
-        return LanguageModel(config).apply(
-            variables, *inputs, **options, deterministic=False, rngs=rngs
-        )
 
-    assert (logits(0) == logits(0)).all()
-    assert (logits(0) != logits(1)).any()
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)], ids=str)
+def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
+    """A score is (q + u) k + (q + v) W r, with r the waves of the distance, one after another."""
+    config = tiny_config(family="decoder", position="transformer_xl", dtype=dtype)
+    width, length = config.width, 7
+    params = jax.tree.map(
+        lambda leaf: leaf[0], text_params(config)["backbone"]["decoder"]["blocks"]["self_attention"]
+    )
+    x_btd = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, width)), dtype)
+    side = Side(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    module = Attention(config, "dot", deterministic=True)
+    around = Surroundings(sight=Sight(side, side, causal=True))
+    found = module.apply({"params": params}, x_btd, around)[0]
+
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    x_td = np.asarray(x_btd[0], np.float64)
+    q, k, v = (
+        np.einsum("td,dhk->htk", x_td, exact[name]["kernel"]) + exact[name]["bias"][:, None]
+        for name in ("query", "key", "value")
+    )
+    frequencies = 10_000.0 ** (-np.arange(0, width, 2) / width)
+    y_htk = np.zeros_like(v)
+    for h in range(config.heads):
+        for t in range(length):
+            scores = []
+            for s in range(t + 1):
+                angles = (t - s) * frequencies
+                wave = np.concatenate([np.sin(angles), np.cos(angles)])
+                distance_key = wave @ exact["distance_key"]["kernel"][:, h]
+                content = (q[h, t] + exact["content_bias"][h]) @ k[h, s]
+                scores.append(content + (q[h, t] + exact["distance_bias"][h]) @ distance_key)
+            weights = np.exp(np.array(scores) * config.head_size**-0.5)
+            y_htk[h, t] = weights / weights.sum() @ v[h, : t + 1]
+    expected = np.einsum("htk,hkd->td", y_htk, exact["out"]["kernel"]) + exact["out"]["bias"]
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("family", ["encoder", "decoder"])
@@ -82,9 +124,11 @@ def test_layers_of_a_pattern_drop_different_entries():
     "wide",
     [
         dict(attention="local", attention_window=COLUMNS),
+        dict(attention="local", attention_window=10**9),  # farther than any memory
         dict(attention="chunked", attention_chunk=COLUMNS),
         dict(attention="chunked", attention_chunk=5, attention_overlap=COLUMNS),
         dict(attention="hierarchical", attention_chunk=COLUMNS),
+        dict(attention="hierarchical", attention_chunk=10**9),
         dict(attention="recurrent", attention_chunk=4, attention_memory=COLUMNS),
     ],
     ids=str,

@@ -109,6 +109,8 @@ def test_output_and_gradients(kind, sight_name):
         return (written_out(kind, q, k, v, mask, jnp) * probe).sum()
 
     slopes, y = ours(*as_float32(*qkv))
+    in_one_chunk, _ = summed_attention(*as_float32(*qkv), MAPS[kind], sight)
+    np.testing.assert_allclose(in_one_chunk, y, rtol=0, atol=3e-6)
     np.testing.assert_allclose(y, written_out(kind, *qkv, mask), rtol=0, atol=3e-6)
     blind = ~mask.any(axis=(1, 3))
     assert blind.any() and not np.asarray(y)[blind].any()

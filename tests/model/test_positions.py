@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model.positions import ScoreBias, alibi_slopes, rope, rope_frequencies, sinusoidal, t5_bucket
+from tests.pretrained.transformers_models import oracle
 from tests.tiny import tiny_config
 
 
@@ -73,6 +74,39 @@ def test_linear_scaling_is_a_longer_ruler():
     np.testing.assert_allclose(
         rope(x, 4 * positions, scaled), rope(x, positions, frequencies(900.0)), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("head_size", [4, 8, 64])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 8.0])
+def test_ntk_scaling_is_a_larger_theta(head_size, factor):
+    """b' = b s^(K / (K - 2)) gives pair i, of K / 2, an angle that is s^(2i / (K - 2)) smaller."""
+    theta = 700.0
+    found = frequencies(theta, head_size, rope_scaling="ntk", rope_factor=factor)
+    plain = frequencies(theta, head_size)
+    powers = np.arange(head_size // 2) / (head_size // 2 - 1)
+    np.testing.assert_allclose(found, plain / factor**powers, rtol=1e-6)
+    assert found[0] == plain[0] == 1.0, "neighbours are told apart as before"
+    assert found[-1] == pytest.approx(plain[-1] / factor, rel=1e-6)
+    larger = theta * factor ** (head_size / (head_size - 2))
+    np.testing.assert_allclose(found, frequencies(larger, head_size), rtol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("times", [1, 2, 8])
+def test_ntk_scaling_is_transformers_dynamic_one_at_that_length(times):
+    """Its factor of 1 lets the base follow the length alone, times that of training."""
+    _, hf = oracle()
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    trained_at, head_size, theta = 256, 32, 10_000.0
+    config = hf.LlamaConfig(
+        hidden_size=4 * head_size, num_attention_heads=4, max_position_embeddings=trained_at,
+        rope_parameters=dict(rope_type="dynamic", factor=1.0, rope_theta=theta),
+    )  # fmt: skip
+    theirs, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=times * trained_at)
+    ours = frequencies(theta, head_size, rope_scaling="ntk", rope_factor=float(times))
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5)
 
 
 def test_llama3_scaling_leaves_fast_turns_alone():

@@ -16,6 +16,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import convert
 import generate
 import trained
+from configs.architectures import llama_style
+from pretrained.architecture import Head, Specials
+from pretrained.published import describe
 from schema import ConfigError
 from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES
@@ -26,6 +29,7 @@ from tests.pretrained.transformers_models import (
     oracle,
     save,
 )
+from tests.tiny import tiny_config
 
 WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[CLS]", "[SEP]", "[UNK]", "cat", "sat", "mat"]
 WORDS += ["a", "on", "the", "dog", "ran"]
@@ -171,6 +175,16 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"x\.json' is no file"):
         convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"), tokenizer="x.json")
     assert not (tmp_path / "in").exists()
+
+
+def test_a_rope_scaling_that_transformers_lacks_does_not_go_out():
+    style = {**llama_style(), "rope_scaling": "ntk", "rope_factor": 2.0}
+    with pytest.raises(
+        ConfigError, match=r"llama \(model\.rope_scaling=ntk is not one of: default,"
+    ):
+        describe(tiny_config(**style), Head("causal_lm"), (), Specials())
+    described = describe(tiny_config(**llama_style()), Head("causal_lm"), (), Specials())
+    assert described.config["rope_scaling"] is None
 
 
 def sentencepiece_of(pieces):

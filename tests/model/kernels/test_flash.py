@@ -314,7 +314,9 @@ def test_a_mesh_computes_what_one_device_computes():
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_real_tpu_compiler_takes_the_kernel(causal):
-    """No TPU is needed, but its compiler: pip install libtpu.
+    """No TPU is needed, but its compiler: pip install libtpu, and then, where there is no TPU,
+
+    JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 pytest -s -m slow tests/model/kernels/test_flash.py
 
     Forward and backward at 8 heads x 2,048: two rows on one chip, and as much for each of four
     chips that share rows and heads. (Half of it leaves plain attention's scores in on-chip memory,

@@ -1,0 +1,134 @@
+"""How position schemes do on rows longer than those they were trained on.
+
+    python benchmarks/extrapolation.py --workdirs=runs/rope,runs/alibi,...
+
+Each run, a byte-level language model with one scheme, scores all of its held-out text in rows of
+once, twice, four and eight times the length of its training; rope also with its angles scaled by
+that factor, linearly and by ntk. Longer rows have more context and fewer beginnings, so a model
+that can read them should have fewer bits per byte, not as many.
+
+Prints a table and draws it. Needs matplotlib: pip install -e '.[plots]'
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from absl import flags
+
+import evaluate
+import experiment as door
+import trained
+from schema import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKDIRS = flags.DEFINE_list("workdirs", [], "Runs that differ in model.position.")
+OUTPUT = flags.DEFINE_string("output", str(ROOT / "docs" / "extrapolation"), "Without its ending.")
+BATCHES = flags.DEFINE_integer("batches", 0, "Of 8,192 tokens, of the held-out text; 0: all.")
+
+TIMES = (1, 2, 4, 8)
+TOKENS = 8192  # in a batch of any length, so that fewer batches still are the same text
+MEASURE = "bits_per_byte"
+
+Config = Mapping[str, Any]
+# What is changed in the model for rows of so many times the length, by what it is called.
+SCALINGS = {
+    "": lambda times: {},
+    " linear": lambda times: dict(rope_scaling="linear", rope_factor=float(times)),
+    " ntk": lambda times: dict(rope_scaling="ntk", rope_factor=float(times)),
+}
+
+
+def trained_length(configs: Sequence[Config]) -> int:
+    """That of all runs; refuses runs that cannot be compared."""
+    for name in ("data.length", "data.source", "data.tokenizer", "task.objective"):
+        section, key = name.split(".")
+        values = {config[section][key] for config in configs}
+        if len(values) > 1:
+            raise ConfigError(f"--workdirs: {name} differs ({values}); choose runs that share it")
+    return configs[0]["data"]["length"]
+
+
+def score(workdir: str, config: Config, length: int, reach: Mapping[str, Any]) -> float:
+    model = {**config["model"], **reach}
+    if model["position"] == "sinusoidal":
+        model["max_length"] = max(model["max_length"], length)
+    changed = {
+        **config,
+        "model": model,
+        "data": {**config["data"], "length": length},
+        "eval": {**config["eval"], "batch_size": TOKENS // length, "batches": BATCHES.value},
+    }
+    record = evaluate.evaluate(workdir, config=changed)
+    (value,) = (value for name, value in record.items() if name.endswith(f"/{MEASURE}"))
+    return value
+
+
+def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, list[float]]]:
+    """The scores of a run, by what its line is called; nan where it has no positions."""
+    position, last = config["model"]["position"], config["model"]["max_length"]
+    at_home = score(workdir, config, trained_at, {})
+    for name, reach in SCALINGS.items() if position == "rope" else [("", SCALINGS[""])]:
+        scores = [at_home]
+        for times in TIMES[1:]:
+            length = times * trained_at
+            fits = position != "learned" or length <= last
+            scores.append(score(workdir, config, length, reach(times)) if fits else float("nan"))
+        yield position + name, scores
+
+
+def as_table(found: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> str:
+    rows = [["positions", *(f"{length:,}" for length in lengths)]]
+    rows += [[name, *(f"{value:.3f}" for value in scores)] for name, scores in found.items()]
+    first, *others = [f"| {' | '.join(row)} |\n" for row in rows]
+    return f"{first}|{'---|' * len(rows[0])}\n{''.join(others)}"
+
+
+def draw(found: Mapping[str, Sequence[float]], lengths: Sequence[int], output: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "extrapolation"  # the same scores, the same file
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    colours: dict[str, str] = {}
+    for name, scores in found.items():
+        scheme, _, scaling = name.partition(" ")
+        style = {"": "-", "linear": "--", "ntk": ":"}[scaling]
+        (line,) = axes.plot(lengths, scores, style, marker="o", label=name, c=colours.get(scheme))
+        colours.setdefault(scheme, line.get_color())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.set_xlabel(f"bytes in a row; trained at {lengths[0]:,}")
+    axes.set_ylabel("bits per byte of the held-out text")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+        figure.savefig(f"{output}.{ending}", dpi=120, metadata=metadata)
+
+
+def main() -> None:
+    if not WORKDIRS.value:
+        raise ConfigError("--workdirs is missing; give the directories of runs, with commas")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError("matplotlib is missing; run: pip install -e '.[plots]'") from None
+    configs = [trained.recorded_config(workdir) for workdir in WORKDIRS.value]
+    trained_at = trained_length(configs)
+    lengths = [times * trained_at for times in TIMES]
+    found: dict[str, list[float]] = {}
+    for workdir, config in zip(WORKDIRS.value, configs, strict=True):
+        for name, scores in lines(workdir, config, trained_at):
+            found[name] = scores
+            print(f"{name}: {', '.join(f'{value:.3f}' for value in scores)}", file=sys.stderr)
+    print(as_table(found, lengths), end="")
+    draw(found, lengths, Path(OUTPUT.value))
+
+
+if __name__ == "__main__":
+    door.launch(main)
