@@ -141,7 +141,7 @@ class _Counter:
                 return Cost(flops=_convolution_flops(instruction, *(o[0] for o in operands)))
             case "custom-call":
                 return _custom_call(instruction, [array for o in operands for array in o])
-            case "fusion" | "async-start":
+            case "fusion" | "async-start" | "call-start":
                 total = Cost()
                 for inside in self._program.called(instruction):
                     for part in inside.instructions.values():

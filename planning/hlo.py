@@ -23,6 +23,7 @@ BITS = {
 
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+END = re.compile(r'^\}(, execution_thread="\w+")?$')
 NAME = re.compile(r"%([\w.\-]+)")
 CALLED = re.compile(
     r"(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)"
@@ -112,7 +113,7 @@ def parse(text: str) -> Program:
     """A program from `compiled.as_text()`."""
     computations, entry, name, instructions = {}, "", "", {}
     for line in _whole_lines(text):
-        if line == "}":
+        if END.match(line):
             computations[name] = Computation(name, instructions)
         elif line.startswith("  "):
             instruction = _instruction(line.strip())
@@ -127,13 +128,14 @@ def _whole_lines(text: str) -> Iterator[str]:
     """Lines of a program; what kernels say of themselves has line breaks inside."""
     whole, is_inside = "", False
     for line in text.splitlines():
-        is_new = line == "}" or line.startswith("  ") or not is_inside
+        is_end = bool(END.match(line))
+        is_new = is_end or line.startswith("  ") or not is_inside
         if is_new:
             yield whole
             whole = line
         else:
             whole += line
-        is_inside = line != "}" and (is_inside or line.endswith("{"))
+        is_inside = not is_end and (is_inside or line.endswith("{"))
     yield whole
 
 
@@ -182,7 +184,7 @@ def trip_count(program: Program, computation: Computation, loop: Instruction) ->
     """How often a loop's body runs; None where only the data can tell.
 
     CPU and GPU programs say it. TPU programs do not, but jax's loops over a known number of steps
-    count upwards by one to a constant.
+    count upwards to a constant: by one, or by two where the compiler has joined two passes.
     """
     if known := loop.attribute(r'"known_trip_count":\{"n":"(\d+)"'):
         return int(known)
@@ -197,8 +199,11 @@ def trip_count(program: Program, computation: Computation, loop: Instruction) ->
     counter, limit = (_argument(i, given) for i in inside.operands(compare))
     if limit.opcode != "constant" or counter.opcode != "get-tuple-element":
         return None
-    start = _constant_in(computation, loop, int(counter.attribute(r"index=(\d+)")))
-    return None if start is None else int(limit.literal) - start
+    index = _index(counter)
+    start, stride = _start(computation, loop, index), _stride(program, loop, index)
+    if start is None or not stride:
+        return None
+    return math.ceil((int(limit.literal) - start) / stride)
 
 
 def _argument(instruction: Instruction, given: list[Instruction]) -> Instruction:
@@ -207,12 +212,37 @@ def _argument(instruction: Instruction, given: list[Instruction]) -> Instruction
     return given[int(instruction.literal)] if is_parameter else instruction
 
 
-def _constant_in(computation: Computation, loop: Instruction, index: int) -> int | None:
+def _index(element: Instruction) -> int:
+    return int(element.attribute(r"index=(\d+)"))
+
+
+def _start(computation: Computation, loop: Instruction, index: int) -> int | None:
     """The number that a loop's state begins with at a place."""
     (state,) = computation.operands(loop)
     if state.opcode != "tuple":
         return None
-    found = computation.operands(state)[index]
-    while found.opcode in ("copy", "bitcast", "copy-done", "copy-start", "convert"):
-        found = computation.operands(found)[0]
-    return int(found.literal) if found.opcode == "constant" else None
+    return _constant(_copied(computation, computation.operands(state)[index]))
+
+
+def _stride(program: Program, loop: Instruction, index: int) -> int | None:
+    """What a pass adds to the number at a place of a loop's state."""
+    body = program.computations[loop.attribute(r"body=%?([\w.\-]+)")]
+    if body.root.opcode != "tuple":
+        return None
+    added = body.operands(body.root)[index]
+    if added.opcode != "add":
+        return None
+    counter, stride = (_copied(body, operand) for operand in body.operands(added))
+    is_counter = counter.opcode == "get-tuple-element" and _index(counter) == index
+    return _constant(stride) if is_counter else None
+
+
+def _copied(computation: Computation, instruction: Instruction) -> Instruction:
+    """What something is a copy of."""
+    while instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start", "convert"):
+        instruction = computation.operands(instruction)[0]
+    return instruction
+
+
+def _constant(instruction: Instruction) -> int | None:
+    return int(instruction.literal) if instruction.opcode == "constant" else None

@@ -13,8 +13,10 @@ LOOP = """HloModule test
   %s = (s32[], f32[8]) parameter(0)
   %i = s32[] get-tuple-element(%s), index=0
   %x = f32[8] get-tuple-element(%s), index=1
-  ROOT %next = (s32[], f32[8]) tuple(%i, %x)
-}
+  %more = s32[] constant(STRIDE)
+  %j = s32[] add(%i, %more)
+  ROOT %next = (s32[], f32[8]) tuple(NEXT, %x)
+}, execution_thread="sparsecore"
 
 %condition (t: (s32[], f32[8])) -> pred[] {
   %limit = s32[]{:T(128)} constant(12)
@@ -34,8 +36,11 @@ ENTRY %main (x0: f32[8], n: s32[]) -> (s32[], f32[8]) {
 """
 
 
-def passes(direction="LT", start="0", begin="%copied"):
-    text = LOOP.replace("DIRECTION", direction).replace("START", start).replace("BEGIN", begin)
+def passes(**changes):
+    text = LOOP
+    usual = dict(direction="LT", start="0", begin="%copied", stride="1", next="%j")
+    for key, value in (usual | changes).items():
+        text = text.replace(key.upper(), value)
     program = hlo.parse(text)
     entry = program.computations[program.entry]
     return hlo.trip_count(program, entry, entry.instructions["loop"])
@@ -46,7 +51,14 @@ def test_a_loop_that_counts_to_a_constant():
     assert passes(start="2") == 10
 
 
-@pytest.mark.parametrize("loop", [dict(direction="NE"), dict(begin="%n")])
+def test_a_loop_whose_passes_were_joined():
+    assert passes(stride="2") == 6
+    assert passes(stride="5") == 3
+
+
+@pytest.mark.parametrize(
+    "loop", [dict(direction="NE"), dict(begin="%n"), dict(next="%i"), dict(stride="0")]
+)
 def test_a_loop_that_only_the_data_can_tell(loop):
     assert passes(**loop) is None
 
