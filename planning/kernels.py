@@ -4,6 +4,8 @@ Those of TPU's splash attention, forward and backward (model/kernels/fused.py). 
 mask hides whole are not visited and do not count; a window's would not be either, but do.
 """
 
+import math
+
 from planning.hlo import Array, Instruction
 
 # Products of (queries, keys) by head size that each kernel makes of every block it visits: scores
@@ -18,12 +20,15 @@ def kernel_flops(instruction: Instruction, operands: list[Array]) -> int | None:
     kernel = next((kernel for kernel in PRODUCTS if f"_{kernel}_" in name), None)
     if kernel is None:
         return None
-    heads_bhtk, keys_bgsk = [array for array in operands if len(array.shape) >= 4][:2]
+    # In front of them are numbers of blocks. A single row has no axis of rows.
+    heads_bhtk, keys_bgsk = [array for array in operands if array.dtype in ("bf16", "f32")][:2]
     *batch, queries, size = heads_bhtk.shape
     keys, each = keys_bgsk.shape[-2], 2 * PRODUCTS[kernel] * size
-    for count in batch:
-        each *= count
-    return each * _visited(instruction, queries, keys, "" if kernel == "fwd" else f"_{kernel}")
+    return (
+        math.prod(batch)
+        * each
+        * _visited(instruction, queries, keys, "" if kernel == "fwd" else f"_{kernel}")
+    )
 
 
 def _visited(instruction: Instruction, queries: int, keys: int, suffix: str) -> int:

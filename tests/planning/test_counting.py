@@ -227,9 +227,11 @@ def test_what_stays_on_the_chip_is_no_memory_traffic():
 
 
 SPLASH = (
-    "  %q = bf16[2,6,1024,64] parameter(0)\n"
-    "  %k = bf16[2,2,1024,64] parameter(1)\n"
-    '  ROOT %a = bf16[2,6,1024,64] custom-call(%q, %k, %k), custom_call_target="tpu_custom_call", '
+    "  %blocks = s8[1,4,2] parameter(0)\n"
+    "  %q = bf16[ROWS6,1024,64] parameter(1)\n"
+    "  %k = bf16[ROWS2,1024,64] parameter(2)\n"
+    "  ROOT %a = bf16[ROWS6,1024,64] custom-call(%blocks, %q, %k, %k), "
+    'custom_call_target="tpu_custom_call", '
     "frontend_attributes={kernel_metadata={\n"
     '"xprof_metadata":"{\\"block_q\\": 256, \\"block_kv\\": 512}"\n'
     '}}, metadata={op_name="jit(step)/SIDE/blocks/self_attention/splash_mha_fwd_x/pallas_call"}'
@@ -237,10 +239,12 @@ SPLASH = (
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_attention_kernels_count_the_blocks_that_they_visit(side):
+@pytest.mark.parametrize("count", [1, 2])
+def test_attention_kernels_count_the_blocks_that_they_visit(side, count):
     rows, columns = 256, 512
     hidden = np.triu(np.ones((1024, 1024)), 1) if side == "decoder" else np.zeros((1024, 1024))
     blocks = hidden.reshape(1024 // rows, rows, 1024 // columns, columns)
     visited = rows * columns * (~blocks.all(axis=(1, 3))).sum()
-    found = cost(program(SPLASH.replace("SIDE", side)))
-    assert found.kernel_flops == found.flops == 2 * 2 * (2 * 6) * visited * 64
+    axis_of_rows = f"{count}," if count > 1 else ""  # left out for a single row
+    found = cost(program(SPLASH.replace("SIDE", side).replace("ROWS", axis_of_rows)))
+    assert found.kernel_flops == found.flops == 2 * 2 * (count * 6) * visited * 64
