@@ -24,7 +24,7 @@ from input_pipeline.tokenizer import ByteTokenizer
 from model.config import TransformerConfig
 from model.decoding import Ends
 from planning import report, search, targets
-from planning.compiled import Compiled, TooLargeError, compile_lowered, measure
+from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
 from schema import ConfigError
 from train import image_sizes, step_flops
 from training.config import MeshConfig
@@ -126,37 +126,43 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
         return step.lower(abstract, batch, Fixed(base, {})), abstract, whole
 
 
-def compile_writing(job: Job, mesh: Mesh) -> tuple[Compiled, Compiled]:
+def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
     """Reading prompts, and writing one token behind each of them.
 
     A decoder reads half of a row and writes the other half; a decoder with an encoder writes all.
     """
-    data, model = job.experiment.data, job.model
-    if not model.has_decoder or job.experiment.task.objective == "classify_text":
+    data, task, model = job.experiment.data, job.experiment.task, job.model
+    if not model.has_decoder or task.objective == "classify_text":
         raise ConfigError(
-            f"--generate is for models that write; task.objective={job.experiment.task.objective} "
-            "does not; leave it out"
+            f"--generate is for models that write, and those of task.objective={task.objective} "
+            "do not; leave it out"
         )
     reads = 1 if model.has_encoder else max(1, data.length // 2)
     rows = data.batch_size
-    generator = Generator(
-        make_model(model, job.experiment.task),
-        model,
-        Ends(eos_id=0, pad_id=0),
-        steps=max(1, data.length - reads),
-        rows=rows,
-        see_whole_prompt=job.experiment.task.objective == "prefix_lm",
-    )
+    network = make_model(model, task)
+    with jax.set_mesh(mesh):  # which says what it is compiled for
+        generator = Generator(
+            network,
+            model,
+            Ends(eos_id=0, pad_id=0),
+            steps=max(1, data.length - reads),
+            rows=rows,
+            see_whole_prompt=task.objective == "prefix_lm",
+        )
 
     def of_rows(*shape):
         return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=batch_sharding(mesh))
 
     source = of_rows(data.encoder_length) if model.has_encoder else None
     prompts = Prompts(of_rows(reads), of_rows(), source, source)
-    with jax.set_mesh(mesh):
-        network = make_model(model, job.experiment.task)
-        params = abstract_params(network, job.experiment.task, job.batch(mesh), mesh)
-        return tuple(map(measure, generator.compiled(params, prompts)))
+    params = abstract_params(network, task, job.batch(mesh), mesh)
+    try:
+        with jax.set_mesh(mesh), told_what_is_too_large():
+            return tuple(map(measure, generator.compiled(params, prompts)))
+    except TooLargeError:
+        raise ConfigError(
+            f"--generate: {rows} rows do not fit {target.name}; set data.batch_size lower"
+        ) from None
 
 
 def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str, Any]:
@@ -171,7 +177,8 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     )
     found |= report.of_parameters(whole)
     try:
-        compiled = compile_lowered(lowered)
+        with told_what_is_too_large():
+            compiled = measure(lowered.compile())
     except TooLargeError as error:
         return found | report.too_large(abstract, error, target.chip)
     flops = step_flops(job.model, job.experiment, job.batch(mesh))
@@ -203,18 +210,29 @@ def in_a_step(job: Job) -> dict[str, int]:
     return {"tokens": rows * sum(len(job.row[name]) for name in sides)}
 
 
-def largest_batch(job: Job, target: targets.Target, mesh_config: MeshConfig) -> int:
+def largest_batch(
+    job: Job, target: targets.Target, mesh_config: MeshConfig
+) -> tuple[Job, dict[str, Any]]:
+    """The job with the largest batch that fits, and its plan."""
     if target.chip is None:
         raise ConfigError("--search_batch needs a device whose memory is known, as a100:8")
     mesh = mesh_of(mesh_config, target)
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * job.experiment.optimizer.accumulate
+    plans = {}
 
     def fits(units: int) -> bool:
-        found = plan(job.with_batch(units * unit), target, mesh_config)["memory"]
-        note(f"a batch of {units * unit}: {'fits' if found['fits'] else 'does not fit'}")
-        return found["fits"]
+        plans[units] = plan(job.with_batch(units * unit), target, mesh_config)
+        found = plans[units]["memory"]["fits"]
+        note(f"a batch of {units * unit}: {'fits' if found else 'does not fit'}")
+        return found
 
-    return unit * search.largest(fits, max(1, job.experiment.data.batch_size // unit))
+    units = search.largest(fits, max(1, job.experiment.data.batch_size // unit))
+    if not units:
+        raise ConfigError(
+            f"not even a batch of {unit} fits {target.name}; shard more (mesh.fsdp, mesh.tensor), "
+            "set model.remat=full, or take more devices"
+        )
+    return job.with_batch(units * unit), plans[units]
 
 
 def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str, Any]]:
@@ -245,16 +263,11 @@ def main() -> None:
         print(json.dumps(plans) if JSON.value else report.table(plans))
         return
     if SEARCH_BATCH.value:
-        rows = largest_batch(job, target, experiment.mesh)
-        if not rows:
-            raise ConfigError(
-                f"not even the smallest batch fits {target.name}; shard more (mesh.fsdp, "
-                "mesh.tensor), set model.remat=full, or take more devices"
-            )
-        job = job.with_batch(rows)
-    found = plan(job, target, experiment.mesh)
+        job, found = largest_batch(job, target, experiment.mesh)
+    else:
+        found = plan(job, target, experiment.mesh)
     if GENERATE.value:
-        writing = compile_writing(job, mesh_of(experiment.mesh, target))
+        writing = compile_writing(job, target, mesh_of(experiment.mesh, target))
         found |= report.of_writing(*writing, target, job.experiment.data.batch_size)
     print(json.dumps(found) if JSON.value else report.text(found))
 

@@ -1,12 +1,15 @@
 """What the compiler says of a program: the memory that each device needs, and its text."""
 
+import contextlib
 import dataclasses
 import re
+from collections.abc import Iterator
 
 import jax
 
 from planning import hlo
 from planning.counting import Cost, cost
+from schema import ConfigError
 
 UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -40,13 +43,11 @@ class Compiled:
     cost: Cost
 
 
-def compile_lowered(lowered: jax.stages.Lowered) -> Compiled:
-    return measure(compiled_or_too_large(lowered))
-
-
-def compiled_or_too_large(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+@contextlib.contextmanager
+def told_what_is_too_large() -> Iterator[None]:
+    """Around what compiles: raises a TooLargeError where the compiler gives up for that reason."""
     try:
-        return lowered.compile()
+        yield
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -62,7 +63,14 @@ def measure(compiled: jax.stages.Compiled) -> Compiled:
         - found.alias_size_in_bytes,
         program=found.generated_code_size_in_bytes,
     )
-    return Compiled(memory, cost(hlo.parse(compiled.as_text())))
+    try:
+        text = compiled.as_text()
+    except jax.errors.JaxRuntimeError:
+        raise ConfigError(
+            "the compiler's version does not suit jax's, which cannot read the program that it "
+            "made; install the one that does: pip install -e '.[plan-tpu]'"
+        ) from None
+    return Compiled(memory, cost(hlo.parse(text)))
 
 
 def _bytes_in(message: str, pattern: str) -> int:

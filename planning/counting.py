@@ -85,6 +85,8 @@ def by_kind(collectives: tuple[Collective, ...]) -> dict[tuple[str, int], Collec
     """Their sums, for each kind and size of group."""
     totals = collections.defaultdict(lambda: (0.0, 0.0))
     for each in collectives:
+        if not each.bytes:  # among one device
+            continue
         count, size = totals[each.kind, each.group]
         totals[each.kind, each.group] = count + each.count, size + each.bytes
     return {key: Collective(*key, *totals[key]) for key in sorted(totals)}
@@ -326,8 +328,7 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
         kind = "reduce-scatter"
     given = sum(a.bytes for o in computation.operands(instruction) for a in o.arrays)
     group = _group_size(instruction)
-    sent = given * SENT[kind](group) if group > 1 or kind.startswith("collective") else 0
-    return Collective(kind, group, 1, sent)
+    return Collective(kind, group, 1, given * SENT[kind](group))
 
 
 def _group_size(instruction: Instruction) -> int:

@@ -24,11 +24,8 @@ def kernel_flops(instruction: Instruction, operands: list[Array]) -> int | None:
     heads_bhtk, keys_bgsk = [array for array in operands if array.dtype in ("bf16", "f32")][:2]
     *batch, queries, size = heads_bhtk.shape
     keys, each = keys_bgsk.shape[-2], 2 * PRODUCTS[kernel] * size
-    return (
-        math.prod(batch)
-        * each
-        * _visited(instruction, queries, keys, "" if kernel == "fwd" else f"_{kernel}")
-    )
+    suffix = "" if kernel == "fwd" else f"_{kernel}"
+    return math.prod(batch) * each * _visited(instruction, queries, keys, suffix)
 
 
 def _visited(instruction: Instruction, queries: int, keys: int, suffix: str) -> int:

@@ -212,7 +212,8 @@ def _work_lines(found: Section) -> list[str]:
     rows.append(("memory traffic of each device", gib(found["bytes_moved"])))
     for each in found["collectives"]:
         name = f"{each['kind']} of {each['group']}" if each["group"] > 1 else each["kind"]
-        rows.append((f"{name}, {each['count']:,.0f} times", gib(each["bytes"])))
+        times = "once" if each["count"] == 1 else f"{each['count']:,.0f} times"
+        rows.append((f"{name}, {times}", gib(each["bytes"])))
     return _aligned(rows, left=2).splitlines()
 
 
@@ -266,7 +267,9 @@ def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def gib(size: float) -> str:
-    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 else f"{size / 2**20:,.1f} MiB"
+    if size >= 2**30:
+        return f"{size / 2**30:,.2f} GiB"
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.1f} KiB"
 
 
 def number(value: float) -> str:

@@ -1,5 +1,6 @@
 """Devices to compile for, which need not be here: v5e:4x4, v5p:4x4x4, a100:8, h100:16, cpu:8."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -66,7 +67,7 @@ def _count(name: str, size: str) -> int:
 
 
 def _cpus(count: int) -> Sequence[jax.Device]:
-    if not jax._src.xla_bridge.backends_are_initialized():
+    with contextlib.suppress(RuntimeError):  # jax has started already, perhaps with enough
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:

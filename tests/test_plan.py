@@ -95,6 +95,10 @@ def measure() -> dict:
             "optimizer": held(jax.tree.map(real, (abstract.step, abstract.opt_state))),
             "batch": held(jax.tree.map(real, batch)),
         }
+    planned = job(*JOBS["decoder, fsdp 8"])
+    mesh = plan.mesh_of(planned.experiment.mesh, target)
+    reads, writes = plan.compile_writing(planned, target, mesh)
+    found["writing"] = {"reads": reads.cost.flops, "writes": writes.cost.flops}
     for message, changes in REFUSED.items():
         planned = job(dates, changes)
         with pytest.raises(ConfigError) as error:
@@ -173,6 +177,15 @@ def recomputed() -> float:
 def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio):
     # A classifier's few answers may be computed otherwise than by a product.
     assert measured[name]["plan"]["flops"]["ratio"] == pytest.approx(ratio, rel=2e-3)
+
+
+def test_writing_is_the_arithmetic_of_one_token_in_each_row(measured):
+    """Of one that sees all slots of the cache; reading is that of half a row, and one answer."""
+    rows = TEXT["data.batch_size"] / DEVICES
+    block = 2 * (4 * WIDTH**2 + 2 * LENGTH * WIDTH + 2 * WIDTH * INNER)
+    answer = 2 * WIDTH * ByteTokenizer.vocab_size
+    assert measured["writing"]["writes"] == rows * (LAYERS * block + answer)
+    assert measured["writing"]["reads"] == rows * (LENGTH // 2 * LAYERS * block + answer)
 
 
 def test_data_parallelism_sums_every_gradient_once(measured):

@@ -93,14 +93,17 @@ class Generator:
 
         `params` are as the model has them, and lie where their shardings say.
         """
-        placed = functools.partial(jax.tree.map, _with_sharding)
-        ready = self.lay_out.lower(params).compile()
-        params = placed(jax.eval_shape(self.lay_out, params), ready.output_shardings)
-        reads = self._begin.lower(params, prompts, outputs=1).compile()
-        progress = jax.eval_shape(functools.partial(self._begin, outputs=1), params, prompts)
+
+        def results(lowered, compiled):
+            return jax.tree.map(_with_sharding, lowered.out_info, compiled.output_shardings)
+
+        laid_out = self.lay_out.lower(params)
+        params = results(laid_out, laid_out.compile())
+        begins = self._begin.lower(params, prompts, outputs=1)
+        reads = begins.compile()
         writes = self._advance.lower(
             params,
-            placed(progress, reads.output_shardings),
+            results(begins, reads),
             prompts.lengths_b,
             prompts.source_segments_bs,
             None,
