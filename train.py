@@ -198,26 +198,31 @@ def fit_to_data(model, data: pipeline.Data):
             f"{len(data.labels)} classes; set it to 0 to take that number"
         )
     if data.image_shape is not None:
-        rows, columns, channels = data.image_shape
-        sizes |= {"image_size": rows, "image_channels": channels}
-        wanted = (model.image_size or rows, model.image_channels or channels)
-        if rows != columns or wanted != (rows, channels):
-            raise ConfigError(
-                f"the data's images are {rows}x{columns}x{channels}, but model.image_size="
-                f"{model.image_size} and model.image_channels={model.image_channels}; set both to 0"
-            )
-        patches = (rows // model.patch_size) ** 2
-        if rows % model.patch_size:
-            raise ConfigError(
-                f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
-            )
-        tokens = patches + model.class_token
-        if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
-            raise ConfigError(
-                f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
-                f"the last that model.position={model.position} can address; raise it"
-            )
+        sizes |= image_sizes(model, data.image_shape)
     return model.resolve(**sizes)
+
+
+def image_sizes(model, shape: tuple[int, int, int]) -> dict[str, int]:
+    """What images of this shape decide; refuses those that the model cannot read."""
+    rows, columns, channels = shape
+    wanted = (model.image_size or rows, model.image_channels or channels)
+    if rows != columns or wanted != (rows, channels):
+        raise ConfigError(
+            f"the data's images are {rows}x{columns}x{channels}, but model.image_size="
+            f"{model.image_size} and model.image_channels={model.image_channels}; set both to 0"
+        )
+    patches = (rows // model.patch_size) ** 2
+    if rows % model.patch_size:
+        raise ConfigError(
+            f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
+        )
+    tokens = patches + model.class_token
+    if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
+        raise ConfigError(
+            f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
+            f"the last that model.position={model.position} can address; raise it"
+        )
+    return {"image_size": rows, "image_channels": channels}
 
 
 def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:

@@ -199,6 +199,23 @@ def llama_1b():
     }
 
 
+def llama_8b():
+    """Llama 3.1 8B."""
+    return {
+        **llama_1b(),
+        **dict(width=4096, decoder_layers=32, head_size=128, feed_forward=14_336),
+        **dict(tie_output=False, rope_factor=8.0),
+    }
+
+
+def llama_70b():
+    """Llama 3.1 70B."""
+    return {
+        **llama_8b(),
+        **dict(width=8192, decoder_layers=80, heads=64, feed_forward=28_672),
+    }
+
+
 def t5_small():
     return {
         **t5_style(),
@@ -234,7 +251,7 @@ ARCHITECTURES = {
     for function in (
         transformer_style, transformer_base, transformer_big,
         bert_style, bert_base, bert_large,
-        gpt2_style, gpt2, llama_style, llama_1b,
+        gpt2_style, gpt2, llama_style, llama_1b, llama_8b, llama_70b,
         t5_style, t5_small, t5_v1_1_style, t5_v1_1_small,
         vit_style, vit_s16, vit_b16,
     )

@@ -41,6 +41,15 @@ def partition_spec(names: tuple[str | None, ...]) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in mesh_axes(names)))
 
 
+def platform() -> str:
+    """What the code being traced is compiled for: cpu, gpu or tpu.
+
+    A mesh knows, also one of devices that are not here (plan.py); without one it is jax's own.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
 def is_sharded() -> bool:
     """Whether the code being traced runs on a mesh of more than one device."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -22,7 +22,7 @@ from model.masks import (
     segments_or_default,
 )
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
-from model.sharding import constrain
+from model.sharding import constrain, platform
 
 
 @flax.struct.dataclass
@@ -227,7 +227,7 @@ class Stack(nn.Module):
         config, remat = self.config, self.config.remat
         # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
         # to save memory: without a loop, the compiler keeps what it was told to recompute.
-        undo_loop = jax.default_backend() == "cpu" and remat == "none"
+        undo_loop = platform() == "cpu" and remat == "none"
         unroll = min(config.unroll or (self.layers if undo_loop else 1), self.layers)
         pattern = pattern_of(config.attention)
         if len(set(pattern)) > 1 and not self.is_initializing():

@@ -22,6 +22,7 @@ ALLOWED = {
         "tqdm", "wandb",
     },
     "pretrained": {"schema", "model", "numpy", "safetensors"},
+    "planning": {"schema", "model", "training", "jax", "numpy"},
 }  # fmt: skip
 
 # Inside model/, a file may import those before its own line.

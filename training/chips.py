@@ -1,4 +1,6 @@
-"""What the makers promise: dense bfloat16 FLOP/s of one jax device."""
+"""What the makers promise of one jax device: dense bfloat16 FLOP/s, memory and links."""
+
+from typing import NamedTuple
 
 # Keyed by jax's device_kind, in full, because the names of unlike chips start alike (L4 and
 # L40S, A10 and A100, desktop and laptop). A name that is not here has no known peak.
@@ -47,3 +49,34 @@ def peak_flops(device_kind: str) -> float | None:
     """The most a device can do in a second, or None where that is not known, as on CPUs."""
     tflops = _PEAK_TFLOPS.get(device_kind)
     return None if tflops is None else tflops * 1e12
+
+
+class Chip(NamedTuple):
+    """What a device holds, and how fast it is fed: bytes, and bytes in a second."""
+
+    memory: float
+    bandwidth: float  # of that memory
+    links: float  # to other devices, over all links at once, one way
+    # To devices of another node, one way, where these have no links; nodes have eight devices.
+    network: float | None = None
+
+
+GIB, GB = 2**30, 1e9
+_CHIPS = {
+    # The same pages; "bidirectional" interconnect is twice what goes one way. The page on v4 does
+    # not say: six links of 50 GB/s each, arXiv:2304.01433.
+    "TPU v4": Chip(32 * GIB, 1200 * GB, 300 * GB),
+    "TPU v5 lite": Chip(16 * GIB, 819 * GB, 400 / 2 * GB),
+    "TPU v5": Chip(95 * GIB, 2765 * GB, 1200 / 2 * GB),
+    "TPU v6 lite": Chip(32 * GIB, 1638 * GB, 800 / 2 * GB),
+    # The same data sheets; NVLink is counted both ways there. Networks are those of DGX A100 and
+    # DGX H100: a port of 200 and 400 Gbit/s for each GPU.
+    "NVIDIA A100-SXM4-40GB": Chip(40 * GIB, 1555 * GB, 600 / 2 * GB, 200 / 8 * GB),
+    "NVIDIA A100-SXM4-80GB": Chip(80 * GIB, 2039 * GB, 600 / 2 * GB, 200 / 8 * GB),
+    "NVIDIA H100 80GB HBM3": Chip(80 * GIB, 3350 * GB, 900 / 2 * GB, 400 / 8 * GB),
+}
+
+
+def chip(device_kind: str) -> Chip | None:
+    """Of a device that can be planned for, or None where nothing is known, as of CPUs."""
+    return _CHIPS.get(device_kind)

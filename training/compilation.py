@@ -1,8 +1,7 @@
 """How a job's programs are compiled."""
 
-import jax
-
 from model.decoding_params import Order
+from model.sharding import platform
 
 
 def compiler_options() -> dict[str, bool | str] | None:
@@ -13,7 +12,7 @@ def compiler_options() -> dict[str, bool | str] | None:
     Its library of fused kernels (YNN) is quick at reductions, but slower than Eigen at matrix
     products, above all at the batched ones of attention: so YNN gets the reductions alone.
     """
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return None
     return {
         "xla_cpu_enable_concurrency_optimized_scheduler": False,
@@ -28,7 +27,7 @@ def decoding_order(rows: int) -> Order:
     outputs first. For more rows YNN is, and gains a little from outputs first. The bound was
     measured on the shapes of benchmarks/decode.py.
     """
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return "as_trained"
     return "inputs_first" if rows < 8 else "outputs_first"
 

@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.stages import Compiled
 
 from model.beam_search import Beams, beam_search
 from model.config import TransformerConfig
@@ -86,6 +87,29 @@ class Generator:
             yield jnp.copy(progress.tokens_bn)
             if until < self.steps and bool(progress.ended_b.all()):
                 return
+
+    def compiled(self, params: dict, prompts: Prompts) -> tuple[Compiled, Compiled]:
+        """The two programs behind `stream`, to read prompts and to write, for shapes of arrays.
+
+        `params` are as the model has them, and lie where their shardings say.
+        """
+
+        def results(lowered, compiled):
+            return jax.tree.map(_with_sharding, lowered.out_info, compiled.output_shardings)
+
+        laid_out = self.lay_out.lower(params)
+        params = results(laid_out, laid_out.compile())
+        begins = self._begin.lower(params, prompts, outputs=1)
+        reads = begins.compile()
+        writes = self._advance.lower(
+            params,
+            results(begins, reads),
+            prompts.lengths_b,
+            prompts.source_segments_bs,
+            None,
+            until=jax.ShapeDtypeStruct((), jnp.int32),
+        )
+        return reads, writes.compile()
 
     def speculate(
         self,
@@ -220,3 +244,7 @@ class Generator:
             )
 
         return decode
+
+
+def _with_sharding(shape: jax.ShapeDtypeStruct, sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -16,20 +16,21 @@ from schema import ConfigError
 from training.config import MeshConfig
 
 
-def make_mesh(config: MeshConfig, device_count: int | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of a config over all devices, the axis of size -1 taking what the others leave."""
-    devices = jax.device_count() if device_count is None else device_count
-    sizes = dataclasses.asdict(config)
+    devices = jax.devices() if devices is None else devices
+    count, sizes = len(devices), dataclasses.asdict(config)
     fixed = math.prod(size for size in sizes.values() if size != -1)
-    if devices % fixed or (-1 not in sizes.values() and fixed != devices):
+    if count % fixed or (-1 not in sizes.values() and fixed != count):
         asked = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
         raise ConfigError(
-            f"{asked} does not fit {devices} devices: the sizes must multiply to {devices}; "
+            f"{asked} does not fit {count} devices: the sizes must multiply to {count}; "
             "one of them may be -1 for the rest"
         )
-    shape = [sizes[axis] if sizes[axis] != -1 else devices // fixed for axis in MESH_AXES]
+    shape = [sizes[axis] if sizes[axis] != -1 else count // fixed for axis in MESH_AXES]
     # Explicit axes, jax's default, would ask every operation for its output's sharding.
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

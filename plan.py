@@ -1,0 +1,282 @@
+"""What a job needs, before it runs: python plan.py --config=configs/x.py[:arch] --device=v5e:4x4
+
+Compiles the true training step for devices that need not be here, and says whether it fits, how
+much arithmetic, memory traffic and communication it is, and how fast it can be at best. No data is
+read and nothing is run. --config.a.b=v changes the config as for train.py.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+from jax.sharding import Mesh
+
+import experiment as door
+from experiment import Experiment
+from input_pipeline.outline import row_outline
+from input_pipeline.tokenizer import ByteTokenizer
+from model.config import TransformerConfig
+from model.decoding import Ends
+from planning import report, search, targets
+from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
+from schema import ConfigError
+from train import image_sizes, step_flops
+from training.config import MeshConfig
+from training.finetune import as_tree, by_name, choose, rate_scales
+from training.generation import Generator, Prompts
+from training.mesh import batch_sharding, check_batch, make_mesh
+from training.optimizer import make_optimizer
+from training.schedules import learning_rate
+from training.step import Fixed, TrainState, abstract_params, abstract_state, make_train_step
+from training.task import make_model
+
+# What the data would decide, where neither the config nor its source says it.
+CLASSES = {"classify_images": 1000, "classify_text": 2}
+IMAGE = (224, 3)  # rows, channels
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    experiment: Experiment
+    model: TransformerConfig  # with all sizes
+    row: Mapping[str, np.ndarray]  # of a batch
+    assumed: tuple[str, ...]
+
+    def with_batch(self, rows: int) -> "Job":
+        data = dataclasses.replace(self.experiment.data, batch_size=rows)
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, data=data))
+
+    def batch(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+        rows, at = self.experiment.data.batch_size, batch_sharding(mesh)
+        return {
+            name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype, sharding=at)
+            for name, x in self.row.items()
+        }
+
+
+def job_of(experiment: Experiment) -> Job:
+    """The job of a config, with what the data would decide taken from it or assumed."""
+    data, task, model = experiment.data, experiment.task, experiment.model
+    if task.teacher:
+        raise ConfigError("plan.py plans no distillation; set task.teacher=''")
+    if task.objective == "embed":
+        raise ConfigError("task.objective=embed has nothing to train, and so nothing to plan")
+    sizes, assumed, image_shape = {}, [], (1, 1, 1)
+    if model.input == "patches":
+        size = data.image_size or model.image_size or IMAGE[0]
+        channels = model.image_channels or IMAGE[1]
+        image_shape = (size, size, channels)
+        if not (data.image_size or model.image_size) or not model.image_channels:
+            assumed.append(f"images of {size}x{size}x{channels}")
+        sizes |= image_sizes(model, image_shape)
+    elif not model.vocab_size:
+        sizes["vocab_size"] = _vocabulary(data)
+    if task.objective in CLASSES and not model.num_classes:
+        sizes["num_classes"] = CLASSES[task.objective]
+        assumed.append(f"model.num_classes={sizes['num_classes']}")
+    row = row_outline(
+        data, objective=task.objective, hiding=experiment.hiding, image_shape=image_shape
+    )
+    return Job(experiment, model.resolve(**sizes), row, tuple(assumed))
+
+
+def _vocabulary(data) -> int:
+    if data.tokenizer == "byte":
+        return ByteTokenizer.vocab_size
+    if data.tokenizer in ("bpe", "wordpiece", "unigram"):
+        return data.tokenizer_size
+    raise ConfigError(
+        f"data.tokenizer={data.tokenizer} is not read for a plan; set model.vocab_size to the "
+        "number of its ids"
+    )
+
+
+def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, dict]:
+    """The step that train.py would run, with shapes and shardings of the state and of all params.
+
+    Parameters that another run would lend to adapters are there too, all of them.
+    """
+    experiment, task, model = job.experiment, job.experiment.task, job.model
+    check_batch(
+        "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
+    )
+    network = make_model(model, task)
+    schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.width)
+    scales = rate_scales(experiment.finetune, model)
+    optimizer = make_optimizer(experiment.optimizer, schedule, scales)
+    batch = job.batch(mesh)
+    # Not yet on the mesh: optax makes small arrays here, and there are no devices to hold them.
+    whole = abstract_params(network, task, batch, mesh)
+    tuning = choose(experiment.finetune, whole, ())
+    base = as_tree({name: by_name(whole)[name] for name in tuning.base})
+    abstract, _ = abstract_state(
+        network, task, optimizer, experiment.optimizer, batch, mesh, tuning
+    )
+    with jax.set_mesh(mesh):
+        step = make_train_step(
+            network, task, optimizer, experiment.optimizer, schedule, experiment.run.seed,
+            abstract, tuning,
+        )  # fmt: skip
+        return step.lower(abstract, batch, Fixed(base, {})), abstract, whole
+
+
+def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
+    """Reading prompts, and writing one token behind each of them.
+
+    A decoder reads half of a row and writes the other half; a decoder with an encoder writes all.
+    """
+    data, task, model = job.experiment.data, job.experiment.task, job.model
+    if not model.has_decoder or task.objective == "classify_text":
+        raise ConfigError(
+            f"--generate is for models that write, and those of task.objective={task.objective} "
+            "do not; leave it out"
+        )
+    reads = 1 if model.has_encoder else max(1, data.length // 2)
+    rows = data.batch_size
+    network = make_model(model, task)
+    with jax.set_mesh(mesh):  # which says what it is compiled for
+        generator = Generator(
+            network,
+            model,
+            Ends(eos_id=0, pad_id=0),
+            steps=max(1, data.length - reads),
+            rows=rows,
+            see_whole_prompt=task.objective == "prefix_lm",
+        )
+
+    def of_rows(*shape):
+        return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=batch_sharding(mesh))
+
+    source = of_rows(data.encoder_length) if model.has_encoder else None
+    prompts = Prompts(of_rows(reads), of_rows(), source, source)
+    params = abstract_params(network, task, job.batch(mesh), mesh)
+    try:
+        with jax.set_mesh(mesh), told_what_is_too_large():
+            return tuple(map(measure, generator.compiled(params, prompts)))
+    except TooLargeError:
+        raise ConfigError(
+            f"--generate: {rows} rows do not fit {target.name}; set data.batch_size lower"
+        ) from None
+
+
+def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str, Any]:
+    """All that is known of a job on a mesh of the target's devices, as plain data."""
+    mesh = mesh_of(mesh_config, target)
+    lowered, abstract, whole = lower_step(job, mesh)
+    found = report.of_job(
+        device=target.name,
+        mesh=dict(mesh.shape),
+        batch_size=job.experiment.data.batch_size,
+        assumed=job.assumed,
+    )
+    found |= report.of_parameters(whole)
+    try:
+        with told_what_is_too_large():
+            compiled = measure(lowered.compile())
+    except TooLargeError as error:
+        return found | report.too_large(abstract, error, target.chip)
+    flops = step_flops(job.model, job.experiment, job.batch(mesh))
+    found |= report.of_memory(abstract, compiled.memory, target.chip)
+    found |= report.of_work(compiled.cost, flops, mesh.size)
+    if target.chip is not None:
+        found |= report.of_time(
+            compiled.cost, flops, target, in_a_step(job), job.experiment.run.steps
+        )
+    return found
+
+
+def mesh_of(config: MeshConfig, target: targets.Target) -> Mesh:
+    try:
+        return make_mesh(config, target.devices)
+    except (NotImplementedError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        asked = ", ".join(f"{key}={size}" for key, size in dataclasses.asdict(config).items())
+        raise ConfigError(f"a mesh of {asked} cannot be laid on {target.name}: {error}") from None
+
+
+def in_a_step(job: Job) -> dict[str, int]:
+    """Tokens of all sides, if no place is padding, or images."""
+    rows = job.experiment.data.batch_size
+    if "images" in job.row:
+        return {"images": rows}
+    sides = [name for name in ("inputs", "encoder_inputs") if name in job.row]
+    return {"tokens": rows * sum(len(job.row[name]) for name in sides)}
+
+
+def largest_batch(
+    job: Job, target: targets.Target, mesh_config: MeshConfig
+) -> tuple[Job, dict[str, Any]]:
+    """The job with the largest batch that fits, and its plan."""
+    if target.chip is None:
+        raise ConfigError("--search_batch needs a device whose memory is known, as a100:8")
+    mesh = mesh_of(mesh_config, target)
+    unit = mesh.shape["data"] * mesh.shape["fsdp"] * job.experiment.optimizer.accumulate
+    plans = {}
+
+    def fits(units: int) -> bool:
+        plans[units] = plan(job.with_batch(units * unit), target, mesh_config)
+        found = plans[units]["memory"]["fits"]
+        note(f"a batch of {units * unit}: {'fits' if found else 'does not fit'}")
+        return found
+
+    units = search.largest(fits, max(1, job.experiment.data.batch_size // unit))
+    if not units:
+        raise ConfigError(
+            f"not even a batch of {unit} fits {target.name}; shard more (mesh.fsdp, mesh.tensor), "
+            "set model.remat=full, or take more devices"
+        )
+    return job.with_batch(units * unit), plans[units]
+
+
+def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str, Any]]:
+    """The plans of all meshes that can share out the batch: those that fit, fastest first."""
+    found = []
+    for sizes in search.meshes(len(target.devices), sequence):
+        name = report.mesh_name(sizes)
+        try:
+            found.append(plan(job, target, MeshConfig(**sizes)))
+        except ConfigError as error:
+            note(f"{name}: {error}")
+            continue
+        note(f"{name}: {'fits' if found[-1]['memory']['fits'] else 'does not fit'}")
+    return sorted(found, key=report.rank)
+
+
+def note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    experiment = door.from_mapping(CONFIG.value.to_dict())
+    if not DEVICE.value:
+        raise ConfigError("--device is missing; name one, such as v5e:4x4, a100:8 or cpu:8")
+    job, target = job_of(experiment), targets.find(DEVICE.value)
+    if SEARCH_MESH.value:
+        plans = every_mesh(job, target, max(1, experiment.mesh.sequence))
+        print(json.dumps(plans) if JSON.value else report.table(plans))
+        return
+    if SEARCH_BATCH.value:
+        job, found = largest_batch(job, target, experiment.mesh)
+    else:
+        found = plan(job, target, experiment.mesh)
+    if GENERATE.value:
+        writing = compile_writing(job, target, mesh_of(experiment.mesh, target))
+        found |= report.of_writing(*writing, target, job.experiment.data.batch_size)
+    print(json.dumps(found) if JSON.value else report.text(found))
+
+
+if __name__ == "__main__":
+    CONFIG = door.config_flag("configs/dates.py")
+    DEVICE = flags.DEFINE_string("device", "", "v5e:4x4, v5p:4x4x4, a100:8, h100:8, cpu:8, ...")
+    JSON = flags.DEFINE_bool("json", False, "One JSON object instead of text.")
+    GENERATE = flags.DEFINE_bool("generate", False, "Also plan writing text, a token at a time.")
+    SEARCH_BATCH = flags.DEFINE_bool("search_batch", False, "Plan the largest batch that fits.")
+    SEARCH_MESH = flags.DEFINE_bool("search_mesh", False, "A table of all meshes, best first.")
+    door.launch(main)

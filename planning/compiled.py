@@ -1,0 +1,78 @@
+"""What the compiler says of a program: the memory that each device needs, and its text."""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator
+
+import jax
+
+from planning import hlo
+from planning.counting import Cost, cost
+from schema import ConfigError
+
+UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device."""
+
+    arguments: int
+    # Results that do not take the place of arguments, and all that is alive in between.
+    temporaries: int
+    program: int
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.temporaries + self.program
+
+
+class TooLargeError(Exception):
+    """The compiler gave up, and said how much the temporaries would take, or all; 0: not said."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.temporaries = _bytes_in(message, r"HLO temporaries \(([\d.]+)([BKMGT])\)")
+        self.total = _bytes_in(message, r"Used ([\d.]+)([BKMGT]) of [\d.]+[BKMGT] hbm")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    memory: Memory
+    cost: Cost
+
+
+@contextlib.contextmanager
+def told_what_is_too_large() -> Iterator[None]:
+    """Around what compiles: raises a TooLargeError where the compiler gives up for that reason."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise TooLargeError(str(error)) from None
+
+
+def measure(compiled: jax.stages.Compiled) -> Compiled:
+    found = compiled.memory_analysis()
+    memory = Memory(
+        arguments=found.argument_size_in_bytes,
+        temporaries=found.temp_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes,
+        program=found.generated_code_size_in_bytes,
+    )
+    try:
+        text = compiled.as_text()
+    except jax.errors.JaxRuntimeError:
+        raise ConfigError(
+            "the compiler's version does not suit jax's, which cannot read the program that it "
+            "made; install the one that does: pip install -e '.[plan-tpu]'"
+        ) from None
+    return Compiled(memory, cost(hlo.parse(text)))
+
+
+def _bytes_in(message: str, pattern: str) -> int:
+    found = re.search(pattern, message)
+    return int(float(found.group(1)) * UNITS[found.group(2)]) if found else 0

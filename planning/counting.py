@@ -1,0 +1,347 @@
+"""What one device does in one run of a compiled program: arithmetic, memory, communication.
+
+Loops count as often as they run. Where the program chooses between branches, the cheapest counts,
+and one whose loops are of known length rather than another: kernels have a slower substitute for
+rare data (model/kernels/flash.py).
+"""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from planning.hlo import Array, Computation, Instruction, Program, trip_count
+from planning.kernels import kernel_flops
+
+# How much of what it is given a device sends to others in a group of n, with the best algorithm.
+SENT = {
+    "all-gather": lambda n: n - 1,
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "ragged-all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1,
+    "collective-broadcast": lambda n: 1,
+}
+# Names for what is elsewhere, or only the second half of something asynchronous.
+FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
+    "replica-id", "while", "conditional", "call", "opt-barrier", "add-dependency", "iota",
+}  # fmt: skip
+CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul", "__onednn$matmul_reorder")
+VIEWS = ("bitcast", "copy", "convert", "reshape", "transpose")  # inside a fusion
+READ_IN_PART = ("dynamic-slice", "slice", "gather")
+WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with what is new
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    kind: str
+    group: int  # devices that take part
+    count: float
+    bytes: float  # that each device sends
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    flops: float = 0  # of matrix products, as the model's own are counted
+    kernel_flops: float = 0  # those of them that are in hand-written kernels
+    bytes: float = 0  # to and from a device's main memory
+    collectives: tuple[Collective, ...] = ()
+    # What could not be counted, by name: loops of unknown length (as one pass), unknown kernels.
+    unknown: tuple[str, ...] = ()
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.flops + other.flops,
+            self.kernel_flops + other.kernel_flops,
+            self.bytes + other.bytes,
+            self.collectives + other.collectives,
+            self.unknown + other.unknown,
+        )
+
+    def times(self, count: int) -> "Cost":
+        collectives = tuple(
+            dataclasses.replace(each, count=each.count * count, bytes=each.bytes * count)
+            for each in self.collectives
+        )
+        return Cost(
+            self.flops * count,
+            self.kernel_flops * count,
+            self.bytes * count,
+            collectives,
+            self.unknown,
+        )
+
+
+def cost(program: Program) -> Cost:
+    return _Counter(program).of(program.computations[program.entry])
+
+
+def by_kind(collectives: tuple[Collective, ...]) -> dict[tuple[str, int], Collective]:
+    """Their sums, for each kind and size of group."""
+    totals = collections.defaultdict(lambda: (0.0, 0.0))
+    for each in collectives:
+        if not each.bytes:  # among one device
+            continue
+        count, size = totals[each.kind, each.group]
+        totals[each.kind, each.group] = count + each.count, size + each.bytes
+    return {key: Collective(*key, *totals[key]) for key in sorted(totals)}
+
+
+class _Counter:
+    def __init__(self, program: Program):
+        self._program = program
+        self._found: dict[str, Cost] = {}
+
+    def of(self, computation: Computation) -> Cost:
+        """Of one pass through a computation that has its own place in memory for each result."""
+        if computation.name not in self._found:
+            # A TPU's program spreads a collective over several fusions, which do other work
+            # meanwhile; each of them names it, with the same channel.
+            channels: dict[str, Collective] = {}
+            total = Cost()
+            for instruction in computation.instructions.values():
+                total += self._instruction(computation, instruction, channels)
+            total += Cost(collectives=tuple(channels.values()))
+            self._found[computation.name] = total
+        return self._found[computation.name]
+
+    def _instruction(
+        self, computation: Computation, instruction: Instruction, channels: dict[str, Collective]
+    ) -> Cost:
+        opcode, called = instruction.opcode, self._program.called(instruction)
+        if opcode == "while":
+            passes = trip_count(self._program, computation, instruction)
+            body = self.of(self._program.computations[instruction.attribute(r"body=%?([\w.\-]+)")])
+            if passes is None:
+                return body + Cost(unknown=(f"the passes of {instruction.name}",))
+            return body.times(passes)
+        if opcode == "conditional":
+            return min(map(self.of, called), key=_expense)
+        if opcode == "call":
+            return self.of(called[0])
+        moved = Cost(bytes=self._bytes(computation, instruction))
+        return moved + self._arithmetic(computation, instruction, channels)
+
+    def _arithmetic(
+        self, computation: Computation, instruction: Instruction, channels: dict[str, Collective]
+    ) -> Cost:
+        """All but memory, which the parts of a fusion do not touch."""
+        if found := _collective(computation, instruction):
+            key = instruction.attribute(r"channel_id=(\d+)") or instruction.name
+            channels.setdefault(key, found)
+            return Cost()
+        operands = [operand.arrays for operand in computation.operands(instruction)]
+        match instruction.opcode:
+            case "dot":
+                return Cost(flops=_dot_flops(instruction, operands[0][0]))
+            case "convolution":
+                return Cost(flops=_convolution_flops(instruction, *(o[0] for o in operands)))
+            case "custom-call":
+                return _custom_call(instruction, [array for o in operands for array in o])
+            case "fusion" | "async-start" | "call-start":
+                total = Cost()
+                for inside in self._program.called(instruction):
+                    for part in inside.instructions.values():
+                        total += self._arithmetic(inside, part, channels)
+                return total
+        return Cost()
+
+    def _bytes(self, computation: Computation, instruction: Instruction) -> int:
+        """What is read from main memory, and written to it."""
+        opcode = instruction.opcode
+        if opcode in FREE or opcode.endswith("-done") or "AllocateBuffer" in instruction.attributes:
+            return 0
+        operands = computation.operands(instruction)
+        if opcode == "fusion":
+            (inside,) = self._program.called(instruction)
+            given = zip(inside.parameters, operands, strict=True)
+            read = sum(self._read(inside, parameter) for parameter, o in given if _in_memory(o))
+            return read + sum(self._written(inside, inside.root))
+        if opcode in READ_IN_PART:
+            return 2 * _size(instruction)
+        if opcode in WRITTEN_IN_PART:
+            return 2 * _size(operands[WRITTEN_IN_PART[opcode]])
+        if opcode.endswith("-start"):
+            return _started(instruction, operands)
+        return sum(map(_size, operands)) + _size(instruction)
+
+    def _read(self, inside: Computation, parameter: Instruction) -> int:
+        """How much of what a fusion is given it reads: of a stack of layers perhaps one alone."""
+        total = 0
+        for user in self._users(inside, parameter):
+            behind = [self._behind_views(inside, name) for name in user.operands]
+            places = [place for place, operand in enumerate(behind) if operand is parameter]
+            if user.opcode in READ_IN_PART and places == [0]:
+                total += user.array.bytes
+            elif user.opcode == "fusion":  # TPUs have fusions in fusions
+                (deeper,) = self._program.called(user)
+                total += sum(self._read(deeper, deeper.parameters[place]) for place in places)
+            elif user.opcode not in WRITTEN_IN_PART or places != [0]:
+                return _bytes(parameter)
+        return min(total, _bytes(parameter))
+
+    def _written(self, inside: Computation, result: Instruction) -> Iterator[int]:
+        """Bytes of each result of a fusion; an update writes what is new alone."""
+        behind = self._behind_views(inside, result.name)
+        if behind.opcode == "tuple":
+            for operand in inside.operands(behind):
+                yield from self._written(inside, operand)
+        elif not _in_memory(result):
+            yield 0
+        elif behind.opcode in WRITTEN_IN_PART:
+            yield inside.operands(behind)[WRITTEN_IN_PART[behind.opcode]].array.bytes
+        elif behind.opcode == "fusion":
+            (deeper,) = self._program.called(behind)
+            yield min(sum(self._written(deeper, deeper.root)), _size(result))
+        elif behind.opcode != "parameter":
+            yield _size(result)
+
+    def _users(self, inside: Computation, instruction: Instruction) -> Iterator[Instruction]:
+        for user in inside.users[instruction.name]:
+            if self._is_view(user):
+                yield from self._users(inside, user)
+            else:
+                yield user
+
+    def _behind_views(self, inside: Computation, name: str) -> Instruction:
+        instruction = inside.instructions[name]
+        while self._is_view(instruction):
+            instruction = inside.instructions[instruction.operands[0]]
+        return instruction
+
+    def _is_view(self, instruction: Instruction) -> bool:
+        """Whether a part of a fusion is another part's values, element by element as needed."""
+        if instruction.opcode != "fusion" or len(instruction.operands) != 1:
+            return instruction.opcode in VIEWS
+        (inside,) = self._program.called(instruction)
+        return all(part.opcode in (*VIEWS, "parameter") for part in inside.instructions.values())
+
+
+def _expense(branch: Cost) -> tuple:
+    return len(branch.unknown), branch.flops, branch.bytes
+
+
+def _started(instruction: Instruction, operands: list[Instruction]) -> int:
+    """Of what goes on in the background; what it gives includes what it was given."""
+    if instruction.opcode == "slice-start":
+        part = instruction.arrays[len(operands)]
+        return part.bytes * (1 + part.in_main_memory)
+    given = [array for operand in operands for array in operand.arrays]
+    results = [array for array in instruction.arrays if array not in given and array.size > 1]
+    return sum(array.bytes for array in (*given, *results) if array.in_main_memory)
+
+
+def _size(instruction: Instruction) -> int:
+    return sum(array.bytes for array in instruction.arrays if array.in_main_memory)
+
+
+def _bytes(instruction: Instruction) -> int:
+    """Wherever it is: the parts of a fusion do not say."""
+    return sum(array.bytes for array in instruction.arrays)
+
+
+def _in_memory(instruction: Instruction) -> bool:
+    return any(array.in_main_memory for array in instruction.arrays)
+
+
+def _dot_flops(instruction: Instruction, left: Array) -> int:
+    contracted = _numbers(instruction.attribute(r"lhs_contracting_dims=\{([\d,]*)\}"))
+    return 2 * instruction.array.size * math.prod(left.shape[axis] for axis in contracted)
+
+
+def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
+    """TPUs write every product of matrices as a convolution, with its batch as spatial axes.
+
+    Only products of real numbers count, not those with the zeros of padding and dilation.
+    """
+    of_left, of_right, of_out = re.split(
+        "_|->", instruction.attribute(r"dim_labels=([\w?]+->[\w?]+)")
+    )
+    out = instruction.array.shape
+    total = 2 * out[of_out.index("b")] * out[of_out.index("f")] * right.shape[of_right.index("i")]
+    window = instruction.attribute(r"window=\{([^}]*)\}")
+    spatial = [label for label in of_out if label.isdigit()]
+    for place, label in enumerate(spatial):
+        total *= _products_along(
+            left.shape[of_left.index(label)],
+            right.shape[of_right.index(label)],
+            out[of_out.index(label)],
+            stride=_along(window, "stride", place, 1),
+            padding=_along(window, "pad", place, 0),
+            left_dilation=_along(window, "lhs_dilate", place, 1),
+            right_dilation=_along(window, "rhs_dilate", place, 1),
+        )
+    return total
+
+
+def _along(window: str, key: str, place: int, default: int) -> int:
+    """A window's number for one axis; of padding that in front."""
+    found = re.search(rf"{key}=([\d_x\-]+)", window)
+    return int(found.group(1).split("x")[place].split("_")[0]) if found else default
+
+
+def _products_along(
+    left: int,
+    right: int,
+    out: int,
+    *,
+    stride: int,
+    padding: int,
+    left_dilation: int,
+    right_dilation: int,
+) -> int:
+    """Pairs of a result's place and the kernel's at which there is an input."""
+    places = np.arange(out) * stride - padding
+    total = 0
+    for tap in range(right):
+        at = places + tap * right_dilation
+        inside = (at >= 0) & (at < left * left_dilation) & (at % left_dilation == 0)
+        total += int(inside.sum())
+    return total
+
+
+def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
+    target = instruction.attribute(r'custom_call_target="([^"]*)"')
+    if target.startswith(CUBLAS):
+        axes = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+        contracted = math.prod(operands[0].shape[axis] for axis in _numbers(axes.replace('"', "")))
+        return Cost(flops=2 * instruction.array.size * contracted)
+    if target != "tpu_custom_call":
+        return Cost()
+    flops = kernel_flops(instruction, operands)
+    if flops is None:
+        return Cost(unknown=(f"the kernel {instruction.name}",))
+    return Cost(flops=flops, kernel_flops=flops)
+
+
+def _collective(computation: Computation, instruction: Instruction) -> Collective | None:
+    kind = instruction.opcode.removesuffix("-start")
+    if kind not in SENT:
+        return None
+    # A TPU's reduce-scatter is an all-reduce of which a fusion keeps a part.
+    if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
+        kind = "reduce-scatter"
+    given = sum(a.bytes for o in computation.operands(instruction) for a in o.arrays)
+    group = _group_size(instruction)
+    return Collective(kind, group, 1, given * SENT[kind](group))
+
+
+def _group_size(instruction: Instruction) -> int:
+    """Of replica_groups={{0,1},{2,3}}, =[2,4]<=[8] or =mesh['x'=4,'y'=2] {'y'}."""
+    if listed := instruction.attribute(r"replica_groups=\{\{([\d,]+)\}"):
+        return len(_numbers(listed))
+    if shape := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
+        return _numbers(shape)[-1]
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", instruction.attributes):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named.group(1))}
+        return math.prod(sizes[name] for name in re.findall(r"'([^']+)'", named.group(2)))
+    return 1  # a permutation has pairs instead
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number.strip()]

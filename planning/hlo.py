@@ -1,0 +1,248 @@
+"""The text of a compiled program, taken apart: computations, instructions, shapes, loops.
+
+XLA's own cost analysis counts the body of a loop once, is silent on GPUs that are not here, and
+says nothing of collectives. The text of the optimised program has it all.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+BITS = {
+    "pred": 8,
+    "token": 0,
+    "opaque": 0,
+    "bf16": 16,
+    "c64": 64,
+    "c128": 128,
+    **{f"{kind}{bits}": bits for kind in "su" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"f{bits}": bits for bits in (16, 32, 64)},
+}  # of one element; eight-bit floats have names such as f8e4m3fn
+
+ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
+HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
+END = re.compile(r'^\}(, execution_thread="\w+")?$')
+NAME = re.compile(r"%([\w.\-]+)")
+CALLED = re.compile(
+    r"(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)"
+    r"|(?:branch_computations|called_computations)=\{([^}]*)\}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    dtype: str
+    shape: tuple[int, ...]
+    in_main_memory: bool  # and not in what a chip has of faster memory
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        bits = BITS.get(self.dtype) or (8 if self.dtype.startswith("f8") else 4)
+        return math.ceil(self.size * bits / 8) if self.dtype not in ("token", "opaque") else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]  # what it gives: one, or all of a tuple, however deep
+    operands: tuple[str, ...]
+    literal: str  # what stands in the parentheses: a constant's value, a parameter's number
+    attributes: str
+    is_root: bool
+
+    @property
+    def array(self) -> Array:
+        return self.arrays[0]
+
+    def attribute(self, pattern: str) -> str:
+        """The first group of what matches, or nothing."""
+        found = re.search(pattern, self.attributes)
+        return found.group(1) if found else ""
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        names = []
+        for one, several in CALLED.findall(self.attributes):
+            names += [one] if one else [name.strip(" %") for name in several.split(",")]
+        return tuple(names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    name: str
+    instructions: dict[str, Instruction]
+
+    @functools.cached_property
+    def root(self) -> Instruction:
+        return next(i for i in reversed(self.instructions.values()) if i.is_root)
+
+    @functools.cached_property
+    def parameters(self) -> list[Instruction]:
+        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return sorted(found, key=lambda instruction: int(instruction.literal))
+
+    @functools.cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        found = {name: [] for name in self.instructions}
+        for instruction in self.instructions.values():
+            for operand in instruction.operands:
+                found[operand].append(instruction)
+        return found
+
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        return [self.instructions[name] for name in instruction.operands]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    computations: dict[str, Computation]
+    entry: str
+
+    def called(self, instruction: Instruction) -> list[Computation]:
+        return [self.computations[name] for name in instruction.called]
+
+
+def parse(text: str) -> Program:
+    """A program from `compiled.as_text()`."""
+    computations, entry, name, instructions = {}, "", "", {}
+    for line in _whole_lines(text):
+        if END.match(line):
+            computations[name] = Computation(name, instructions)
+        elif line.startswith("  "):
+            instruction = _instruction(line.strip())
+            instructions[instruction.name] = instruction
+        elif header := HEADER.match(line):
+            is_entry, name = header.groups()
+            entry, instructions = name if is_entry else entry, {}
+    return Program(computations, entry)
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """Lines of a program; what kernels say of themselves has line breaks inside."""
+    whole, is_inside = "", False
+    for line in text.splitlines():
+        is_end = bool(END.match(line))
+        is_new = is_end or line.startswith("  ") or not is_inside
+        if is_new:
+            yield whole
+            whole = line
+        else:
+            whole += line
+        is_inside = not is_end and (is_inside or line.endswith("{"))
+    yield whole
+
+
+def _instruction(line: str) -> Instruction:
+    is_root = line.startswith("ROOT ")
+    name, _, rest = line.removeprefix("ROOT ").partition(" = ")
+    end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:end], rest[end:].lstrip()
+    opens = rest.index("(")
+    closes = _closing(rest, opens)
+    opcode, inside = rest[:opens], rest[opens + 1 : closes - 1]
+    return Instruction(
+        name.lstrip("%"),
+        opcode,
+        _arrays(shape),
+        tuple(NAME.findall(inside)),
+        inside,
+        rest[closes:],
+        is_root,
+    )
+
+
+def _closing(text: str, start: int) -> int:
+    """The place behind the parenthesis that closes the one at `start`."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if not depth:
+            return place + 1
+    raise ValueError(f"a parenthesis is never closed: {text[start : start + 80]}")
+
+
+def _arrays(shape: str) -> tuple[Array, ...]:
+    return tuple(
+        Array(
+            dtype,
+            tuple(int(size) for size in sizes.split(",") if size),
+            # Memory spaces are numbered: S(1) is a TPU's vector memory, S(5) the host's.
+            "S(" not in layout or "S(0)" in layout,
+        )
+        for dtype, sizes, layout in ARRAY.findall(shape)
+    )
+
+
+def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
+    """How often a loop's body runs; None where only the data can tell.
+
+    CPU and GPU programs say it. TPU programs do not, but jax's loops over a known number of steps
+    count upwards to a constant: by one, or by two where the compiler has joined two passes.
+    """
+    if known := loop.attribute(r'"known_trip_count":\{"n":"(\d+)"'):
+        return int(known)
+    condition = program.computations[loop.attribute(r"condition=%?([\w.\-]+)")]
+    compare, inside, given = condition.root, condition, []
+    if compare.opcode == "fusion":
+        given = condition.operands(compare)
+        (inside,) = program.called(compare)
+        compare = inside.root
+    if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
+        return None
+    counter, limit = (_argument(i, given) for i in inside.operands(compare))
+    if limit.opcode != "constant" or counter.opcode != "get-tuple-element":
+        return None
+    index = _index(counter)
+    start, stride = _start(computation, loop, index), _stride(program, loop, index)
+    if start is None or not stride:
+        return None
+    return math.ceil((int(limit.literal) - start) / stride)
+
+
+def _argument(instruction: Instruction, given: list[Instruction]) -> Instruction:
+    """What a fusion's parameter stands for."""
+    is_parameter = given and instruction.opcode == "parameter"
+    return given[int(instruction.literal)] if is_parameter else instruction
+
+
+def _index(element: Instruction) -> int:
+    return int(element.attribute(r"index=(\d+)"))
+
+
+def _start(computation: Computation, loop: Instruction, index: int) -> int | None:
+    """The number that a loop's state begins with at a place."""
+    (state,) = computation.operands(loop)
+    if state.opcode != "tuple":
+        return None
+    return _constant(_copied(computation, computation.operands(state)[index]))
+
+
+def _stride(program: Program, loop: Instruction, index: int) -> int | None:
+    """What a pass adds to the number at a place of a loop's state."""
+    body = program.computations[loop.attribute(r"body=%?([\w.\-]+)")]
+    if body.root.opcode != "tuple":
+        return None
+    added = body.operands(body.root)[index]
+    if added.opcode != "add":
+        return None
+    counter, stride = (_copied(body, operand) for operand in body.operands(added))
+    is_counter = counter.opcode == "get-tuple-element" and _index(counter) == index
+    return _constant(stride) if is_counter else None
+
+
+def _copied(computation: Computation, instruction: Instruction) -> Instruction:
+    """What something is a copy of."""
+    while instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start", "convert"):
+        instruction = computation.operands(instruction)[0]
+    return instruction
+
+
+def _constant(instruction: Instruction) -> int | None:
+    return int(instruction.literal) if instruction.opcode == "constant" else None

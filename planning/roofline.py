@@ -1,0 +1,40 @@
+"""How long a step takes at the published speeds, if all overlaps and nothing is ever late."""
+
+import dataclasses
+
+from planning.counting import Collective, Cost
+from training.chips import Chip
+
+NODE = 8  # devices with links between them, where other devices are reached by a network
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Seconds of a step on one device, for each thing that it may have to wait for."""
+
+    compute: float
+    memory: float
+    interconnect: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute, self.memory, self.interconnect)
+
+    @property
+    def bound_by(self) -> str:
+        return max(dataclasses.asdict(self).items(), key=lambda item: item[1])[0]
+
+
+def roofline(cost: Cost, peak_flops: float, chip: Chip) -> Roofline:
+    return Roofline(
+        cost.flops / peak_flops,
+        cost.bytes / chip.bandwidth,
+        sum(each.bytes / _speed(each, chip) for each in cost.collectives),
+    )
+
+
+def _speed(collective: Collective, chip: Chip) -> float:
+    """A group no larger than a node is taken to be inside one."""
+    if chip.network is not None and collective.group > NODE:
+        return chip.network
+    return chip.links

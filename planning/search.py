@@ -1,0 +1,35 @@
+"""The largest batch that fits, and the meshes that a number of devices can make."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from model.sharding import MESH_AXES
+
+
+def largest(fits: Callable[[int], bool], start: int = 1) -> int:
+    """The largest number for which `fits` holds, if it holds for all below that; 0 for none.
+
+    Doubles or halves until the answer lies between two numbers, then takes the middle.
+    """
+    if fits(start):
+        good, bad = start, 2 * start
+        while fits(bad):
+            good, bad = bad, 2 * bad
+    else:
+        good, bad = start // 2, start
+        while good and not fits(good):
+            good, bad = good // 2, good
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def meshes(devices: int, sequence: int) -> Iterator[dict[str, int]]:
+    """All ways to share out the devices along data, fsdp and tensor."""
+    left = devices // sequence
+    divisors = [size for size in range(1, left + 1) if left % size == 0]
+    for data, fsdp in itertools.product(divisors, divisors):
+        if left % (data * fsdp) == 0:
+            sizes = (data, fsdp, sequence, left // (data * fsdp))
+            yield dict(zip(MESH_AXES, sizes, strict=True))

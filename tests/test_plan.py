@@ -1,0 +1,260 @@
+"""Plans against the real thing: jobs on eight simulated devices, whose memory is then looked at.
+
+The number of devices is fixed when jax starts, so they need a process of their own: this file run
+as a script, which prints what it planned and what it saw as JSON. The tests only judge it.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import experiment as door
+import plan
+from configs import dates, digits, pydoc
+from input_pipeline.tokenizer import ByteTokenizer
+from planning import targets
+from schema import ConfigError
+from training.step import NOTHING_FIXED
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICES = 8
+QUICKLY = "--xla_backend_optimization_level=0"  # of LLVM, which no plan looks at
+ADAMW = {"optimizer.name": "adamw"}
+LAYERS, LENGTH, WIDTH, INNER = 2, 128, 64, 256
+TEXT = {
+    "data.batch_size": 16,
+    "data.length": LENGTH,
+    "model.decoder_layers": LAYERS,
+    "model.width": WIDTH,
+    "model.heads": 4,
+    "model.feed_forward": INNER,
+}
+JOBS = {
+    "decoder, fsdp 8": (pydoc, TEXT | ADAMW | {"mesh.data": 1, "mesh.fsdp": 8}),
+    "decoder, data 8, all recomputed": (pydoc, TEXT | ADAMW | {"model.remat": "full"}),
+    "encoder-decoder, fsdp 4 x tensor 2": (
+        dates,
+        ADAMW
+        | {"data.batch_size": 16, "mesh.data": 1, "mesh.fsdp": 4, "mesh.tensor": 2}
+        | {"model.encoder_layers": 1, "model.decoder_layers": 1},
+    ),
+    "ViT, data 8": (
+        digits,
+        ADAMW | {"data.batch_size": 64, "model.image_size": 8, "model.encoder_layers": 1},
+    ),
+}
+REFUSED = {
+    "does not fit 8 devices": {"mesh.tensor": 3},
+    "choose a multiple of 8": {"data.batch_size": 12},
+}
+LARGE = {"data.batch_size": 16, "data.length": 256} | ADAMW
+
+
+def job(module, changes) -> plan.Job:
+    config = module.get_config().to_dict()
+    for key, value in changes.items():
+        section, name = key.split(".")
+        config[section][name] = value
+    if module is digits:
+        config["model"]["image_channels"] = 1
+    return plan.job_of(door.from_mapping(config))
+
+
+def real(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(np.zeros(shape.shape, shape.dtype), shape.sharding)
+
+
+def held(tree) -> list[int]:
+    """The bytes that each device really has of arrays."""
+    sizes = [0] * jax.device_count()
+    for leaf in jax.tree.leaves(tree):
+        for shard in leaf.addressable_shards:
+            sizes[shard.device.id] += shard.data.nbytes
+    return sizes
+
+
+def measure() -> dict:
+    found = {}
+    target = targets.find(f"cpu:{DEVICES}")
+    for name, (module, changes) in JOBS.items():
+        planned = job(module, changes)
+        mesh_config = planned.experiment.mesh
+        mesh = plan.mesh_of(mesh_config, target)
+        _, abstract, _ = plan.lower_step(planned, mesh)
+        batch = planned.batch(mesh)
+        found[name] = {
+            "plan": plan.plan(planned, target, mesh_config),
+            "params": held(jax.tree.map(real, abstract.params)),
+            "optimizer": held(jax.tree.map(real, (abstract.step, abstract.opt_state))),
+            "batch": held(jax.tree.map(real, batch)),
+        }
+    planned = job(*JOBS["decoder, fsdp 8"])
+    mesh = plan.mesh_of(planned.experiment.mesh, target)
+    reads, writes = plan.compile_writing(planned, target, mesh)
+    found["writing"] = {"reads": reads.cost.flops, "writes": writes.cost.flops}
+    for message, changes in REFUSED.items():
+        planned = job(dates, changes)
+        with pytest.raises(ConfigError) as error:
+            plan.plan(planned, target, planned.experiment.mesh)
+        found[message] = str(error.value)
+    return found
+
+
+def measure_peak() -> dict:
+    """What the operating system had to give for a step, beside the state."""
+    target = targets.find("cpu:1")
+    planned = job(pydoc, LARGE)
+    mesh = plan.mesh_of(planned.experiment.mesh, target)
+    lowered, abstract, _ = plan.lower_step(planned, mesh)
+    step = lowered.compile()
+    arguments = jax.tree.map(real, (abstract, planned.batch(mesh), NOTHING_FIXED))
+    jax.block_until_ready(arguments)
+    Path("/proc/self/clear_refs").write_text("5")  # from here on the peak counts
+    before = _status("VmRSS")
+    jax.block_until_ready(step(*arguments))
+    memory = plan.plan(planned, target, planned.experiment.mesh)["memory"]
+    return {"peak": _status("VmHWM") - before, "temporaries": memory["temporaries"]}
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+def run(*arguments: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.test_plan", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICKLY},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return run("jobs")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_state_takes_what_was_planned(measured, name):
+    seen, memory = measured[name], measured[name]["plan"]["memory"]
+    assert seen["params"] == [memory["parameters"]] * DEVICES
+    assert seen["optimizer"] == [memory["optimizer"]] * DEVICES
+    # What is neither, is the batch; random keys and such add a few bytes.
+    assert memory["batch"] == pytest.approx(seen["batch"][0], rel=0.1, abs=64)
+
+
+def recomputed() -> float:
+    """How much more arithmetic a step is that goes through every block once more.
+
+    All but its last product: no gradient asks for what that gives, only for what it was given.
+    """
+    last = 2 * LENGTH * WIDTH * INNER
+    block = 2 * LENGTH * (4 * WIDTH**2 + 2 * LENGTH * WIDTH) + 2 * last
+    forward = LAYERS * block + 2 * LENGTH * WIDTH * ByteTokenizer.vocab_size
+    return 1 + LAYERS * (block - last) / (3 * forward)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [
+        ("decoder, fsdp 8", 1.0),
+        ("decoder, data 8, all recomputed", recomputed()),
+        ("encoder-decoder, fsdp 4 x tensor 2", 1.0),
+        ("ViT, data 8", 1.0),
+    ],
+)
+def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio):
+    # A classifier's few answers may be computed otherwise than by a product.
+    assert measured[name]["plan"]["flops"]["ratio"] == pytest.approx(ratio, rel=2e-3)
+
+
+def test_writing_is_the_arithmetic_of_one_token_in_each_row(measured):
+    """Of one that sees all slots of the cache; reading is that of half a row, and one answer."""
+    rows = TEXT["data.batch_size"] / DEVICES
+    block = 2 * (4 * WIDTH**2 + 2 * LENGTH * WIDTH + 2 * WIDTH * INNER)
+    answer = 2 * WIDTH * ByteTokenizer.vocab_size
+    assert measured["writing"]["writes"] == rows * (LAYERS * block + answer)
+    assert measured["writing"]["reads"] == rows * (LENGTH // 2 * LAYERS * block + answer)
+
+
+def test_data_parallelism_sums_every_gradient_once(measured):
+    found = measured["decoder, data 8, all recomputed"]["plan"]
+    parameters = found["parameters"]
+    sent = sum(each["bytes"] for each in found["collectives"] if each["kind"] == "all-reduce")
+    summed = sent / (2 * 7 / 8 * 4)
+    # The table's gradient has two parts, of what goes in and of what comes out: one sum or two.
+    table = parameters["parts"]["backbone/token_embedding"]
+    assert parameters["total"] <= summed < 1.01 * (parameters["total"] + table)
+
+
+def test_sharded_parameters_are_gathered(measured):
+    kinds = {each["kind"] for each in measured["decoder, fsdp 8"]["plan"]["collectives"]}
+    assert "all-gather" in kinds
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
+def test_a_step_takes_the_memory_that_was_planned():
+    seen = run("peak")
+    assert seen["temporaries"] == pytest.approx(seen["peak"], rel=0.1)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "plan.py", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_the_devices_cannot_share_is_refused(measured, message):
+    assert message in measured[message]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--device is missing; name one, such as v5e:4x4, a100:8 or cpu:8"),
+        (["--device=cpu:2", "--search_batch"], "--search_batch needs a device whose memory is"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_line(arguments, message):
+    done = command("--config=configs/dates.py", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "package"), [("v5e:2x4", "libtpu"), ("a100:8", "jax_plugins.xla_cuda12")]
+)
+def test_bert_base_on_devices_that_are_not_here(device, package):
+    if not importlib.util.find_spec(package.partition(".")[0]):
+        pytest.skip(f"{package} is not installed")
+    done = command(
+        "--config=configs/wikipedia_bert.py",
+        f"--device={device}",
+        "--config.data.batch_size=64",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["memory"]["fits"]
+    assert found["flops"]["ratio"] == pytest.approx(1, rel=0.02)
+    assert found["time"]["mfu"] < 1
+    assert not found["uncounted"]
+
+
+if __name__ == "__main__":
+    print(json.dumps({"jobs": measure, "peak": measure_peak}[sys.argv[1]]()))
