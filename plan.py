@@ -116,12 +116,12 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
     tuning = choose(experiment.finetune, whole, ())
     base = as_tree({name: by_name(whole)[name] for name in tuning.base})
     abstract, _ = abstract_state(
-        network, task, optimizer, experiment.optimizer, batch, mesh, tuning
+        network, task, optimizer, experiment.optimizer, batch, mesh, tuning, experiment.failure
     )
     with jax.set_mesh(mesh):
         step = make_train_step(
             network, task, optimizer, experiment.optimizer, schedule, experiment.run.seed,
-            abstract, tuning,
+            abstract, tuning, failure=experiment.failure,
         )  # fmt: skip
         return step.lower(abstract, batch, Fixed(base, {})), abstract, whole
 
