@@ -72,12 +72,15 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
     """
     prefix = f"{path}." if path else ""
     hints = typing.get_type_hints(section, include_extras=True)
-    problems = [
-        f"{prefix}{key} is not a config key.{did_you_mean(key, hints)}"
-        for key in values
-        if key not in hints
-    ]
-    problems += [f"{prefix}{key} is missing" for key in hints if key not in values]
+    missing = [key for key in hints if key not in values]
+    problems = []
+    for key in values:
+        if key not in hints:
+            guess = did_you_mean(key, missing) or did_you_mean(key, hints)
+            problems.append(f"{prefix}{key} is not a config key.{guess}")
+            # What was only misspelt is not missing besides.
+            missing = [each for each in missing if repr(each) not in guess]
+    problems += [f"{prefix}{key} is missing" for key in missing]
     fields = {}
     for key, hint in hints.items():
         if key in values:

@@ -140,3 +140,11 @@ def test_only_near_words_are_suggested():
     assert did_you_mean("widht", ["width", "heads"]) == " Did you mean 'width'?"
     assert did_you_mean("colour", ["width", "heads"]) == ""
     assert did_you_mean(3, ["width"]) == ""
+
+
+def test_a_key_that_is_misspelt_is_not_missing_besides():
+    section = dataclasses.make_dataclass("Section", [("length", int), ("width", int)])
+    _, problems = build(section, {"lenght": 1, "width": 2}, "data")
+    assert problems == ["data.lenght is not a config key. Did you mean 'length'?"]
+    _, problems = build(section, {"other": 1, "width": 2}, "data")
+    assert problems == ["data.other is not a config key.", "data.length is missing"]

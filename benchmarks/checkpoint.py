@@ -1,0 +1,104 @@
+"""What a checkpoint costs: the time the loop stands still, and the time digests take.
+
+    python benchmarks/checkpoint.py [--megabytes=500] [--rounds=3] [--directory=DIR]
+
+One state, saved and restored by turns in each of these ways; each figure is the median:
+
+- synchronous: save, and wait until it is on the disk;
+- blocked: the part of it for which `Checkpoints.save` keeps the loop from its next step;
+- with and without the digests of its files, and restored with and without verifying them.
+"""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags, logging
+
+from configs.default import get_config
+from training import digests
+from training.checkpoint import Checkpoints
+from training.config import CheckpointConfig
+from training.step import TrainState
+
+MEGABYTES = flags.DEFINE_integer("megabytes", 500, "Size of the state.")
+ROUNDS = flags.DEFINE_integer("rounds", 3, "Saves and restores of each kind.")
+DIRECTORY = flags.DEFINE_string("directory", "", "Where to write; default: a temporary one.")
+ARRAYS = 24
+
+
+def make_state(megabytes: int) -> TrainState:
+    """Parameters and two moments, of random numbers, which no compression makes smaller."""
+    rows = megabytes * 10**6 // (3 * ARRAYS * 4 * 1024)
+    make = jax.jit(lambda key: jax.random.normal(key, (rows, 1024)))
+
+    def tree(seed):
+        keys = jax.random.split(jax.random.key(seed), ARRAYS)
+        return {f"layer_{number}": make(key) for number, key in enumerate(keys)}
+
+    state = TrainState(jnp.zeros((), jnp.int32), tree(0), (tree(1), tree(2)), None)
+    return jax.block_until_ready(state)
+
+
+def seconds(action) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def save(checkpoints: Checkpoints, step: int, state: TrainState) -> tuple[float, float]:
+    """How long the loop was blocked, and how long it took until all was on the disk."""
+    begin = time.perf_counter()
+    blocked = seconds(lambda: checkpoints.save(step, state, {}))
+    checkpoints.wait()
+    return blocked, time.perf_counter() - begin
+
+
+def main(argv) -> None:
+    del argv
+    logging.set_verbosity(logging.WARNING)  # Orbax tells all it does
+    state = make_state(MEGABYTES.value)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    like = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
+    )
+    config = CheckpointConfig(**get_config().checkpoint.to_dict() | dict(keep=1))
+    record = digests.record
+    times = {name: [] for name in ("blocked", "plain", "digested", "restored", "verified")}
+    with (
+        tempfile.TemporaryDirectory(dir=DIRECTORY.value or None) as directory,
+        Checkpoints(directory, config) as checkpoints,
+    ):
+        save(checkpoints, 1, state)  # the first of all opens and compiles things
+        for number in range(ROUNDS.value):
+            digests.record = lambda directory: None
+            _, plain = save(checkpoints, 10 * number + 2, state)
+            restored = seconds(
+                lambda step=10 * number + 2: jax.block_until_ready(checkpoints.restore(step, like))
+            )
+            digests.record = record
+            blocked, digested = save(checkpoints, 10 * number + 3, state)
+
+            def verify(step=10 * number + 3):
+                assert digests.fault(Path(directory, "checkpoints", str(step))) is None
+                jax.block_until_ready(checkpoints.restore(step, like))
+
+            verified = seconds(verify)
+            for name, value in zip(
+                times, (blocked, plain, digested, restored, verified), strict=True
+            ):
+                times[name].append(value)
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    print(f"state: {size / 1e6:.0f} MB")
+    for name, value in middle.items():
+        print(f"{name:10} {value * 1e3:8.0f} ms   ({', '.join(f'{v:.3f}' for v in times[name])} s)")
+    print(f"blocked / synchronous save:        {middle['blocked'] / middle['digested']:.3f}")
+    print(f"save with digests / without:       {middle['digested'] / middle['plain']:.3f}")
+    print(f"restore with verifying / without:  {middle['verified'] / middle['restored']:.3f}")
+
+
+if __name__ == "__main__":
+    app.run(main)
