@@ -28,6 +28,7 @@ from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
 from training.checkpoint import Checkpoints
+from training.compilation import keep_programs
 from training.endings import EndedError
 from training.evaluation import Evaluator, HeldOut, measure_names
 from training.finetune import choose, rate_scales
@@ -54,6 +55,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     experiment = door.from_mapping(config)
     run, task = experiment.run, experiment.task
     workdir = records.prepare(workdir)
+    keep_programs(run.compilation_cache)
     mesh = make_mesh(experiment.mesh)
     check_batch(
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate

@@ -19,6 +19,9 @@ def get_config(arg=None):
     config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
     config.profile_steps = (0, 0)  # first and last step of a profiler trace
     config.wandb_project = ""  # needs the extra `wandb`
+    # Where compiled programs are kept for the next time; "": JAX_COMPILATION_CACHE_DIR, or
+    # ~/.cache/backbone/programs if that is not set; off: nowhere
+    config.compilation_cache = ""
 
     config.model = ml_collections.ConfigDict(
         dict(

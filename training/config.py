@@ -20,6 +20,7 @@ class RunConfig:
     init_from: str
     profile_steps: tuple[Count, Count]
     wandb_project: str
+    compilation_cache: str
 
     def problems(self) -> Iterator[str]:
         first, last = self.profile_steps
