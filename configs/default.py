@@ -102,7 +102,9 @@ def get_config(arg=None):
             init_std=0.0,  # of all weights; 0: variance scaled by fan-in
             dtype="float32",  # float32 | bfloat16: activations
             param_dtype="float32",
-            remat="none",  # none | dots | full: what the backward pass recomputes
+            # What the backward pass computes again: none | dots (all but products with matrices of
+            # parameters) | save_attention (all but what attention gave) | full
+            remat="none",
             # Layers per step of the scan over layers; 0: all on CPU without remat, 1 elsewhere
             unroll=0,
         )

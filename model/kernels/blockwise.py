@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.dropping import dropout
-from model.kernels.dot import NEVER
+from model.kernels.dot import NEVER, attended
 from model.masks import PADDING, Near, Side, Sight
 from model.positions import ScoreBias
 
@@ -66,7 +66,7 @@ def _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
 def _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
     work = Work.of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
     seen = look(work, nothing_seen(work))
-    y_bthk, log_sum_nbht = seen.result(q_bthk.shape[1], v_bsgk.dtype)
+    y_bthk, log_sum_nbht = map(attended, seen.result(q_bthk.shape[1], v_bsgk.dtype))
     return y_bthk, (q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, y_bthk, log_sum_nbht)
 
 

@@ -23,6 +23,7 @@ from model.kernels.blockwise import (
     no_slopes,
     nothing_seen,
 )
+from model.kernels.dot import attended
 from model.masks import Side, Sight
 from model.positions import ScoreBias
 
@@ -67,7 +68,7 @@ def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
     last = jax.lax.axis_size(axes) - 1
     (held, seen), _ = jax.lax.scan(step, (held, seen), jnp.arange(last))
     seen = look(meeting(held, last), seen)  # nobody needs these keys any more
-    y_bthk, log_sum_nbht = seen.result(q_bthk.shape[1], v_bsgk.dtype)
+    y_bthk, log_sum_nbht = map(attended, seen.result(q_bthk.shape[1], v_bsgk.dtype))
     return y_bthk, (q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, y_bthk, log_sum_nbht)
 
 
