@@ -34,7 +34,7 @@ from training.evaluation import Evaluator, HeldOut, measure_names
 from training.finetune import choose, rate_scales
 from training.flops import forward_flops, head_flops, train_flops
 from training.measures import signatures
-from training.mesh import check_batch, make_mesh
+from training.mesh import check_batch, check_offload, make_mesh
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
@@ -61,6 +61,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
+    check_offload(experiment.optimizer, mesh)
     origins.refuse_missing(experiment)
 
     # Data

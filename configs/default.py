@@ -204,6 +204,7 @@ def get_config(arg=None):
             clip_norm=1.0,  # global gradient norm; 0: no clipping
             accumulate=1,  # micro-batches in a step
             ema_decay=0.0,  # evaluate an exponential moving average of the parameters
+            offload=False,  # keep the optimizer's state in the host's memory between updates
         )
     )
 

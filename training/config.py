@@ -96,6 +96,7 @@ class OptimizerConfig:
     clip_norm: NonNegativeFloat
     accumulate: PositiveInt
     ema_decay: HalfOpenUnit
+    offload: bool
 
     def decay_end(self, steps: int) -> int:
         """The number of updates after which the learning rate has fallen to its final value."""

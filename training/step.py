@@ -19,7 +19,7 @@ from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
 from training.guard import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.losses import term_counts, term_sums, total_loss
-from training.mesh import optimizer_shardings, parameter_shardings
+from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
 from training.task import forward, model_arguments
 
@@ -84,10 +84,13 @@ def abstract_state(
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
     trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
     everywhere = NamedSharding(mesh, PartitionSpec())
+    opt_state_at = optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh)
+    if config.offload:
+        opt_state_at = offloaded(shapes.opt_state, opt_state_at)
     shardings = TrainState(
         step=everywhere,
         params=params_at,
-        opt_state=optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh),
+        opt_state=opt_state_at,
         ema=params_at if config.ema_decay else None,
         guard=jax.tree.map(lambda _: everywhere, shapes.guard),
     )
@@ -135,6 +138,8 @@ def make_train_step(
 
     It gives up the old state's memory.
     """
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key, features_key):
         soft = None
@@ -193,14 +198,17 @@ def make_train_step(
         gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
         grad_norm = optax.tree.norm(gradients)
         verdict = judge(state.guard, failure, loss, grad_norm)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
+        before = state.opt_state
+        if config.offload:
+            before = on_devices(before, shardings.opt_state)
+        updates, opt_state = optimizer.update(gradients, before, trained)
         params = tuning.join(optax.apply_updates(trained, updates), kept)
         ema = state.ema
         if config.ema_decay:
             trained = tuning.split(params)[0]
             ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
         if failure.skips:
-            old = state.params, state.opt_state, state.ema
+            old = state.params, before, state.ema
             params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
         answers = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
@@ -218,7 +226,6 @@ def make_train_step(
         metrics |= findings(guard, verdict)
         return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
 
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(
         step,
         donate_argnums=0,
