@@ -204,6 +204,9 @@ def get_config(arg=None):
             clip_norm=1.0,  # global gradient norm; 0: no clipping
             accumulate=1,  # micro-batches in a step
             ema_decay=0.0,  # evaluate an exponential moving average of the parameters
+            # Parameters of bfloat16 after an update: nearest (small ones are lost) | stochastic (up
+            # or down at random, right on average) | master (a float32 copy beside the moments)
+            rounding="nearest",
             offload=False,  # keep the optimizer's state in the host's memory between updates
         )
     )

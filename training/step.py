@@ -21,6 +21,7 @@ from training.guard import WATCHES, Guard, after, findings, judge, new_guard, un
 from training.losses import term_counts, term_sums, total_loss
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
+from training.precision import updated
 from training.task import forward, model_arguments
 
 
@@ -153,6 +154,8 @@ def make_train_step(
             return total_loss(sums, counts), metrics
 
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        if config.rounding != "nearest":  # nor are those of micro-batches added up in bfloat16
+            gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
         return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
     def accumulated(trained, kept, fixed, batch, counts, dropout_key, features_key):
@@ -202,10 +205,11 @@ def make_train_step(
         if config.offload:
             before = on_devices(before, shardings.opt_state)
         updates, opt_state = optimizer.update(gradients, before, trained)
-        params = tuning.join(optax.apply_updates(trained, updates), kept)
+        rounding_key = _key_beside_dropout(seed, ROUNDING, state.step)
+        trained = updated(config.rounding, trained, updates, opt_state, rounding_key)
+        params = tuning.join(trained, kept)
         ema = state.ema
         if config.ema_decay:
-            trained = tuning.split(params)[0]
             ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
         if failure.skips:
             old = state.params, before, state.ema
@@ -238,9 +242,15 @@ def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | 
     """Of the random features of a step: another every so many steps, or None for the fixed ones."""
     if "performer" not in pattern_of(config.attention) or not config.attention_redraw:
         return None
-    # No step has this number, so that no dropout is drawn from the same key.
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))
-    return jax.random.fold_in(key, step // config.attention_redraw)
+    return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)
+
+
+# No step has these numbers, so that no dropout is drawn from the same key.
+FEATURES, ROUNDING = np.uint32(2**32 - 1), np.uint32(2**32 - 2)
+
+
+def _key_beside_dropout(seed: int, purpose: np.uint32, number: Array) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), number)
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
