@@ -32,6 +32,7 @@ from training.config import (
     TaskConfig,
     finetune_problems,
     measure_problems,
+    precision_problems,
     schedule_problems,
 )
 
@@ -105,6 +106,7 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
     yield from schedule_problems(experiment.optimizer, run)
     yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
     yield from measure_problems(experiment.eval, task)
+    yield from precision_problems(experiment.optimizer, model.param_dtype)
     if model.family not in FAMILIES_FOR[task.objective]:
         fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
         yield (

@@ -16,6 +16,7 @@ from schema import ConfigError
 from training import workdir as records
 from training.checkpoint import find_checkpoint
 from training.finetune import Tuning, as_tree, by_name
+from training.precision import starting_from
 from training.step import TrainState
 from training.stored_params import (
     fingerprint,
@@ -44,7 +45,8 @@ class Taken:
         own = by_name(state.params)
         taken = {name: leaf for name, leaf in self.params.items() if name not in tuning.base}
         params = as_tree(own | taken)
-        return state.replace(params=params, ema=state.ema and _copy(params))
+        opt_state = starting_from(state.opt_state, tuning.split(params)[0])
+        return state.replace(params=params, opt_state=opt_state, ema=state.ema and _copy(params))
 
 
 def _copy(params: dict) -> dict:

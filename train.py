@@ -28,12 +28,13 @@ from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
 from training.checkpoint import Checkpoints
+from training.compilation import keep_programs
 from training.endings import EndedError
 from training.evaluation import Evaluator, HeldOut, measure_names
 from training.finetune import choose, rate_scales
 from training.flops import forward_flops, head_flops, train_flops
 from training.measures import signatures
-from training.mesh import check_batch, make_mesh
+from training.mesh import check_batch, check_offload, make_mesh
 from training.optimizer import make_optimizer
 from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
@@ -54,11 +55,13 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     experiment = door.from_mapping(config)
     run, task = experiment.run, experiment.task
     workdir = records.prepare(workdir)
+    keep_programs(run.compilation_cache)
     mesh = make_mesh(experiment.mesh)
     check_batch(
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
+    check_offload(experiment.optimizer, mesh)
     origins.refuse_missing(experiment)
 
     # Data

@@ -19,6 +19,7 @@ from model.config import TransformerConfig
 from schema import ConfigError
 from training import workdir as records
 from training.checkpoint import best_step, saved_steps
+from training.compilation import keep_programs
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
 from training.step import abstract_params
@@ -27,7 +28,7 @@ from training.task import make_model, smallest_batch
 
 # What may be changed once the parameters are there, and what not even of that: ids that another
 # tokenizer gives mean nothing to them.
-CHANGEABLE = ("data", "eval", "mesh")
+CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
 FIXED = ("data.tokenizer", "data.tokenizer_size")
 # Keys of the model that no parameter depends on: how far it looks, and how it is computed.
 REACH = tuple(
@@ -72,6 +73,7 @@ def load(
     _refuse_changes(changed)
     experiment = door.from_mapping(config)
     task = experiment.task
+    keep_programs(experiment.run.compilation_cache)
     recorded_model, labels = records.read_model(workdir)
     model_config = _model_config(recorded_model, workdir / records.MODEL)
     reach = {name.partition(".")[2]: now for name, now in changed.items() if name in REACH}

@@ -19,6 +19,9 @@ def get_config(arg=None):
     config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
     config.profile_steps = (0, 0)  # first and last step of a profiler trace
     config.wandb_project = ""  # needs the extra `wandb`
+    # Where compiled programs are kept for the next time; "": JAX_COMPILATION_CACHE_DIR, or
+    # ~/.cache/backbone/programs if that is not set; off: nowhere
+    config.compilation_cache = ""
 
     config.model = ml_collections.ConfigDict(
         dict(
@@ -99,7 +102,9 @@ def get_config(arg=None):
             init_std=0.0,  # of all weights; 0: variance scaled by fan-in
             dtype="float32",  # float32 | bfloat16: activations
             param_dtype="float32",
-            remat="none",  # none | dots | full: what the backward pass recomputes
+            # What the backward pass computes again: none | dots (all but products with matrices of
+            # parameters) | save_attention (all but what attention gave) | full
+            remat="none",
             # Layers per step of the scan over layers; 0: all on CPU without remat, 1 elsewhere
             unroll=0,
         )
@@ -199,6 +204,10 @@ def get_config(arg=None):
             clip_norm=1.0,  # global gradient norm; 0: no clipping
             accumulate=1,  # micro-batches in a step
             ema_decay=0.0,  # evaluate an exponential moving average of the parameters
+            # Parameters of bfloat16 after an update: nearest (small ones are lost) | stochastic (up
+            # or down at random, right on average) | master (a float32 copy beside the moments)
+            rounding="nearest",
+            offload=False,  # keep the optimizer's state in the host's memory between updates
         )
     )
 

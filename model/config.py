@@ -101,7 +101,7 @@ class TransformerConfig:
     init_std: NonNegativeFloat
     dtype: Literal["float32", "bfloat16"]
     param_dtype: Literal["float32", "bfloat16"]
-    remat: Literal["none", "dots", "full"]
+    remat: Literal["none", "dots", "save_attention", "full"]
     unroll: Count
 
     @property

@@ -144,7 +144,12 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Array) -> Array:
-        return jnp.take(self.embedding.astype(self.config.dtype), ids, axis=0)
+        # The rows' width is gathered before they are looked up, as any kernel's is before it is
+        # used. Otherwise what is looked up would be split by width, over the devices that it should
+        # be split over by batch, and the compiler would give all of it to all of them in between.
+        table = constrain(self.embedding.astype(self.config.dtype), self.row_axis, None)
+        x_btd = jnp.take(table, ids, axis=0)
+        return constrain(x_btd, "batch", "length", "hidden")
 
     def logits(self, x_btd: Array) -> Array:
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
@@ -222,6 +227,6 @@ class FeedForward(nn.Module):
             hidden_btf *= activate(config.activation, gate_btf)
         else:
             hidden_btf = activate(config.activation, Dense(config, *inner, name="in")(x_btd))
-        hidden_btf = constrain(hidden_btf, "batch", None, "feed_forward")
+        hidden_btf = constrain(hidden_btf, "batch", "length", "feed_forward")
         hidden_btf = Dropout(config.dropout_feed_forward, self.deterministic)(hidden_btf)
         return Dense(config, (config.width,), ("feed_forward", "width"), name="out")(hidden_btf)

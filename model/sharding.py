@@ -1,5 +1,7 @@
 """Names for the axes of parameters and activations, and the one table that puts them on a mesh."""
 
+import math
+
 import jax
 from jax import Array
 from jax.sharding import PartitionSpec
@@ -57,7 +59,15 @@ def is_sharded() -> bool:
 
 
 def constrain(x: Array, *names: str | None) -> Array:
-    """Tells the compiler how an activation is split; says nothing where there is no mesh."""
+    """Tells the compiler how an activation is split; says nothing where there is no mesh.
+
+    An axis that the mesh does not divide, such as a ViT's 197 tokens, stays whole.
+    """
     if not is_sharded():
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(names))
+    shape = jax.sharding.get_abstract_mesh().shape
+    spec = [
+        axes if axes and size % math.prod(shape[axis] for axis in axes) == 0 else None
+        for size, axes in zip(x.shape, mesh_axes(names), strict=True)
+    ]
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))

@@ -9,6 +9,7 @@ from jax import Array
 from model.attention import Attention, LayerCache, Surroundings, write
 from model.config import TransformerConfig
 from model.kernels.attend import feature_map
+from model.kernels.dot import ATTENDED
 from model.kernels.linear import empty_sums
 from model.kernels.performer import drawn_directions, fixed_directions
 from model.kinds import SUMMED, pattern_of, refusals
@@ -314,7 +315,12 @@ class Stack(nn.Module):
 
 def _saved_by(remat: str):
     """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
-    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    match remat:
+        case "dots":
+            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        case "save_attention":
+            return jax.checkpoint_policies.save_only_these_names(ATTENDED)
+    return None
 
 
 LAYER = "layer_{}"

@@ -1,10 +1,13 @@
 """For the whole suite: no silent dtype promotion, a cache of its own, and quick compilation."""
 
+import os
+
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from input_pipeline import cache
+from training import compilation
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -13,6 +16,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 def cache_of_its_own(tmp_path_factory):
     """No test leaves anything in the cache of who runs it, or finds anything there."""
     cache.DEFAULT_DIRECTORY = str(tmp_path_factory.mktemp("cache"))
+    compilation.DEFAULT_DIRECTORY = str(tmp_path_factory.mktemp("compiled"))
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of processes that tests start
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ MODEL_ORDER = [
     {"masks", "positions", "sharding", "dropping"},
     {"layers", "dot"},
     {"banded", "blockwise", "fused", "linear"},
+    {"ring"},
     {"flash", "performer"},
     {"longformer", "hierarchical"},
     {"attend"},

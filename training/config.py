@@ -20,6 +20,7 @@ class RunConfig:
     init_from: str
     profile_steps: tuple[Count, Count]
     wandb_project: str
+    compilation_cache: str
 
     def problems(self) -> Iterator[str]:
         first, last = self.profile_steps
@@ -95,6 +96,8 @@ class OptimizerConfig:
     clip_norm: NonNegativeFloat
     accumulate: PositiveInt
     ema_decay: HalfOpenUnit
+    offload: bool
+    rounding: Literal["nearest", "stochastic", "master"]
 
     def decay_end(self, steps: int) -> int:
         """The number of updates after which the learning rate has fallen to its final value."""
@@ -254,6 +257,22 @@ def finetune_problems(
         yield (
             f"finetune.lora_rank={finetune.lora_rank} does not go with optimizer.name=muon, which "
             "moves all directions of a matrix alike, and an adapter has few; choose adamw"
+        )
+
+
+def precision_problems(optimizer: OptimizerConfig, param_dtype: str) -> Iterator[str]:
+    """Rounding where there is nothing to round, or of what is not."""
+    if optimizer.rounding == "nearest":
+        return
+    if param_dtype != "bfloat16":
+        yield (
+            f"optimizer.rounding={optimizer.rounding} is about model.param_dtype=bfloat16, not "
+            f"{param_dtype}; set it to nearest"
+        )
+    elif optimizer.ema_decay:
+        yield (
+            f"optimizer.ema_decay={optimizer.ema_decay:g} would stand still in bfloat16, to which "
+            f"optimizer.rounding={optimizer.rounding} is not applied; set it to 0"
         )
 
 

@@ -13,7 +13,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from model.sharding import MESH_AXES, mesh_axes, partition_spec
 from schema import ConfigError
-from training.config import MeshConfig
+from training.config import MeshConfig, OptimizerConfig
+
+HOST = "pinned_host"  # jax's name for memory of the host that a device reads and writes by itself
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -46,6 +48,19 @@ def check_batch(key: str, rows: int, mesh: Mesh, accumulate: int = 1) -> None:
             f"{key}={rows} cannot be split over mesh.data={mesh.shape['data']} x "
             f"mesh.fsdp={mesh.shape['fsdp']}{micro}; choose a multiple of {shares}"
         )
+
+
+def check_offload(config: OptimizerConfig, mesh: Mesh) -> None:
+    """Refuses to keep the optimizer's state where these devices have no such place."""
+    device = mesh.devices.flat[0]
+    kinds = {memory.kind for memory in device.addressable_memories()}
+    if config.offload and (device.platform == "cpu" or HOST not in kinds):
+        reason = (
+            "a CPU's memory is the host's already"
+            if device.platform == "cpu"
+            else f"{device.device_kind} cannot read the host's memory"
+        )
+        raise ConfigError(f"optimizer.offload=True saves nothing here: {reason}; set it to False")
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
@@ -88,6 +103,20 @@ def parameter_shardings(boxed_params, mesh: Mesh):
 
 def _divides(mesh: Mesh, axes: tuple[str, ...], size: int) -> bool:
     return size % math.prod(mesh.shape[axis] for axis in axes) == 0
+
+
+def offloaded(shapes, shardings):
+    """The same places in the host's memory; numbers that are counted with stay on the devices."""
+    return jax.tree.map(
+        lambda leaf, at: at.with_memory_kind(HOST) if leaf.ndim else at, shapes, shardings
+    )
+
+
+def on_devices(tree, shardings):
+    """Arrays of a traced program, brought to their devices from wherever their shardings are."""
+    return jax.tree.map(
+        lambda leaf, at: jax.device_put(leaf, at.with_memory_kind("device")), tree, shardings
+    )
 
 
 def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Mesh):

@@ -13,6 +13,7 @@ import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from training.config import OptimizerConfig
+from training.precision import with_precision
 
 # What a parameter is, by the last name in its path.
 ROLES = {
@@ -54,7 +55,7 @@ def make_optimizer(
             updates = jax.tree.map(jnp.multiply, updates, rate_scales(updates))
         return updates, state
 
-    return optax.GradientTransformation(chain.init, update)
+    return with_precision(optax.GradientTransformation(chain.init, update), config.rounding)
 
 
 def parameter_roles(params):

@@ -19,8 +19,9 @@ from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
 from training.guard import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.losses import term_counts, term_sums, total_loss
-from training.mesh import optimizer_shardings, parameter_shardings
+from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
+from training.precision import updated
 from training.task import forward, model_arguments
 
 
@@ -84,10 +85,13 @@ def abstract_state(
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
     trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
     everywhere = NamedSharding(mesh, PartitionSpec())
+    opt_state_at = optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh)
+    if config.offload:
+        opt_state_at = offloaded(shapes.opt_state, opt_state_at)
     shardings = TrainState(
         step=everywhere,
         params=params_at,
-        opt_state=optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh),
+        opt_state=opt_state_at,
         ema=params_at if config.ema_decay else None,
         guard=jax.tree.map(lambda _: everywhere, shapes.guard),
     )
@@ -136,6 +140,8 @@ def make_train_step(
     It gives up the old state's memory.
     """
 
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+
     def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key, features_key):
         soft = None
         if teacher is not None:  # no dropout for it, and no gradient
@@ -148,6 +154,8 @@ def make_train_step(
             return total_loss(sums, counts), metrics
 
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        if config.rounding != "nearest":  # nor are those of micro-batches added up in bfloat16
+            gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
         return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
     def accumulated(trained, kept, fixed, batch, counts, dropout_key, features_key):
@@ -193,14 +201,18 @@ def make_train_step(
         gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
         grad_norm = optax.tree.norm(gradients)
         verdict = judge(state.guard, failure, loss, grad_norm)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, trained)
-        params = tuning.join(optax.apply_updates(trained, updates), kept)
+        before = state.opt_state
+        if config.offload:
+            before = on_devices(before, shardings.opt_state)
+        updates, opt_state = optimizer.update(gradients, before, trained)
+        rounding_key = _key_beside_dropout(seed, ROUNDING, state.step)
+        trained = updated(config.rounding, trained, updates, opt_state, rounding_key)
+        params = tuning.join(trained, kept)
         ema = state.ema
         if config.ema_decay:
-            trained = tuning.split(params)[0]
             ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
         if failure.skips:
-            old = state.params, state.opt_state, state.ema
+            old = state.params, before, state.ema
             params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
         answers = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
@@ -218,7 +230,6 @@ def make_train_step(
         metrics |= findings(guard, verdict)
         return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
 
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(
         step,
         donate_argnums=0,
@@ -231,9 +242,15 @@ def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | 
     """Of the random features of a step: another every so many steps, or None for the fixed ones."""
     if "performer" not in pattern_of(config.attention) or not config.attention_redraw:
         return None
-    # No step has this number, so that no dropout is drawn from the same key.
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(2**32 - 1))
-    return jax.random.fold_in(key, step // config.attention_redraw)
+    return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)
+
+
+# No step has these numbers, so that no dropout is drawn from the same key.
+FEATURES, ROUNDING = np.uint32(2**32 - 1), np.uint32(2**32 - 2)
+
+
+def _key_beside_dropout(seed: int, purpose: np.uint32, number: Array) -> Array:
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), number)
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:

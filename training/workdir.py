@@ -22,8 +22,8 @@ CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
 FIXED = (
-    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name", "finetune",
-    "seed", "init_from", "failure.spike_window",
+    "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name",
+    "optimizer.rounding", "finetune", "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.

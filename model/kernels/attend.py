@@ -7,7 +7,7 @@ from jax import Array
 
 from model.config import TransformerConfig
 from model.kernels.banded import Band, banded_attention
-from model.kernels.dot import Heads, dot_attention
+from model.kernels.dot import Heads, attended, dot_attention
 from model.kernels.flash import flash_attention
 from model.kernels.hierarchical import hierarchical_attention
 from model.kernels.linear import FeatureMap, elu_plus_one, summed_attention
@@ -63,9 +63,10 @@ def attend(
             options |= dict(bias=bias, limit=config.global_limit)
             return longformer_attention(heads, general, sight, **options)
         case "hierarchical":
-            return hierarchical_attention(*heads, sight, chunk=config.attention_chunk, **options)
+            options |= dict(chunk=config.attention_chunk)
+            return attended(hierarchical_attention(*heads, sight, **options))
         case "linear" | "performer":
-            return summed_attention(*heads, features, sight)[0]
+            return attended(summed_attention(*heads, features, sight)[0])
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -84,7 +85,7 @@ def attend_to_source(
     if kind == "dot":
         return dot_attention(*heads, mask_b1ts=sight.mask_b1ts(), **options)
     if kind in SUMMED:
-        return summed_attention(*heads, features, sight)[0]
+        return attended(summed_attention(*heads, features, sight)[0])
     return flash_attention(*heads, sight, **options)
 
 

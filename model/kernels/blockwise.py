@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.dropping import dropout
-from model.kernels.dot import NEVER
+from model.kernels.dot import NEVER, attended
 from model.masks import PADDING, Near, Side, Sight
 from model.positions import ScoreBias
 
@@ -33,6 +33,13 @@ class Options:
     queries: int  # in a block
     keys: int
 
+    @staticmethod
+    def of(
+        q_bthk: Array, k_bsgk: Array, scale: float, dropout_rate: float, block: int
+    ) -> "Options":
+        sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
+        return Options(scale, dropout_rate, *sizes)
+
 
 def blockwise_attention(
     q_bthk: Array,
@@ -47,8 +54,7 @@ def blockwise_attention(
     block: int = BLOCK,
 ) -> Array:
     """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias."""
-    sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
-    options = Options(scale, dropout_rate, *sizes)
+    options = Options.of(q_bthk, k_bsgk, scale, dropout_rate, block)
     return _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
 
 
@@ -59,95 +65,147 @@ def _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
 
 def _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
     work = Work.of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
-    heads = work.q_nbhtk.shape[:-1]
-
-    def visit(number, state):
-        y_nbhtk, largest_nbht, total_nbht = state
-        pair = work.pair(number)
-        scores_bhts = pair.scores()
-        before_bht = largest_nbht[pair.i]
-        largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
-        shrink_bht = jnp.exp(before_bht - largest_bht)
-        weights_bhts = jnp.exp(scores_bhts - largest_bht[..., None])
-        total_bht = total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
-        if options.dropout_rate:
-            weights_bhts *= pair.kept()
-        y_bhtk = pair.times(weights_bhts, pair.v_bgks)
-        y_bhtk += y_nbhtk[pair.i] * shrink_bht[..., None]
-        return (
-            y_nbhtk.at[pair.i].set(y_bhtk),
-            largest_nbht.at[pair.i].set(largest_bht),
-            total_nbht.at[pair.i].set(total_bht),
-        )
-
-    start = (
-        jnp.zeros((*heads, v_bsgk.shape[-1]), jnp.float32),
-        jnp.full(heads, LOWEST, jnp.float32),
-        jnp.zeros(heads, jnp.float32),
-    )
-    y_nbhtk, largest_nbht, total_nbht = jax.lax.fori_loop(0, work.count, visit, start)
-    # A query that saw nothing gets zeros, and a log-sum-exp with which it has no weights either.
-    saw_nbht = total_nbht > 0
-    total_nbht = jnp.where(saw_nbht, total_nbht, 1.0)
-    log_sum_nbht = jnp.where(saw_nbht, largest_nbht + jnp.log(total_nbht), 0.0)
-    y_nbhtk /= total_nbht[..., None]
-    y_bthk = _joined_queries(y_nbhtk, q_bthk.shape[1]).astype(v_bsgk.dtype)
+    seen = look(work, nothing_seen(work))
+    y_bthk, log_sum_nbht = map(attended, seen.result(q_bthk.shape[1], v_bsgk.dtype))
     return y_bthk, (q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, y_bthk, log_sum_nbht)
 
 
 def _backward(options, residuals, dy_bthk):
     *given, y_bthk, log_sum_nbht = residuals
-    q_bthk, k_bsgk, v_bsgk, _, bias, _ = given
     work = Work.of(options, *given)
-    dy_nbhtk = _blocks_of_queries(dy_bthk, options.queries)
-    # What each weight's gradient has in common with all others of its query.
-    mean_bth = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(axis=-1)
-    mean_nbht = _blocks_of_queries(mean_bth[..., None], options.queries)[..., 0]
-
-    def visit(number, state):
-        dq_nbhtk, dk_nbgks, dv_nbgks, dtable = state
-        pair = work.pair(number)
-        dy_bhtk = dy_nbhtk[pair.i]
-        weights_bhts = jnp.exp(pair.scores() - log_sum_nbht[pair.i][..., None])
-        dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
-        dropped_bhts = weights_bhts
-        if options.dropout_rate:
-            kept_bhts = pair.kept()
-            dropped_bhts = weights_bhts * kept_bhts
-            dweights_bhts *= kept_bhts
-        dscores_bhts = weights_bhts * (dweights_bhts - mean_nbht[pair.i][..., None])
-        dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
-        dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
-        dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
-        if bias is not None:
-            dtable += pair.gradient_of_table(dscores_bhts)
-        return (
-            dq_nbhtk.at[pair.i].add(dq_bhtk),
-            dk_nbgks.at[pair.j].add(dk_bgks),
-            dv_nbgks.at[pair.j].add(dv_bgks),
-            dtable,
-        )
-
-    start = (
-        jnp.zeros(work.q_nbhtk.shape, jnp.float32),
-        jnp.zeros(work.k_nbgks.shape, jnp.float32),
-        jnp.zeros(work.v_nbgks.shape, jnp.float32),
-        None if bias is None else jnp.zeros_like(bias.table),
-    )
-    dq_nbhtk, dk_nbgks, dv_nbgks, dtable = jax.lax.fori_loop(0, work.count, visit, start)
-    dq_bthk = _joined_queries(dq_nbhtk, q_bthk.shape[1]) * options.scale
-    dbias = None if bias is None else dataclasses.replace(bias, table=dtable)
-    return (
-        dq_bthk.astype(q_bthk.dtype),
-        _joined_keys(dk_nbgks, k_bsgk.shape[1]).astype(k_bsgk.dtype),
-        _joined_keys(dv_nbgks, v_bsgk.shape[1]).astype(v_bsgk.dtype),
-        None,
-        dbias,
-        None,
-    )
+    outcome = Outcome.of(options, y_bthk, log_sum_nbht, dy_bthk)
+    slopes = look_back(work, outcome, no_slopes(work))
+    return *slopes.to(options, *given), None
 
 
 _attention.defvjp(_forward, _backward)
+
+
+class Seen(NamedTuple):
+    """What queries hold of the keys they met so far (online softmax), in blocks."""
+
+    y_nbhtk: Array  # not yet divided by the total
+    largest_nbht: Array  # score
+    total_nbht: Array
+
+    def result(self, queries: int, dtype) -> tuple[Array, Array]:
+        """What each query gets, (B, T, H, K), and the log-sum-exp of its scores, in blocks."""
+        # A query that saw nothing gets zeros, and a sum with which it has no weights either.
+        saw_nbht = self.total_nbht > 0
+        total_nbht = jnp.where(saw_nbht, self.total_nbht, 1.0)
+        log_sum_nbht = jnp.where(saw_nbht, self.largest_nbht + jnp.log(total_nbht), 0.0)
+        y_nbhtk = self.y_nbhtk / total_nbht[..., None]
+        return _joined_queries(y_nbhtk, queries).astype(dtype), log_sum_nbht
+
+
+def nothing_seen(work: "Work") -> Seen:
+    heads = work.q_nbhtk.shape[:-1]
+    return Seen(
+        jnp.zeros((*heads, work.v_nbgks.shape[3]), jnp.float32),
+        jnp.full(heads, LOWEST, jnp.float32),
+        jnp.zeros(heads, jnp.float32),
+    )
+
+
+def look(work: "Work", seen: Seen) -> Seen:
+    """`seen`, and with it all that these queries see of these keys."""
+
+    def visit(number, seen):
+        pair = work.pair(number)
+        scores_bhts = pair.scores()
+        before_bht = seen.largest_nbht[pair.i]
+        largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
+        shrink_bht = jnp.exp(before_bht - largest_bht)
+        weights_bhts = jnp.exp(scores_bhts - largest_bht[..., None])
+        total_bht = seen.total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
+        if work.dropout_rate:
+            weights_bhts *= pair.kept()
+        y_bhtk = pair.times(weights_bhts, pair.v_bgks)
+        y_bhtk += seen.y_nbhtk[pair.i] * shrink_bht[..., None]
+        return Seen(
+            seen.y_nbhtk.at[pair.i].set(y_bhtk),
+            seen.largest_nbht.at[pair.i].set(largest_bht),
+            seen.total_nbht.at[pair.i].set(total_bht),
+        )
+
+    return jax.lax.fori_loop(0, work.count, visit, seen)
+
+
+class Outcome(NamedTuple):
+    """What the backward pass has to know of each query beside the scores, in blocks."""
+
+    dy_nbhtk: Array
+    mean_nbht: Array  # what each weight's gradient has in common with all others of its query
+    log_sum_nbht: Array
+
+    @staticmethod
+    def of(options: Options, y_bthk: Array, log_sum_nbht: Array, dy_bthk: Array) -> "Outcome":
+        mean_bth1 = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(
+            axis=-1, keepdims=True
+        )
+        dy_nbhtk, mean_nbht1 = (
+            _blocks_of_queries(x, options.queries) for x in (dy_bthk, mean_bth1)
+        )
+        return Outcome(dy_nbhtk, mean_nbht1[..., 0], log_sum_nbht)
+
+
+class Slopes(NamedTuple):
+    """Gradients as far as they are added up, in blocks."""
+
+    dq_nbhtk: Array
+    dk_nbgks: Array
+    dv_nbgks: Array
+    dtable: Array | None  # of the bias
+
+    def to(self, options: Options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key) -> tuple:
+        """Those of what `Work.of` was given, up to the bias."""
+        dq_bthk = _joined_queries(self.dq_nbhtk, q_bthk.shape[1]) * options.scale
+        return (
+            dq_bthk.astype(q_bthk.dtype),
+            _joined_keys(self.dk_nbgks, k_bsgk.shape[1]).astype(k_bsgk.dtype),
+            _joined_keys(self.dv_nbgks, v_bsgk.shape[1]).astype(v_bsgk.dtype),
+            None,
+            None if bias is None else dataclasses.replace(bias, table=self.dtable),
+        )
+
+
+def no_slopes(work: "Work") -> Slopes:
+    return Slopes(
+        jnp.zeros(work.q_nbhtk.shape, jnp.float32),
+        jnp.zeros(work.k_nbgks.shape, jnp.float32),
+        jnp.zeros(work.v_nbgks.shape, jnp.float32),
+        None if work.bias is None else jnp.zeros_like(work.bias.table),
+    )
+
+
+def look_back(work: "Work", outcome: Outcome, slopes: Slopes) -> Slopes:
+    """`slopes`, and added to them all that comes of these queries and these keys."""
+
+    def visit(number, slopes):
+        pair = work.pair(number)
+        dy_bhtk = outcome.dy_nbhtk[pair.i]
+        weights_bhts = jnp.exp(pair.scores() - outcome.log_sum_nbht[pair.i][..., None])
+        dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
+        dropped_bhts = weights_bhts
+        if work.dropout_rate:
+            kept_bhts = pair.kept()
+            dropped_bhts = weights_bhts * kept_bhts
+            dweights_bhts *= kept_bhts
+        dscores_bhts = weights_bhts * (dweights_bhts - outcome.mean_nbht[pair.i][..., None])
+        dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
+        dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
+        dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
+        dtable = slopes.dtable
+        if work.bias is not None:
+            dtable += pair.gradient_of_table(dscores_bhts)
+        return Slopes(
+            slopes.dq_nbhtk.at[pair.i].add(dq_bhtk),
+            slopes.dk_nbgks.at[pair.j].add(dk_bgks),
+            slopes.dv_nbgks.at[pair.j].add(dv_bgks),
+            dtable,
+        )
+
+    return jax.lax.fori_loop(0, work.count, visit, slopes)
 
 
 class Pair(NamedTuple):

@@ -6,10 +6,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from model.dropping import dropout
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
+
+ATTENDED = "attended"  # what model.remat=save_attention keeps for the backward pass
+
+
+def attended(x: Array) -> Array:
+    """Marks a result of attention, or what else its gradient needs of the forward pass."""
+    return checkpoint_name(x, ATTENDED)
 
 
 class Heads(NamedTuple):
@@ -46,7 +54,8 @@ def dot_attention(
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
-    y_bhtk = jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks)
+    # Before it is divided: the gradient of the total needs it so.
+    y_bhtk = attended(jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks))
     y_bhtk = normalised(y_bhtk, total_bht1, mask_b1ts)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
 

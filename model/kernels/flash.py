@@ -17,6 +17,7 @@ from model.kernels.fused import (
     splash_can,
     splash_may,
 )
+from model.kernels.ring import ring_attention
 from model.masks import Side, Sight
 from model.positions import ScoreBias
 from model.sharding import RULES, is_sharded
@@ -35,7 +36,8 @@ def flash_attention(
 ) -> Array:
     """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias.
 
-    On a mesh every device attends with its own rows, heads and queries, to whole rows of keys.
+    On a mesh every device attends with its own rows, heads and queries. Where rows are split, keys
+    travel from device to device (ring.py).
     """
     if bias is not None and bias.scheme == "transformer_xl":
         raise ValueError("flash_attention cannot compute the scores of transformer_xl")
@@ -98,10 +100,10 @@ def _attend_on_a_mesh(
 ) -> Array:
     """The same on each device's part: the compiler cannot split the kernels by itself."""
     rows, queries, heads, _ = q_bthk.shape
-    batch, length, by_head = (
-        _mesh_axes(name, size)
-        for name, size in (("batch", rows), ("length", queries), ("heads", heads))
-    )
+    batch, by_head = _mesh_axes("batch", rows), _mesh_axes("heads", heads)
+    length, by_key = _mesh_axes("length", queries), _mesh_axes("length", k_bsgk.shape[1])
+    if not length:  # every device has all queries, and would look at all keys
+        by_key = ()
     if _parts(by_head) > 1 and k_bsgk.shape[2] % _parts(by_head):
         # Heads that share keys and values part ways, each with a copy.
         copies = heads // k_bsgk.shape[2]
@@ -111,12 +113,12 @@ def _attend_on_a_mesh(
         row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
         return jax.tree.map(row_of, side)
 
-    whole = PartitionSpec(batch, None, by_head)
+    sides = specs_of(sight.queries, length), specs_of(sight.keys, by_key)
     in_specs = (
         PartitionSpec(batch, length, by_head),
-        whole,
-        whole,
-        Sight(specs_of(sight.queries, length), specs_of(sight.keys, ()), sight.causal, sight.near),
+        PartitionSpec(batch, by_key, by_head),
+        PartitionSpec(batch, by_key, by_head),
+        Sight(*sides, sight.causal, sight.near),
         # Of alibi's slopes (H) and of t5's table (buckets, H) the last axis is that of heads.
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),
@@ -126,7 +128,12 @@ def _attend_on_a_mesh(
         if dropout_key is not None:
             for axis in (*batch, *length, *by_head):
                 dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
-        return _attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+        if _parts(by_key) == 1:
+            return _attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+        # In plain JAX on every platform: kernels of platforms give no gradients for keys of which
+        # a query has seen only some.
+        given = dict(bias=bias, dropout_key=dropout_key, axes=by_key)
+        return ring_attention(q_bthk, k_bsgk, v_bsgk, sight, **given, **options)
 
     # Kernels of platforms say nothing of the mesh axes over which their results vary.
     attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)

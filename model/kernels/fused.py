@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
+from model.kernels.dot import ATTENDED
 from model.masks import PADDING, Near, Side, Sight
 
 LANES = 128  # of a TPU's registers: splash's blocks are multiples
@@ -72,7 +73,9 @@ def _splash_kernel(
         block_q_dq=queries, block_kv_dq=keys,
     )  # fmt: skip
     masks = splash.MultiHeadMask([mask] * heads)
-    return splash.make_splash_mha_single_device(masks, block_sizes=sizes, interpret=interpret)
+    return splash.make_splash_mha_single_device(
+        masks, block_sizes=sizes, residual_checkpoint_name=ATTENDED, interpret=interpret
+    )
 
 
 def _largest_block(length: int) -> int:

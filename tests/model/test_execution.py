@@ -3,6 +3,7 @@
 import functools
 import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,13 +56,17 @@ def value_and_gradients(config):
         ("decoder", dict(unroll=3)),
         ("decoder", dict(remat="dots")),
         ("decoder", dict(remat="full", unroll=3)),
+        ("encoder_decoder", dict(remat="save_attention")),
+        ("decoder", dict(remat="save_attention", attention="flash")),
         ("encoder_decoder", dict(remat="full")),
     ],
     ids=str,
 )
 def test_unrolling_and_recomputing_change_nothing(family, options):
-    plain = value_and_gradients(tiny_config(family=family, **LAYERS, **DROPOUT))
-    other = value_and_gradients(tiny_config(family=family, **LAYERS, **DROPOUT, **options))
+    kind = options.get("attention", "dot")
+    same = dict(family=family, **LAYERS, **DROPOUT)
+    plain = value_and_gradients(tiny_config(**same, attention=kind))
+    other = value_and_gradients(tiny_config(**same, **options))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), plain, other)
 
 
@@ -91,6 +96,35 @@ def test_recomputing_is_in_the_program():
         gradient_program(remat=remat).count("dot_general[") for remat in ("none", "dots", "full")
     )
     assert (dots - none, full - none) == (2, 5)
+
+
+def test_attention_that_is_saved_is_not_computed_again():
+    """Of plain attention the scores are, which its gradients need; of flash nothing is."""
+
+    def products(remat, attention):
+        return gradient_program(remat=remat, attention=attention).count("dot_general[")
+
+    for attention, saved in (("dot", 1), ("flash", 2)):
+        full = products("full", attention)
+        assert full - products("save_attention", attention) == saved, attention
+
+
+def test_saved_attention_costs_memory_between_none_and_full():
+    config = dict(family="decoder", width=64, feed_forward=256, decoder_layers=8, max_length=256)
+    inputs = jax.ShapeDtypeStruct((4, 256), jnp.int32)
+
+    def temporary(remat, attention):
+        model = LanguageModel(tiny_config(**config, remat=remat, attention=attention))
+        params = jax.eval_shape(model.init, jax.random.key(0), inputs)
+        loss = lambda params, inputs: model.apply(params, inputs).sum()  # noqa: E731
+        compiled = jax.jit(jax.grad(loss)).lower(nn.unbox(params), inputs).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    for attention in ("dot", "flash"):
+        none, saved, full = (
+            temporary(remat, attention) for remat in ("none", "save_attention", "full")
+        )
+        assert full < saved < 0.7 * none, attention
 
 
 def test_grouped_heads_are_full_heads_that_repeat():

@@ -133,6 +133,7 @@ class Command:
             | {
                 "JAX_PLATFORMS": "cpu",
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+                "JAX_ENABLE_COMPILATION_CACHE": "true",
                 "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "compiled"),
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
                 "PYTHONPATH": str(ROOT),

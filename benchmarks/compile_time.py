@@ -1,0 +1,81 @@
+"""How long the training step takes to compile, for few layers and for many, scanned.
+
+    python benchmarks/compile_time.py
+
+The scan over layers is one loop (model.unroll=1) whatever their number, so that the compiler sees
+one block. Rounds alternate, so that a busy moment of the machine hits both; the quickest of each
+counts, in seconds of the processor, which other processes do not lengthen as they do a clock's.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import jax
+import numpy as np
+from absl import app, flags
+
+import experiment as door
+from configs import architectures, default
+from training.compilation import keep_programs
+from training.mesh import make_mesh
+from training.optimizer import make_optimizer
+from training.schedules import learning_rate
+from training.step import NOTHING_FIXED, abstract_state, make_train_step
+from training.task import make_model
+
+ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the quickest of each depth counts.")
+DEPTHS = (6, 48)
+BATCH, LENGTH = 8, 256
+
+
+def seconds_to_compile(layers: int) -> tuple[float, float]:
+    """Of tracing and lowering, and of compiling: a decoder of GPT-2's style and width."""
+    jax.clear_caches()
+    config = default.get_config()
+    config.model.update(architectures.gpt2())
+    config.model.update(dict(vocab_size=8192, decoder_layers=layers, unroll=1))
+    config.data.update(dict(batch_size=BATCH, length=LENGTH))
+    config.task.objective = "causal_lm"
+    experiment = door.from_mapping(config.to_dict())
+    model_config = experiment.model.resolve()
+    model = make_model(model_config, experiment.task)
+    schedule = learning_rate(experiment.optimizer, 1000, model_config.width)
+    optimizer = make_optimizer(experiment.optimizer, schedule)
+    mesh = make_mesh(experiment.mesh)
+    tokens = np.zeros((BATCH, LENGTH), np.int32)
+    batch = {"inputs": tokens, "targets": tokens, "weights": tokens.astype(np.float32)}
+    with jax.set_mesh(mesh):
+        begin = time.process_time()
+        abstract, _ = abstract_state(
+            model, experiment.task, optimizer, experiment.optimizer, batch, mesh
+        )
+        step = make_train_step(
+            model, experiment.task, optimizer, experiment.optimizer, schedule, 0, abstract
+        )
+        lowered = step.lower(abstract, batch, NOTHING_FIXED)
+        between = time.process_time()
+        lowered.compile()
+    return between - begin, time.process_time() - between
+
+
+def main(_) -> None:
+    keep_programs("off")
+    jax.config.update("jax_enable_compilation_cache", False)
+    found = {layers: [] for layers in DEPTHS}
+    seconds_to_compile(DEPTHS[0])  # what only the first compilation pays for
+    for _ in range(ROUNDS.value):
+        for layers in DEPTHS:
+            found[layers].append(seconds_to_compile(layers))
+    print("layers  tracing  compiling    sum   seconds of the processor")
+    best = {layers: min(times, key=sum) for layers, times in found.items()}
+    for layers, (tracing, compiling) in best.items():
+        print(f"{layers:6d} {tracing:8.2f} {compiling:10.2f} {tracing + compiling:6.2f}")
+    few, many = (sum(best[layers]) for layers in DEPTHS)
+    print(f"{DEPTHS[1]} layers take {many / few:.2f} times as long as {DEPTHS[0]}")
+
+
+if __name__ == "__main__":
+    app.run(main)

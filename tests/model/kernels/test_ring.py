@@ -1,0 +1,260 @@
+"""Keys that travel round a ring of devices are seen as if all were at hand, and never are.
+
+The number of devices is fixed when jax starts, so eight of them need a process of their own: this
+file run as a script, which prints what it measured as JSON. The tests only judge it.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from model.kernels.dot import dot_attention, unnormalised_softmax
+from model.kernels.flash import flash_attention
+from model.masks import Near, Sight
+from model.positions import ScoreBias, alibi_slopes
+from model.sharding import MESH_AXES
+from tests.model.kernels.test_flash import packed, side, sight_of
+
+DEVICES = 8
+T, S, K, SCALE = 32, 16, 8, 0.4
+
+PACKED = side(packed([9, 12, 5], T), packed([32], T))
+ALONE = side(packed([T], T))  # one row for all
+PREFIX = dataclasses.replace(PACKED, prefix_bt=(PACKED.positions_bt < 6).astype(jnp.int32))
+# Of the second row's queries there is nothing in the source.
+SOURCE = Sight(PACKED, side(packed([4, 7], S), (range(S), [2] * S)), False)
+SHORT = Sight(PACKED, side(packed([4, 7], 13), packed([9], 13)), False)
+LONG = side(packed([500, 700], 1280))  # two blocks on each of eight devices, the second in part
+
+ROUND_ALL, FOUR, MIXED = (1, 1, 8, 1), (2, 1, 4, 1), (1, 2, 2, 2)
+T5 = ScoreBias("t5_bias", jnp.zeros((8, 4)), bidirectional=False, max_distance=9)
+ALIBI = ScoreBias("alibi", jnp.asarray(alibi_slopes(4)))
+# The mesh, what is seen, what is added to scores, heads of keys.
+CASES = {
+    "causal, packed": (ROUND_ALL, sight_of(PACKED, True), None, 4),
+    "two-sided, packed, heads share keys": (FOUR, sight_of(PACKED, False), None, 2),
+    "prefix, heads share keys": (MIXED, sight_of(PREFIX, True), None, 2),
+    "t5's bias, one key for all heads": (MIXED, sight_of(PACKED, True), T5, 1),
+    "alibi, two-sided": (ROUND_ALL, sight_of(PACKED, False), ALIBI, 4),
+    "positions of one row for all": (FOUR, sight_of(ALONE, True), T5, 4),
+    "a window": (ROUND_ALL, sight_of(PACKED, True, Near(window=6)), None, 2),
+    "a source": (FOUR, SOURCE, None, 2),
+    "a source that the ring does not divide": (FOUR, SHORT, None, 4),
+    "several blocks on a device": (ROUND_ALL, sight_of(LONG, True), None, 1),
+}
+
+
+def on_mesh(shape):
+    devices = np.array(jax.devices()[: np.prod(shape)]).reshape(shape)
+    return jax.set_mesh(Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * 4))
+
+
+def arrays(sight, groups):
+    rng = np.random.default_rng(0)
+    rows = 2 if len(sight.queries.segments_bt) == 2 or sight.queries is ALONE else 1
+    heads = 4 if sight.queries is not LONG else 1
+    shape = lambda side, heads: (rows, side.segments_bt.shape[1], heads, K)  # noqa: E731
+    shapes = shape(sight.queries, heads), shape(sight.keys, groups), shape(sight.keys, groups)
+    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+
+
+def probed(attention, qkv, *tables):
+    """What it gives, and its gradients to everything."""
+    probe = np.random.default_rng(1).normal(size=qkv[0].shape).astype(np.float32)
+
+    def total(qkv, tables):
+        y_bthk = attention(*qkv, *tables)
+        return (y_bthk * probe).sum(), y_bthk
+
+    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(qkv, tables)
+
+
+def apart(found, expected):
+    """Relative to the largest value of each array."""
+    far = jax.tree.map(
+        lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(b).max()),
+        found,
+        expected,
+    )
+    return max(jax.tree.leaves(far))
+
+
+def deviation(shape, sight, bias, groups):
+    """From plain attention on one device, with all scores in memory."""
+    qkv = arrays(sight, groups)
+    tables = ()
+    if bias is not None:
+        draw = np.random.default_rng(4).uniform(0.5, 1.5, bias.table.shape)
+        tables = (jnp.asarray(draw, jnp.float32),)
+
+    def ring(q, k, v, *tables):
+        given = dataclasses.replace(bias, table=tables[0]) if tables else None
+        return flash_attention(q, k, v, sight, bias=given, scale=SCALE)
+
+    def plain(q, k, v, *tables):
+        added = None
+        if tables:
+            given = dataclasses.replace(bias, table=tables[0])
+            added = given(None, sight.queries.positions_bt, sight.keys.positions_bt)
+        return dot_attention(q, k, v, mask_b1ts=sight.mask_b1ts(), bias_bhts=added, scale=SCALE)
+
+    expected = probed(plain, qkv, *tables)
+    with on_mesh(shape):
+        found = probed(ring, qkv, *tables)
+    return apart(found, expected)
+
+
+def deviation_with_dropout():
+    """From plain attention that drops the same weights; which ones, values of the ring tell."""
+    sight, shape, rate = sight_of(PACKED, True), (2, 1, 4, 1), 0.5
+    qkv = arrays(sight, groups=4)
+    options = dict(scale=SCALE, dropout_rate=rate, dropout_key=jax.random.key(3))
+
+    def ring(q, k, v):
+        return flash_attention(q, k, v, sight, **options)
+
+    eye = jnp.broadcast_to(jnp.eye(T)[None, :, None], (2, T, 4, T))
+    with on_mesh(shape):
+        found = probed(ring, qkv)
+        kept_bths = jax.jit(ring)(*qkv[:2], eye) > 0
+    kept_bhts = np.moveaxis(np.asarray(kept_bths), 2, 1)
+    mask_b1ts = np.asarray(sight.mask_b1ts())
+
+    def plain(q, k, v):
+        scores_bhts = jnp.einsum("bthk,bshk->bhts", q, k) * SCALE
+        weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, None)
+        weights_bhts = jnp.where(kept_bhts & mask_b1ts, weights_bhts / total_bht1 / (1 - rate), 0.0)
+        return jnp.einsum("bhts,bshk->bthk", weights_bhts, v)
+
+    visible = np.broadcast_to(mask_b1ts, kept_bhts.shape)
+    # The same stretch of queries meets keys in several places: (row, stretch, head, stretch).
+    pieces = kept_bhts[1].reshape(4, 4, T // 4, 4, T // 4)[:, 3, :, :3]  # all visible
+    pieces = {pieces[h, :, j].tobytes() for h in range(4) for j in range(3)}
+    return {
+        "apart": apart(found, probed(plain, qkv)),
+        "kept": float(kept_bhts[visible].mean()),
+        "draws": int(visible.sum()),
+        "different": len(pieces),
+    }
+
+
+def skipped():
+    """Values that are no number at all spoil whoever multiplies them, even by nothing."""
+    halves = sight_of(side(packed([16, 16], T)), False)
+    whole = sight_of(ALONE, True)
+    q, k, v = (x[:1] for x in arrays(halves, groups=4))
+    found = {}
+    with on_mesh(ROUND_ALL):
+        for name, sight, bad, good in (
+            ("other segments", halves, slice(16, 32), slice(0, 16)),
+            ("what lies ahead", whole, slice(8, 32), slice(0, 8)),
+        ):
+            spoilt = v.at[:, bad].set(jnp.nan)
+            y_bthk = np.asarray(jax.jit(lambda *x: flash_attention(*x, sight))(q, k, spoilt))  # noqa: B023
+            found[name] = {
+                "good": bool(np.isfinite(y_bthk[:, good]).all()),
+                "bad": bool(np.isnan(y_bthk[:, bad]).all()),
+            }
+    return found
+
+
+LENGTH = 49152  # and not a number of blocks or of pairs of them
+
+
+def compiled(devices):
+    """Forward and backward at one length, over so many devices."""
+    shape = jax.ShapeDtypeStruct((1, LENGTH, 2, 16), jnp.float32)
+    row = jax.ShapeDtypeStruct((1, LENGTH), jnp.int32)
+
+    def total(q, k, v, positions, segments):
+        one_side = dataclasses.replace(ALONE, positions_bt=positions, segments_bt=segments)
+        return flash_attention(q, k, v, sight_of(one_side, True)).sum()
+
+    spec = jax.sharding.PartitionSpec(None, "sequence")
+    step = jax.jit(jax.grad(total, (0, 1, 2)), in_shardings=(spec,) * 5, out_shardings=(spec,) * 3)
+    with on_mesh((1, 1, devices, 1)):
+        program = step.lower(shape, shape, shape, row, row).compile()
+    text = program.as_text()
+    return {
+        "temporary": program.memory_analysis().temp_size_in_bytes,
+        "whole rows": len(re.findall(rf"\[[\d,]*\b{LENGTH}\b[\d,]*\]", text)),
+        "gathers": text.count("all-gather"),
+        "passed on": text.count(" collective-permute("),
+    }
+
+
+def measure():
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_disable_most_optimizations", True)
+    found = {
+        "deviation": {name: deviation(*case) for name, case in CASES.items()},
+        "dropout": deviation_with_dropout(),
+        "skipped": skipped(),
+    }
+    jax.config.update("jax_disable_most_optimizations", False)
+    return found | {"compiled": {str(n): compiled(n) for n in (1, 4, 8)}}
+
+
+def run_with_eight_devices():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.model.kernels.test_ring"],
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_ring_of_eight_devices():
+    """One test, lest processes that share out the tests each measure everything."""
+    found = run_with_eight_devices()
+    check_that_it_computes_what_one_device_computes(found["deviation"])
+    check_that_it_drops_weights_alike_in_both_passes(found["dropout"])
+    check_that_what_no_query_sees_is_not_computed(found["skipped"])
+    check_that_no_device_ever_holds_a_whole_row(found["compiled"])
+
+
+def check_that_it_computes_what_one_device_computes(deviation):
+    assert deviation.keys() == CASES.keys()
+    assert {name: apart for name, apart in deviation.items() if apart > 1e-5} == {}
+
+
+def check_that_it_drops_weights_alike_in_both_passes(dropout):
+    assert dropout["apart"] < 1e-5
+    assert abs(dropout["kept"] - 0.5) < 4 * (0.25 / dropout["draws"]) ** 0.5
+    assert dropout["different"] == 12, "a device drops others of each neighbour's keys"
+
+
+def check_that_what_no_query_sees_is_not_computed(skipped):
+    assert len(skipped) == 2
+    for name, outcome in skipped.items():
+        assert outcome == {"good": True, "bad": True}, name
+
+
+def check_that_no_device_ever_holds_a_whole_row(compiled):
+    one, four, eight = (compiled[n] for n in ("1", "4", "8"))
+    assert one["whole rows"] > 0, "what is looked for is there to be found"
+    for ring in (four, eight):
+        assert ring["whole rows"] == ring["gathers"] == 0
+        assert ring["passed on"] > 0
+    # A ring has a second stretch of keys and of their gradients on the way, so that it costs
+    # something to begin one; from there on memory is shared out.
+    assert eight["temporary"] < one["temporary"] / 3
+    assert eight["temporary"] < four["temporary"] / 1.9
+
+
+if __name__ == "__main__":
+    assert jax.device_count() == DEVICES
+    print(json.dumps(measure()))
