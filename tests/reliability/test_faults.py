@@ -62,7 +62,7 @@ def job(texts, tmp_path, spoilt, compiled_once):
     return run
 
 
-@pytest.mark.parametrize("factor", [np.nan, np.inf])
+@pytest.mark.parametrize("factor", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
 def test_the_run_stops_at_a_loss_that_is_no_number(job, factor, tmp_path, figure):
     with pytest.raises(DivergedError) as stopped:
         job("run", factor)
@@ -98,6 +98,7 @@ def test_a_loss_that_is_no_number_is_skipped(job, tmp_path, figure):
     figure(15, f"skip: {len(before) - 3} arrays bit-unchanged by step {BAD}, all 12 steps made")
 
 
+@pytest.mark.slow
 def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
     with pytest.raises(DivergedError, match="after 3 steps in a row"):
         job("run", np.nan, bad=(6, 7, 8, 9), nonfinite="skip", limit=3)
@@ -105,6 +106,7 @@ def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
     figure(15, "skip, four in a row with limit=3: ended at the third, nothing applied")
 
 
+@pytest.mark.slow
 def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure):
     job("run", 1e4, spike="skip")
     job("nan", np.nan, nonfinite="skip")
@@ -134,6 +136,7 @@ def test_a_spike_is_gone_back_from_the_same_way_each_time(job, tmp_path, figure)
     figure(16, "rollback: to step 4, batches 5 to 7 left out; twice and in parts byte-identical")
 
 
+@pytest.mark.slow
 def test_the_batches_after_a_rollback_are_those_after_the_ones_left_out(job, texts, tmp_path):
     given = job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=5)
     config = config_of(
@@ -144,6 +147,7 @@ def test_the_batches_after_a_rollback_are_those_after_the_ones_left_out(job, tex
     np.testing.assert_array_equal(given[:4] + given[-8:], expected)
 
 
+@pytest.mark.slow
 def test_a_spike_that_comes_back_ends_the_run(job, figure):
     every = tuple(range(5, 60))
     with pytest.raises(DivergedError, match="after 2 rollbacks"):

@@ -78,7 +78,13 @@ def test_a_flipped_bit_is_never_read(texts, finished, tmp_path, compiled_once, f
     figure(7, f"{TRIALS} flips: {refused} found and named, {harmless} in what is not read, 0 wrong")
 
 
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "deleted", "emptied"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "flipped",
+        *(pytest.param(d, marks=pytest.mark.slow) for d in ("truncated", "deleted", "emptied")),
+    ],
+)
 def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, capsys, figure):
     path = max(files_of(run, 6), key=lambda path: path.stat().st_size)
     data = path.read_bytes()
