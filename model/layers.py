@@ -10,6 +10,7 @@ from jax import Array
 
 from model.config import TransformerConfig
 from model.dropping import dropout
+from model.mixed_precision import lookup, plus, product
 from model.sharding import constrain, is_sharded
 
 
@@ -42,7 +43,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-        """The kernel as a matrix, and the bias as a vector if there is one."""
+        """The kernel as a matrix, and the bias as a vector if there is one; both as stored."""
         config = self.config
         kernel = self.param(
             "kernel",
@@ -52,7 +53,7 @@ class Dense(nn.Module):
             (*in_shape, *self.features),
             jnp.dtype(config.param_dtype),
         )
-        kernel_2d = kernel.astype(config.dtype).reshape(math.prod(in_shape), -1)
+        kernel_2d = kernel.reshape(math.prod(in_shape), -1)
         if not (config.bias if self.bias is None else self.bias):
             return kernel_2d, None
         bias = self.param(
@@ -61,7 +62,7 @@ class Dense(nn.Module):
             self.features,
             jnp.dtype(config.param_dtype),
         )
-        return kernel_2d, bias.astype(config.dtype).reshape(-1)
+        return kernel_2d, bias.reshape(-1)
 
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
@@ -74,9 +75,9 @@ def _affine(x: Array, kernel_2d: Array, bias: Array | None) -> Array:
     # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
     # faster; on a mesh, batch and length stay apart because each may be split.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
-    y = x.reshape(*rows, -1) @ kernel_2d
+    y = product(x.reshape(*rows, -1), kernel_2d)
     if bias is not None:
-        y += bias
+        y = plus(y, bias)
     return y.reshape(*x.shape[:-1], -1)
 
 
@@ -144,16 +145,12 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Array) -> Array:
-        # The rows' width is gathered before they are looked up, as any kernel's is before it is
-        # used. Otherwise what is looked up would be split by width, over the devices that it should
-        # be split over by batch, and the compiler would give all of it to all of them in between.
-        table = constrain(self.embedding.astype(self.config.dtype), self.row_axis, None)
-        x_btd = jnp.take(table, ids, axis=0)
+        x_btd = lookup(self.embedding, ids, self.config.dtype, self.row_axis)
         return constrain(x_btd, "batch", "length", "hidden")
 
     def logits(self, x_btd: Array) -> Array:
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
-        y = x_btd.reshape(*rows, -1) @ self.embedding.astype(self.config.dtype).T
+        y = product(x_btd.reshape(*rows, -1), self.embedding.T)
         return y.reshape(*x_btd.shape[:-1], self.rows)
 
 

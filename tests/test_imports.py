@@ -30,6 +30,7 @@ MODEL_ORDER = [
     {"kinds"},
     {"config"},
     {"masks", "positions", "sharding", "dropping"},
+    {"mixed_precision"},
     {"layers", "dot"},
     {"banded", "blockwise", "fused", "linear"},
     {"ring"},

@@ -228,6 +228,12 @@ def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
     return choose(sorted(scores, reverse=True), key=scores.get) if scores else None
 
 
+def refuse_damaged(checkpoint: Path) -> None:
+    """A checkpoint whose files are not what was written must not be used unknowingly."""
+    if fault := digests.fault(checkpoint):
+        raise ConfigError(f"{fault}; put a good copy there, or choose another step")
+
+
 def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
     """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()

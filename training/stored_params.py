@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 
 from schema import ConfigError
 from training import workdir as records
-from training.checkpoint import DIRECTORY, find_checkpoint, saved_steps
+from training.checkpoint import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
 from training.finetune import as_tree, by_name, merged
 
 # The parameters with a row for each token, by the end of their names, and the axis of the rows.
@@ -36,6 +36,7 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
     with ocp.Checkpointer(_items()) as checkpointer:
         for step in steps:  # one after another, so that two at most are in memory
             path = directory / str(step)
+            refuse_damaged(path)
             if base is None:
                 found = restore(checkpointer, path, like)
             else:
@@ -64,6 +65,7 @@ def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
     base = load_base(directory.parent, like)
     with ocp.Checkpointer(_items()) as checkpointer:
         path = directory / str(step)
+        refuse_damaged(path)
         found = _restore_params(checkpointer, path, _saved(checkpointer, path, like))
     theirs = by_name(found if base is None else base.adapted(found))
     ours, new, resized = by_name(like), [], []

@@ -1,6 +1,7 @@
 """What was saved comes back bit by bit, what is worth keeping is kept, and parameters travel."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -223,3 +224,18 @@ def test_looking_for_the_best_disturbs_no_run_that_goes_on(tmp_path):
 
 def test_a_directory_without_checkpoints_has_no_steps(tmp_path):
     assert saved_steps(tmp_path) == []
+
+
+def test_damaged_parameters_are_neither_used_nor_started_from(tmp_path):
+    save(tmp_path, [{}])
+    files = (tmp_path / "checkpoints" / "1" / "params").rglob("*")
+    path = max(filter(Path.is_file, files), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    for read in (
+        lambda: read_params(tmp_path, [1], abstract(make_params(0)), ema=False),
+        lambda: load_params(str(tmp_path), make_params(0)),
+    ):
+        with pytest.raises(ConfigError, match=f"{path} is not what was written; put a good copy"):
+            read()

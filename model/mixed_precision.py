@@ -1,0 +1,89 @@
+"""Products in bfloat16 with parameters in float32, whose gradients are never rounded to bfloat16.
+
+If a kernel were simply cast, its gradient would be that of the cast kernel: each device would round
+its part to bfloat16, and the sum over devices would be made of, and in, bfloat16. Here the gradient
+is summed in the type of the parameter, inside of the product and over devices alike.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.sharding import constrain
+
+
+def product(x: Array, kernel: Array) -> Array:
+    """x @ kernel, computed in the type of x."""
+    return x @ kernel if x.dtype == kernel.dtype else _product(x, kernel)
+
+
+def plus(x: Array, bias: Array) -> Array:
+    """x + bias, computed in the type of x."""
+    return x + bias if x.dtype == bias.dtype else _plus(x, bias)
+
+
+def lookup(table: Array, ids: Array, dtype: str, row_axis: str) -> Array:
+    """The rows with these ids, in another type; `row_axis` is the name of the table's first."""
+    take = _take if table.dtype == jnp.dtype(dtype) else _rounded_take
+    return take(table, ids, dtype, row_axis)
+
+
+@jax.custom_vjp
+def _product(x, kernel):
+    return x @ kernel.astype(x.dtype)
+
+
+def _product_forward(x, kernel):
+    return _product(x, kernel), (x, kernel)
+
+
+def _product_backward(saved, gradient):
+    x, kernel = saved
+    rows = tuple(range(x.ndim - 1))
+    of_kernel = jax.lax.dot_general(
+        x, gradient, ((rows, rows), ((), ())), preferred_element_type=kernel.dtype
+    )
+    return gradient @ kernel.astype(x.dtype).T, of_kernel
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
+@jax.custom_vjp
+def _plus(x, bias):
+    return x + bias.astype(x.dtype)
+
+
+def _plus_forward(x, bias):
+    # An empty array, for its type.
+    return _plus(x, bias), jnp.zeros(0, bias.dtype)
+
+
+def _plus_backward(like, gradient):
+    return gradient, gradient.astype(like.dtype).sum(tuple(range(gradient.ndim - 1)))
+
+
+_plus.defvjp(_plus_forward, _plus_backward)
+
+
+def _take(table, ids, dtype, row_axis):
+    # The rows' width is gathered before they are looked up, as any kernel's is before it is used.
+    # Otherwise what is looked up would be split by width, over the devices that it should be split
+    # over by batch, and the compiler would give all of it to all of them in between.
+    return jnp.take(constrain(table.astype(dtype), row_axis, None), ids, axis=0)
+
+
+_rounded_take = jax.custom_vjp(_take, nondiff_argnums=(2, 3))
+
+
+def _take_forward(table, ids, dtype, row_axis):
+    return _take(table, ids, dtype, row_axis), (table, ids)
+
+
+def _take_backward(dtype, row_axis, saved, gradient):
+    table, ids = saved
+    of_table = jnp.zeros(table.shape, table.dtype).at[ids].add(gradient.astype(table.dtype))
+    return of_table, None
+
+
+_rounded_take.defvjp(_take_forward, _take_backward)
