@@ -144,8 +144,8 @@ class Embedding(nn.Module):
             jnp.dtype(config.param_dtype),
         )
 
-    def __call__(self, ids: Array) -> Array:
-        x_btd = lookup(self.embedding, ids, self.config.dtype, self.row_axis)
+    def __call__(self, ids: Array, dtype: str | None = None) -> Array:
+        x_btd = lookup(self.embedding, ids, dtype or self.config.dtype, self.row_axis)
         return constrain(x_btd, "batch", "length", "hidden")
 
     def logits(self, x_btd: Array) -> Array:

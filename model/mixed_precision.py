@@ -18,7 +18,7 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 def plus(x: Array, bias: Array) -> Array:
-    """x + bias, computed in the type of x."""
+    """x + bias, computed in the type of x; the bias may be the same for several rows of x."""
     return x + bias if x.dtype == bias.dtype else _plus(x, bias)
 
 
@@ -55,12 +55,13 @@ def _plus(x, bias):
 
 
 def _plus_forward(x, bias):
-    # An empty array, for its type.
-    return _plus(x, bias), jnp.zeros(0, bias.dtype)
+    return _plus(x, bias), bias
 
 
-def _plus_backward(like, gradient):
-    return gradient, gradient.astype(like.dtype).sum(tuple(range(gradient.ndim - 1)))
+def _plus_backward(bias, gradient):
+    shape = (1,) * (gradient.ndim - bias.ndim) + bias.shape
+    repeated = [n for n, size in enumerate(shape) if size != gradient.shape[n]]
+    return gradient, gradient.astype(bias.dtype).sum(repeated).reshape(bias.shape)
 
 
 _plus.defvjp(_plus_forward, _plus_backward)

@@ -22,6 +22,7 @@ from model.masks import (
     positions_or_default,
     segments_or_default,
 )
+from model.mixed_precision import plus
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.sharding import constrain, platform
 
@@ -200,7 +201,8 @@ class Stack(nn.Module):
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
             # Beside rows that still speak, others have ended, and go on to where there is none.
-            x_btd += table(jnp.minimum(positions_bt, config.max_length - 1))
+            places_bt = jnp.minimum(positions_bt, config.max_length - 1)
+            x_btd = plus(x_btd, table(places_bt, config.param_dtype))
         if config.embedding_norm:
             x_btd = Norm(config, name="embedding_norm")(x_btd)
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)

@@ -57,3 +57,14 @@ def test_the_gradient_of_a_row_looked_up_often_is_not_rounded_on_the_way():
     gradient = jax.tree.leaves(jax.grad(loss)(params))[0]
     np.testing.assert_allclose(gradient[1], 2.0, rtol=1e-6)
     np.testing.assert_array_equal(gradient[jnp.array([0, 2])], 0.0)
+
+
+def test_what_is_added_to_all_rows_alike_gets_the_sum_of_their_gradients(drawn):
+    _, _, _, slope = drawn
+    added, slope = jnp.ones((1, *slope.shape[1:])), slope.astype(jnp.bfloat16)
+
+    def loss(added):
+        return jnp.sum(plus(jnp.zeros_like(slope), added) * slope, dtype=jnp.float32)
+
+    expected = as_numpy(slope).sum(0, keepdims=True)
+    np.testing.assert_allclose(jax.grad(loss)(added), expected, rtol=1e-6, atol=1e-6)
