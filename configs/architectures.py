@@ -23,8 +23,11 @@ def choose(model, name):
         model.update({**json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
+        sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
+        styles = [known for known in ARCHITECTURES if known not in sizes]
         raise ValueError(
-            f"unknown architecture {name!r}; known are: {', '.join(ARCHITECTURES)}, or a workdir"
+            f"unknown architecture {name!r}; known are: {', '.join(sizes)}; styles such as "
+            f"{styles[0]}; and workdirs"
         )
     model.update(ARCHITECTURES[name]())
 

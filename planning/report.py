@@ -62,7 +62,11 @@ def too_large(state: TrainState, error: TooLargeError, chip: Chip | None) -> Sec
 
 
 def _held(state: TrainState) -> dict[str, int]:
-    held = {"parameters": _bytes(state.params), "optimizer": _bytes((state.step, state.opt_state))}
+    counts = state.step, state.guard  # a few numbers
+    held = {
+        "parameters": _bytes(state.params),
+        "optimizer": _bytes((state.opt_state, counts)),
+    }
     return held | ({"average": _bytes(state.ema)} if state.ema is not None else {})
 
 

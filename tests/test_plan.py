@@ -92,7 +92,9 @@ def measure() -> dict:
         found[name] = {
             "plan": plan.plan(planned, target, mesh_config),
             "params": held(jax.tree.map(real, abstract.params)),
-            "optimizer": held(jax.tree.map(real, (abstract.step, abstract.opt_state))),
+            "optimizer": held(
+                jax.tree.map(real, (abstract.step, abstract.guard, abstract.opt_state))
+            ),
             "batch": held(jax.tree.map(real, batch)),
         }
     planned = job(*JOBS["decoder, fsdp 8"])

@@ -109,7 +109,7 @@ def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, caps
 
 def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
     for step in (2, 4, 6):
-        path = files_of(run, step)[0]
+        path = run / "checkpoints" / str(step) / "params" / "_METADATA"
         path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(
         ConfigError, match=r"no checkpoint in .* is what was written \(.*put a good"

@@ -52,6 +52,7 @@ def test_waiting_for_data_counts_and_is_told(clock):
     assert rates["perf/data_wait_fraction"] == 0.25
     assert rates["perf/tokens_per_second"] == 2.5
     clock.tick(1)
+    meter.count(10, 1)
     assert meter.report()["perf/data_wait_fraction"] == 0, "it starts anew"
 
 
@@ -65,9 +66,11 @@ def test_a_pause_does_not_count(clock):
     assert meter.report()["perf/tokens_per_second"] == 2
 
 
-def test_no_time_at_all_is_no_error(clock):
+def test_without_a_step_there_is_no_rate_and_without_time_no_error(clock):
     meter = Throughput(clock)
-    assert meter.report()["perf/tokens_per_second"] == 0
+    assert meter.report() == {}
+    meter.count(1, 1)
+    assert meter.report()["perf/data_wait_fraction"] == 0
 
 
 def test_utilisation_is_told_where_the_peak_is_known(clock, monkeypatch):
