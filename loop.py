@@ -82,11 +82,13 @@ class Loop:
                     batches = self._batches(step)
                     continue
                 with self._throughput.paused():
+                    scores = {}
                     if evaluates and not stops:
                         scores = self._scores(step, state, stop, watchdog)
-                    if saves or stop.cuts_short:
-                        self.checkpoints.save(step, state, scores if evaluates else {})
-                if stops or stop.cuts_short:
+                        stops = stop.cuts_short
+                    if saves or stops:
+                        self.checkpoints.save(step, state, scores)
+                if stops:
                     self.checkpoints.wait()
                     raise StoppedError(
                         f"stopped at step {step} of {run.steps}, which is saved; the same command "
@@ -184,7 +186,7 @@ class Loop:
         return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
 
     def _scores(self, step: int, state, stop: StopRequest, watchdog: Watchdog) -> dict[str, float]:
-        """None if the evaluation failed: that is no reason for training to end."""
+        """None of them if the evaluation failed: that is no reason for training to end."""
 
         def between():
             watchdog.beat()
