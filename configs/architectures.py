@@ -27,7 +27,7 @@ def choose(model, name):
         styles = [known for known in ARCHITECTURES if known not in sizes]
         raise ValueError(
             f"unknown architecture {name!r}; known are: {', '.join(sizes)}; styles such as "
-            f"{styles[0]}; and workdirs"
+            f"{styles[0]}; or a workdir"
         )
     model.update(ARCHITECTURES[name]())
 
