@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from model.cache import Cache
 from model.config import TransformerConfig
 from model.layers import Dense, Dropout, Norm, activate
 from model.masks import PADDING, segments_or_default
 from model.sharding import constrain
-from model.transformer import Cache, Transformer
+from model.transformer import Transformer
 
 
 class Vocabulary(nn.Module):

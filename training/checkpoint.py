@@ -202,8 +202,8 @@ class Checkpoints:
 
 def _rest(state: TrainState) -> dict:
     """All but the parameters, which are an item of their own so that others can load them alone."""
-    rest = {"step": state.step, "opt_state": state.opt_state, "ema": state.ema}
-    return rest | {"guard": state.guard}
+    names = ("step", "opt_state", "ema", "guard")
+    return {name: getattr(state, name) for name in names}
 
 
 def saved_steps(workdir: str | Path) -> list[int]:

@@ -42,7 +42,7 @@ def fault(directory: Path) -> str | None:
     if missing := sorted(listed.keys() - set(_files(directory))):
         return f"{directory / missing[0]} is missing"
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(lambda name: _digest(directory / name), listed)
+        digests = pool.map(lambda name: _digest_or_reason(directory / name), listed)
         for name, digest in zip(listed, digests, strict=True):
             if digest != listed[name]:
                 return f"{directory / name} is not what was written"
@@ -57,9 +57,14 @@ def _files(directory: Path) -> Iterator[str]:
 
 def _digest(path: Path) -> list[int | str]:
     """Its size and the SHA-256 of its contents."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return [file.tell(), digest]
+
+
+def _digest_or_reason(path: Path) -> list[int | str]:
+    """A file that a disk can no longer read is not what was written, either."""
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return [file.tell(), digest]
-    except OSError as error:  # a disk that cannot read it says so here
-        return [0, str(error.strerror)]
+        return _digest(path)
+    except OSError as error:
+        return [0, str(error)]

@@ -11,11 +11,11 @@ from jax import Array
 from jax.stages import Compiled
 
 from model.beam_search import Beams, beam_search
+from model.cache import Cache, empty_cache
 from model.config import TransformerConfig
 from model.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
 from model.decoding_params import lay_out, restore
 from model.speculation import Speculated, speculate
-from model.transformer import Cache, empty_cache
 from schema import ConfigError
 from training.compilation import decoding_options, decoding_order
 

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from model.cache import empty_cache
 from model.heads import LanguageModel
-from model.transformer import empty_cache
 from tests.model.examples import (
     DECODER_POSITIONS,
     POSITIONS,

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.cache import empty_cache
 from model.heads import LanguageModel
-from model.transformer import empty_cache
 from tests.model import test_cache
 from tests.model.examples import (
     left_padded,

@@ -123,7 +123,6 @@ class Command:
             "import ml_collections\n\n\ndef get_config(arg=None):\n"
             f"    return ml_collections.ConfigDict({config!r}).lock()\n"
         )
-        self.begun = time.monotonic()
         # What it prints goes into files: a pipe that nobody reads would stop it when full.
         self._out = (workdir.parent / f"{workdir.name}.{time.time_ns()}.txt").open("w+")
         self._process = subprocess.Popen(
@@ -183,25 +182,23 @@ class Command:
 
 
 @contextlib.contextmanager
-def started(
-    config: dict, workdir: Path, processes_count: int = 1, **options
-) -> Iterator[list[Command]]:
+def started(config: dict, workdir: Path, count: int = 1, **options) -> Iterator[list[Command]]:
     """A job on so many processes."""
     variables = [{}]
-    if processes_count > 1:
+    if count > 1:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        common = {processes.ADDRESS: address, processes.COUNT: str(processes_count)}
-        variables = [common | {processes.INDEX: str(n)} for n in range(processes_count)]
+        common = {processes.ADDRESS: address, processes.COUNT: str(count)}
+        variables = [common | {processes.INDEX: str(n)} for n in range(count)]
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(Command(config, workdir, **options, **each)) for each in variables
         ]
 
 
-def finish(config: dict, workdir: Path, processes_count: int = 1, **options) -> None:
+def finish(config: dict, workdir: Path, count: int = 1, **options) -> None:
     """Runs a job to its good end."""
-    with started(config, workdir, processes_count, **options) as commands:
+    with started(config, workdir, count, **options) as commands:
         codes = [command.wait() for command in commands]
         assert not any(codes), "\n".join(command.text for command in commands)

@@ -3,26 +3,23 @@
 import hashlib
 import json
 import os
-import runpy
-import sys
 import time
 from pathlib import Path
 
-import loop
-
-_step = loop.Loop._step
+from tests.reliability.altered import train_with
 
 
-def recorded(self, state, batch):
-    rows = [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in batch["inputs"]]
-    own = os.environ.get("JAX_PROCESS_ID", "0")
-    with Path(self.workdir, f"rows-{own}.jsonl").open("a") as file:
-        file.write(json.dumps({"step": int(state.step) + 1, "rows": rows}) + "\n")
-    time.sleep(0.02)
-    return _step(self, state, batch)
+def recorded(step):
+    def with_note(loop, state, batch):
+        rows = [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in batch["inputs"]]
+        own = os.environ.get("JAX_PROCESS_ID", "0")
+        with Path(loop.workdir, f"rows-{own}.jsonl").open("a") as file:
+            file.write(json.dumps({"step": int(state.step) + 1, "rows": rows}) + "\n")
+        time.sleep(0.02)
+        return step(loop, state, batch)
+
+    return with_note
 
 
 if __name__ == "__main__":
-    loop.Loop._step = recorded
-    sys.argv[0] = "train.py"
-    runpy.run_path("train.py", run_name="__main__")
+    train_with(recorded)

@@ -1,23 +1,20 @@
 """train.py with a step that never ends, the fifth."""
 
-import runpy
-import sys
 import time
 
-import loop
-
-_step = loop.Loop._step
+from tests.reliability.altered import train_with
 
 
-def stuck(self, state, batch):
-    if int(state.step) == 4:
-        print("stuck at step 5", flush=True)
-        while True:
-            time.sleep(1)
-    return _step(self, state, batch)
+def stuck(step):
+    def stuck_at_five(loop, state, batch):
+        if int(state.step) == 4:
+            print("stuck at step 5", flush=True)
+            while True:
+                time.sleep(1)
+        return step(loop, state, batch)
+
+    return stuck_at_five
 
 
 if __name__ == "__main__":
-    loop.Loop._step = stuck
-    sys.argv[0] = "train.py"
-    runpy.run_path("train.py", run_name="__main__")
+    train_with(stuck)

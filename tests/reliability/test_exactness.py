@@ -119,6 +119,7 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
     options = dict(script="tests/reliability/recorded.py")
     for kill in range(5):
         with started(config, workdir, count, **options) as commands:
+            # Each time some steps on, but never near the end of the epoch.
             commands[0].until_step(min(last_step(workdir) + rng.randint(2, 22), 15 * (kill + 1)))
             for command in commands:
                 command.signal(signal.SIGKILL)

@@ -162,7 +162,7 @@ def test_a_step_that_never_ends_is_told_and_ended(texts, tmp_path, figure):
     with Command(config, tmp_path / "run", script="tests/reliability/stuck.py") as command:
         assert command.wait() == STALLED, command.text
     assert "no progress for 20 s" in command.text
-    assert "in stuck" in (tmp_path / "run" / "stacks.txt").read_text()
+    assert "in stuck_at_five" in (tmp_path / "run" / "stacks.txt").read_text()
     figure(21, f"a step that never ends: stacks of all threads logged, exit code {STALLED}")
 
 

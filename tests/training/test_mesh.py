@@ -7,11 +7,7 @@ file run as a script, which prints what it measured as JSON. The tests only judg
 import dataclasses
 import json
 import math
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -21,6 +17,7 @@ import optax
 import pytest
 
 from schema import ConfigError
+from tests.devices import measured_on
 from tests.tiny import QUICKLY
 from tests.training.examples import make_batch, make_job
 from training.config import MeshConfig
@@ -298,24 +295,11 @@ def measure():
     return found
 
 
-def run_with_eight_devices():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.training.test_mesh"],
-        cwd=Path(__file__).resolve().parents[2],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    # So it warns where it finds no way from one sharding to another but by all of an array.
-    assert "Involuntary full rematerialization" not in ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
 def test_eight_devices():
     """One test, lest processes that share out the tests each measure everything."""
-    found = run_with_eight_devices()
+    found, log = measured_on(DEVICES, "tests.training.test_mesh")
+    # So it warns where it finds no way from one sharding to another but by all of an array.
+    assert "Involuntary full rematerialization" not in log
     check_that_a_mesh_computes_what_one_device_computes(found["deviation"])
     for name, seen in found["seen"].items():
         check_what_is_communicated(name, seen)

@@ -4,10 +4,6 @@ import dataclasses
 import functools
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +20,7 @@ from model.masks import Near, Side, Sight
 from model.positions import ScoreBias, alibi_slopes
 from model.sharding import MESH_AXES
 from model.transformer import Transformer
+from tests.devices import measured_on
 from tests.tiny import quick_jit, random_params, tiny_config
 
 B, T, H, G, K = 2, 384, 2, 1, 8  # splash takes this length in three blocks
@@ -293,16 +290,7 @@ def masks_on_a_mesh():
 
 
 def test_a_mesh_computes_what_one_device_computes():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.model.kernels.test_flash"],
-        cwd=Path(__file__).resolve().parents[3],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    found = json.loads(ended.stdout.splitlines()[-1])
+    found, _ = measured_on(DEVICES, "tests.model.kernels.test_flash")
     for name, apart in found["deviation"].items():
         assert apart < 1e-5, name
     assert found["dropout"]["different"] == DEVICES, "no two devices drop alike"

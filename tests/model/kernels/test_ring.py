@@ -6,11 +6,7 @@ file run as a script, which prints what it measured as JSON. The tests only judg
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +18,7 @@ from model.kernels.flash import flash_attention
 from model.masks import Near, Sight
 from model.positions import ScoreBias, alibi_slopes
 from model.sharding import MESH_AXES
+from tests.devices import measured_on
 from tests.model.kernels.test_flash import packed, side, sight_of
 
 DEVICES = 8
@@ -204,22 +201,9 @@ def measure():
     return found | {"compiled": {str(n): compiled(n) for n in (1, 4, 8)}}
 
 
-def run_with_eight_devices():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={DEVICES}"
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.model.kernels.test_ring"],
-        cwd=Path(__file__).resolve().parents[3],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
 def test_a_ring_of_eight_devices():
     """One test, lest processes that share out the tests each measure everything."""
-    found = run_with_eight_devices()
+    found, _ = measured_on(DEVICES, "tests.model.kernels.test_ring")
     check_that_it_computes_what_one_device_computes(found["deviation"])
     check_that_it_drops_weights_alike_in_both_passes(found["dropout"])
     check_that_what_no_query_sees_is_not_computed(found["skipped"])
