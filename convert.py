@@ -21,7 +21,6 @@ import numpy as np
 from absl import flags, logging
 
 import experiment as door
-import trained
 from configs import default
 from input_pipeline.subword import FILE_NAME, TEXT_START, SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer
@@ -31,6 +30,7 @@ from input_pipeline.tokenizer_files import (
     NEEDED_BESIDE,
     open_tokenizer,
 )
+from jobs import trained
 from model.config import TransformerConfig
 from pretrained import files, published, sentence
 from pretrained.architecture import Head, Options, Specials

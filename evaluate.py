@@ -9,7 +9,6 @@ Prints one JSON object, and appends it to DIR/evaluations.jsonl.
 """
 
 import dataclasses
-import reprlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +18,9 @@ import jax
 from absl import flags
 
 import experiment as door
-import held_out
-import trained
 from input_pipeline import pipeline
+from jobs import held_out, trained
+from jobs.fitting import refuse_other_data
 from schema import ConfigError
 from training import processes
 from training import workdir as records
@@ -108,27 +107,6 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
             f"it holds out: {', '.join(data.eval_names)}"
         )
     return other, other.eval_names
-
-
-def refuse_other_data(model: trained.Trained, data: pipeline.Data) -> None:
-    """Data that the parameters can make nothing of."""
-    config = model.model_config
-    if data.labels != model.labels:
-        raise ConfigError(
-            f"the data's classes, {reprlib.repr(data.labels)}, are not those that the model was "
-            f"trained on, {reprlib.repr(model.labels)}; choose data with the same"
-        )
-    sizes = config.image_size, config.image_size, config.image_channels
-    if data.image_shape is not None and data.image_shape != sizes:
-        raise ConfigError(
-            f"the data's images are {'x'.join(map(str, data.image_shape))}, but the model was "
-            f"trained on {'x'.join(map(str, sizes))}; set data.image_size"
-        )
-    if data.text_pairs and config.token_types == 1:
-        raise ConfigError(
-            "the data's examples are pairs of texts, but the model was trained on single ones and "
-            "has model.token_types=1; choose other data"
-        )
 
 
 def main() -> None:

@@ -24,11 +24,9 @@ import jax
 from absl import flags
 from jax.sharding import Mesh
 
-import answering
 import experiment as door
-import trained
-import writing_options
 from input_pipeline.files.reading import Lines
+from jobs import answering, trained, writing_options
 from schema import ConfigError
 from training.mesh import check_batch
 

@@ -21,14 +21,15 @@ import experiment as door
 from experiment import Experiment
 from input_pipeline.outline import row_outline
 from input_pipeline.tokenizer import ByteTokenizer
+from jobs.fitting import image_sizes
 from model.config import TransformerConfig
 from model.decoding import Ends
 from planning import report, search, targets
 from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
 from schema import ConfigError
-from train import image_sizes, step_flops
 from training.config import MeshConfig
 from training.finetune import as_tree, by_name, choose, rate_scales
+from training.flops import row_flops
 from training.generation import Generator, Prompts
 from training.mesh import batch_sharding, check_batch, make_mesh
 from training.optimizer import make_optimizer
@@ -181,7 +182,8 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
             compiled = measure(lowered.compile())
     except TooLargeError as error:
         return found | report.too_large(abstract, error, target.chip)
-    flops = step_flops(job.model, job.experiment, job.batch(mesh))
+    rows, task = job.experiment.data.batch_size, job.experiment.task
+    flops = rows * row_flops(job.model, task, job.batch(mesh))
     found |= report.of_memory(abstract, compiled.memory, target.chip)
     found |= report.of_work(compiled.cost, flops, mesh.size)
     if target.chip is not None:

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
 import experiment as door
-import held_out
-import origins
 from configs import default
 from input_pipeline import pipeline
-from loop import Loop
-from model.config import ABSOLUTE_POSITIONS
+from jobs import held_out, origins
+from jobs.fitting import fit_to_data
+from jobs.loop import Loop
 from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
@@ -32,7 +30,7 @@ from training.compilation import keep_programs
 from training.endings import EndedError
 from training.evaluation import Evaluator, HeldOut, measure_names
 from training.finetune import choose, rate_scales
-from training.flops import forward_flops, head_flops, train_flops
+from training.flops import row_flops
 from training.measures import signatures
 from training.mesh import check_batch, check_offload, make_mesh
 from training.optimizer import make_optimizer
@@ -169,63 +167,13 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 train_step=lambda state, batch: train_step(state, batch, fixed),
                 evaluate=evaluate,
                 state_at=state_at,
-                flops_of=lambda batch: step_flops(model_config, experiment, batch, teacher),
+                # Of the whole batch, of which this process may have a part.
+                flops_of=lambda batch: (
+                    experiment.data.batch_size
+                    * row_flops(model_config, task, batch, teacher and teacher.model_config)
+                ),
             )
             return loop.run(state_at(start))
-
-
-def fit_to_data(model, data: pipeline.Data):
-    """The model's config with the sizes that the data decides."""
-    sizes = {"num_classes": len(data.labels)}
-    if data.tokenizer is not None:
-        sizes["vocab_size"] = data.tokenizer.vocab_size
-        sizes["separator_id"] = data.tokenizer.sep_id or 0
-        if model.needs_separator and not (model.separator_id or data.tokenizer.sep_id):
-            raise ConfigError(
-                f"model.global_tokens={model.global_tokens} needs a token that separates texts, "
-                "which the tokenizer does not have; set model.separator_id, or global_tokens=first"
-            )
-        if 0 < model.vocab_size < data.tokenizer.vocab_size:
-            raise ConfigError(
-                f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
-                f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
-            )
-    if data.text_pairs and model.token_types == 1:
-        raise ConfigError(
-            "model.token_types=1 cannot tell the two texts of an example apart; "
-            "set it to 2, or to 0 for none"
-        )
-    if 0 < model.num_classes < len(data.labels):
-        raise ConfigError(
-            f"model.num_classes={model.num_classes} is too small for the data, which has "
-            f"{len(data.labels)} classes; set it to 0 to take that number"
-        )
-    if data.image_shape is not None:
-        sizes |= image_sizes(model, data.image_shape)
-    return model.resolve(**sizes)
-
-
-def image_sizes(model, shape: tuple[int, int, int]) -> dict[str, int]:
-    """What images of this shape decide; refuses those that the model cannot read."""
-    rows, columns, channels = shape
-    wanted = (model.image_size or rows, model.image_channels or channels)
-    if rows != columns or wanted != (rows, channels):
-        raise ConfigError(
-            f"the data's images are {rows}x{columns}x{channels}, but model.image_size="
-            f"{model.image_size} and model.image_channels={model.image_channels}; set both to 0"
-        )
-    patches = (rows // model.patch_size) ** 2
-    if rows % model.patch_size:
-        raise ConfigError(
-            f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
-        )
-    tokens = patches + model.class_token
-    if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
-        raise ConfigError(
-            f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
-            f"the last that model.position={model.position} can address; raise it"
-        )
-    return {"image_size": rows, "image_channels": channels}
 
 
 def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:
@@ -245,7 +193,7 @@ def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:
 def record_run(
     workdir: Path, experiment, model_config, data: pipeline.Data, *, resuming: bool
 ) -> list[str]:
-    """What trained.py and a person need to know into the workdir; what changed since it began."""
+    """What a person and jobs/trained.py must know into the workdir; what changed since it began."""
     as_dict = dataclasses.asdict(experiment)
     digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     config_digest = hashlib.sha256(repr(sorted(as_dict.items())).encode()).hexdigest()
@@ -294,24 +242,6 @@ def write_samples(workdir, step, params, evaluator, sets, data, count: int) -> N
     for name, split in sets.items():
         text = evaluator.samples(params, split, data.eval_examples(name, count))
         (workdir / "samples" / f"{step:08d}_{name}.txt").write_text(text)
-
-
-def step_flops(model, experiment, batch: Mapping[str, np.ndarray], teacher=None) -> int:
-    """Of the whole batch, of which this process may have a part.
-
-    The backward pass is counted in full, also where parameters are frozen.
-    """
-    if model.input == "patches":
-        length = (model.image_size // model.patch_size) ** 2 + model.class_token
-    else:
-        length = batch["inputs"].shape[1]
-    source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
-    row = train_flops(model, experiment.task.objective, length, source)
-    if experiment.task.auxiliary_masked_lm:
-        row += 3 * head_flops(model, "masked_lm", length)
-    if teacher is not None:
-        row += forward_flops(teacher.model_config, experiment.task.objective, length, source)
-    return row * experiment.data.batch_size
 
 
 def main() -> None:

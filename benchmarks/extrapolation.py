@@ -21,7 +21,7 @@ from absl import flags
 
 import evaluate
 import experiment as door
-import trained
+from jobs import trained
 from schema import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]

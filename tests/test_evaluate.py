@@ -15,9 +15,10 @@ import sacrebleu
 import evaluate
 import experiment
 import train
-import trained
 from configs import digits, langid_mlm, text_lm, translation
 from input_pipeline import cache
+from jobs import trained
+from jobs.fitting import refuse_other_data
 from schema import ConfigError
 from tests.corpora import text_files, write
 from tests.runs import STEPS, TINY, tiny
@@ -229,9 +230,9 @@ def test_data_that_the_model_was_not_made_for_is_refused(data, reason):
     config = SimpleNamespace(image_size=8, image_channels=1, token_types=1)
     model = SimpleNamespace(model_config=config, labels=("a", "b"))
     fits = dict(labels=("a", "b"), image_shape=(8, 8, 1), text_pairs=False)
-    evaluate.refuse_other_data(model, SimpleNamespace(**fits))
+    refuse_other_data(model, SimpleNamespace(**fits))
     with pytest.raises(ConfigError, match=reason):
-        evaluate.refuse_other_data(model, SimpleNamespace(**fits | data))
+        refuse_other_data(model, SimpleNamespace(**fits | data))
 
 
 def run(*arguments, **environment):

@@ -14,14 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import answering
 import experiment
 import generate
 import train
-import trained
-import writing
 from configs import dates, digits, langid, langid_mlm, pydoc
 from input_pipeline.tokenizer import ByteTokenizer
+from jobs import answering, trained, writing
 from model.decoding import GREEDY, Ends, Sampling
 from schema import ConfigError
 from tests.runs import tiny

@@ -22,6 +22,10 @@ ALLOWED = {
         "tqdm", "wandb",
     },
     "pretrained": {"schema", "model", "numpy", "safetensors"},
+    "jobs": {
+        "schema", "experiment", "configs", "input_pipeline", "model", "training",
+        "absl", "jax", "flax", "numpy", "tqdm",
+    },
     "planning": {"schema", "model", "training", "jax", "numpy"},
 }  # fmt: skip
 

@@ -1,9 +1,14 @@
 """How much arithmetic a training step is, counted from the architecture alone."""
 
+from collections.abc import Mapping
+
+from jax.typing import ArrayLike
+
 from model.config import TransformerConfig
 from model.kernels.attend import near
 from model.kinds import SUMMED
 from model.layers import GATED
+from training.config import TaskConfig
 
 
 def forward_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
@@ -33,6 +38,29 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
 def train_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
     """Forward and backward on one row: the backward pass takes two products for each one."""
     return 3 * forward_flops(config, objective, length, source)
+
+
+def row_flops(
+    config: TransformerConfig,
+    task: TaskConfig,
+    batch: Mapping[str, ArrayLike],
+    teacher: TransformerConfig | None = None,
+) -> int:
+    """Of a training step, for each row of a batch like this one.
+
+    The backward pass is counted in full, also where parameters are frozen.
+    """
+    if config.input == "patches":
+        length = (config.image_size // config.patch_size) ** 2 + config.class_token
+    else:
+        length = batch["inputs"].shape[1]
+    source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
+    total = train_flops(config, task.objective, length, source)
+    if task.auxiliary_masked_lm:
+        total += 3 * head_flops(config, "masked_lm", length)
+    if teacher is not None:
+        total += forward_flops(teacher, task.objective, length, source)
+    return total
 
 
 def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> int:

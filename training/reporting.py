@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import tensorboardX
 from tqdm import tqdm
 
 from schema import ConfigError
@@ -151,6 +150,10 @@ class TensorBoard:
         self._open(resume_step)
 
     def _open(self, resume_step: int) -> None:
+        # Imported here, as it imports all of PyTorch where that is installed: a bad config is to be
+        # refused before such a second has passed.
+        import tensorboardX
+
         # purge_step hides what was written before at that step and later.
         self._writer = tensorboardX.SummaryWriter(self._directory, purge_step=resume_step + 1)
 

@@ -7,7 +7,7 @@ import experiment as door
 from configs import dates, digits, langid, langid_mlm, pydoc
 from input_pipeline import pipeline
 from input_pipeline.outline import row_outline
-from train import image_sizes
+from jobs.fitting import image_sizes
 
 CASES = {
     "pairs": (dates, {}),

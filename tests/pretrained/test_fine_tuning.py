@@ -9,8 +9,8 @@ import convert
 import evaluate
 import generate
 import train
-import trained
 from configs import classify_text
+from jobs import trained
 from schema import ConfigError
 from tests.corpora import write
 from tests.pretrained.make_fixtures import FIXTURES

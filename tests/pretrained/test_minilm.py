@@ -5,7 +5,7 @@ import pytest
 
 import convert
 import generate
-import trained
+from jobs import trained
 from tests.pretrained.transformers_models import oracle
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import convert
 import generate
-import trained
 from configs.architectures import llama_style
+from jobs import trained
 from pretrained.architecture import Head, Specials
 from pretrained.published import describe
 from schema import ConfigError

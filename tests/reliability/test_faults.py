@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-import loop
 import train
+from jobs import loop
 from tests.reliability.jobs import Command, config_of, contents, loaded, metrics
 from training import step as training_step
 from training.checkpoint import saved_steps

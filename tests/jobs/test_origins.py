@@ -8,9 +8,9 @@ import pytest
 
 import evaluate
 import train
-import trained
 from configs import langid, langid_mlm
 from input_pipeline.tokenizer import load_tokenizer
+from jobs import trained
 from schema import ConfigError
 from tests.runs import STEPS, TINY, saved, tiny
 

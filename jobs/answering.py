@@ -15,15 +15,14 @@ import numpy as np
 from absl import logging
 from tqdm import tqdm
 
-import trained
-import writing_options
 from input_pipeline.objectives import Fields
 from input_pipeline.prompts import ImagePrompts, TextPrompts, in_batches
+from jobs import trained, writing_options
+from jobs.writing import Writer
 from schema import ConfigError
 from training.compilation import compiler_options
 from training.mesh import put_batch
 from training.task import forward
-from writing import Writer
 
 CANDIDATES = 5  # for each gap
 

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-import trained
 from input_pipeline import answers
 from input_pipeline.objectives import Fields
 from input_pipeline.prompts import TextPrompts
+from jobs import trained
+from jobs.writing_options import WritingOptions
 from model.beam_search import NEVER, Beams
 from model.decoding import GREEDY, Ends, Sampling, for_each
 from schema import ConfigError
 from training.generation import Generator, Prompts
 from training.mesh import put_batch
-from writing_options import WritingOptions
 
 SHOWN_EVERY = 4  # tokens, when they are shown as they come
 

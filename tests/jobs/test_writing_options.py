@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-import writing_options
+from jobs import writing_options
 from schema import ConfigError
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import experiment
 import train
-import trained
 from configs import langid
 from input_pipeline.embedded import names
+from jobs import trained
 from schema import ConfigError
 from tests.runs import STEPS, saved, tiny
 

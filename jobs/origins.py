@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from jax import Array
 
-import trained
-from evaluate import refuse_other_data
 from experiment import Experiment
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizer import ids_in, load_tokenizer
+from jobs import trained
+from jobs.fitting import refuse_other_data
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError
 from training import workdir as records
