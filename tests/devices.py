@@ -9,11 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def measured_on(devices: int, module: str) -> tuple[dict, str]:
+def measured_on(devices: int, module: str, *arguments: str) -> tuple[dict, str]:
     """What a module prints as JSON on its last line, if run with so many devices; and its log."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     ended = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
