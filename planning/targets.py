@@ -92,6 +92,7 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
         TPU_WORKER_HOSTNAMES="localhost",
         TPU_WORKER_ID="0",
         TPU_MIN_LOG_LEVEL="3",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # two plans at once: there is no chip to quarrel over
     ).items():
         os.environ.setdefault(key, value)
     cores = {"chip_config_name": "megacore"} if kind == "v4" else {}
