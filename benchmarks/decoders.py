@@ -181,7 +181,10 @@ class Ours:
     def cache_bytes(self) -> int:
         """Of the keys and values that are kept, as they are before the first token."""
         slots = self._generator.slots(self._prompts, self._beams)
-        _, cache = self._generator._read(self._params, self._prompts, slots)
+        keep_tokens = self._beams > 1
+        _, cache = self._generator._read(
+            self._params, self._prompts, slots, keep_tokens=keep_tokens
+        )
         return sum(array.nbytes for array in jax.tree.leaves(cache.layers))
 
 
