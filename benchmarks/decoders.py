@@ -6,9 +6,11 @@ kernel as well, so their logits are 0 where the likeliest is far above.
 """
 
 import dataclasses
+import multiprocessing
 import os
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
 
 import flax.linen as nn
 import jax
@@ -181,7 +183,10 @@ class Ours:
     def cache_bytes(self) -> int:
         """Of the keys and values that are kept, as they are before the first token."""
         slots = self._generator.slots(self._prompts, self._beams)
-        _, cache = self._generator._read(self._params, self._prompts, slots)
+        keep_tokens = self._beams > 1
+        _, cache = self._generator._read(
+            self._params, self._prompts, slots, keep_tokens=keep_tokens
+        )
         return sum(array.nbytes for array in jax.tree.leaves(cache.layers))
 
 
@@ -197,39 +202,53 @@ class Transformers:
 
 
 class CTranslate2:
-    """`model` is what `load_in_ctranslate2` makes of the shape, once for all that is asked."""
+    """`process` is what `start_ctranslate2` makes of the shape, once for all that is asked."""
 
-    def __init__(self, model, shape: Shape, *, beams: int, steps: int):
-        self._model, self._beams, self._steps = model, beams, steps
-        self._has_source = shape.source_bs is not None
-        self._given = [[str(token) for token in row] for row in shape.given_bt.tolist()]
+    def __init__(self, process: Executor, shape: Shape, *, beams: int, steps: int):
+        self._process, self._asked = process, (shape.given_bt.tolist(), beams, steps)
 
     def tokens(self) -> np.ndarray:
-        steps, beams = self._steps, self._beams
-        if self._has_source:
-            results = self._model.translate_batch(
-                self._given, beam_size=beams, min_decoding_length=steps, max_decoding_length=steps
-            )
-            return np.array([[int(token) for token in result.hypotheses[0]] for result in results])
-        results = self._model.generate_batch(
-            self._given, beam_size=beams, min_length=steps, max_length=steps,
-            include_prompt_in_result=False,
-        )  # fmt: skip
-        return np.array([result.sequences_ids[0] for result in results])
+        return self._process.submit(_ask_ctranslate2, *self._asked).result()
 
 
-def load_in_ctranslate2(shape: Shape):
-    # Imported here: the other two can be compared without it.
+def start_ctranslate2(shape: Shape) -> Executor:
+    """A process of its own that has the model loaded.
+
+    In one process, its OpenMP beside that of torch slowed down transformers by a quarter.
+    """
+    apart = multiprocessing.get_context("spawn")
+    without_ours = dataclasses.replace(shape, params={})
+    return ProcessPoolExecutor(1, apart, _load_in_ctranslate2, (without_ours,))
+
+
+_loaded = None  # in that process: the model, as CTranslate2 has it
+
+
+def _load_in_ctranslate2(shape: Shape) -> None:
     import ctranslate2
     from ctranslate2.converters import transformers as loaders
 
+    global _loaded
     with torch.no_grad(), tempfile.TemporaryDirectory() as directory:
         spec = getattr(loaders, shape.loader)()(shape.theirs, _Names(shape))
         spec.validate()
         spec.optimize(quantization="float32")
         spec.save(directory)
         kind = ctranslate2.Generator if shape.source_bs is None else ctranslate2.Translator
-        return kind(directory, compute_type="float32", inter_threads=1, intra_threads=CORES)
+        _loaded = kind(directory, compute_type="float32", inter_threads=1, intra_threads=CORES)
+
+
+def _ask_ctranslate2(given: list[list[int]], beams: int, steps: int) -> np.ndarray:
+    names = [[str(token) for token in row] for row in given]
+    if hasattr(_loaded, "translate_batch"):
+        results = _loaded.translate_batch(
+            names, beam_size=beams, min_decoding_length=steps, max_decoding_length=steps
+        )
+        return np.array([[int(token) for token in result.hypotheses[0]] for result in results])
+    results = _loaded.generate_batch(
+        names, beam_size=beams, min_length=steps, max_length=steps, include_prompt_in_result=False
+    )
+    return np.array([result.sequences_ids[0] for result in results])
 
 
 class _Names:

@@ -10,8 +10,11 @@ from jax import Array
 
 from model.config import TransformerConfig
 from model.dropping import dropout
-from model.mixed_precision import lookup, plus, product
+from model.mixed_precision import lookup, plus, product, turned_product
 from model.sharding import constrain, is_sharded
+
+# An empty entry beside a kernel that `decoding_params` has laid out with its outputs first.
+OUTPUTS_FIRST = "outputs_first"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -67,15 +70,17 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
         x = x.astype(self.config.dtype).reshape(*batch_shape, math.prod(in_shape))
-        y = _affine(x, *self.weights(in_shape))
+        turned = self.has_variable("params", OUTPUTS_FIRST)
+        multiply = turned_product if turned else product
+        y = _affine(x, *self.weights(in_shape), multiply)
         return y.reshape(*batch_shape, *self.features)
 
 
-def _affine(x: Array, kernel_2d: Array, bias: Array | None) -> Array:
+def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=product) -> Array:
     # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
     # faster; on a mesh, batch and length stay apart because each may be split.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
-    y = product(x.reshape(*rows, -1), kernel_2d)
+    y = multiply(x.reshape(*rows, -1), kernel_2d)
     if bias is not None:
         y = plus(y, bias)
     return y.reshape(*x.shape[:-1], -1)

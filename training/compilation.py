@@ -65,8 +65,8 @@ def decoding_order(rows: int) -> Order:
     """How the matrices should lie to decode so many rows at a time.
 
     On a CPU, Eigen is the faster for few rows and wants inputs first; it is many times slower with
-    outputs first. For more rows YNN is, and gains a little from outputs first. The bound was
-    measured on the shapes of benchmarks/decode.py.
+    outputs first. For more rows YNN is, which reads outputs first as they lie (`turned_product`).
+    The bound was measured on the shapes of benchmarks/decode.py.
     """
     if platform() != "cpu":
         return "as_trained"

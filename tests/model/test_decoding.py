@@ -314,3 +314,16 @@ def test_copies_stand_side_by_side():
     copies = for_each(3, tree)
     assert copies["rows"].tolist() == [[1, 2]] * 3 + [[3, 4]] * 3
     assert copies["number"] == 5 and copies["nothing"] is None
+
+
+def test_the_first_of_equally_likely_tokens_is_picked():
+    inf, nan = np.inf, np.nan
+    logits_bv = np.float32(
+        [[1, 3, 2, 3], [-inf, -inf, -inf, -inf], [0.0, -0.0, -1, 0], [2, 2, inf, inf]]
+    )
+    found_b = pick(jnp.asarray(logits_bv), GREEDY, None)
+    assert found_b.dtype == jnp.int32
+    assert found_b.tolist() == [1, 0, 0, 2]
+    drawn_bv = np.random.default_rng(0).integers(0, 30, (50, 101)).astype(np.float32)
+    assert pick(jnp.asarray(drawn_bv), GREEDY, None).tolist() == drawn_bv.argmax(axis=1).tolist()
+    assert 0 <= pick(jnp.full((1, 4), nan), GREEDY, None)[0] < 4
