@@ -1,5 +1,6 @@
 """The parts with parameters that know nothing of attention, and dropout."""
 
+import functools
 import itertools
 import math
 
@@ -11,6 +12,7 @@ from jax import Array
 from model.config import TransformerConfig
 from model.dropping import dropout
 from model.mixed_precision import lookup, plus, product
+from model.quantization import quantized_product
 from model.sharding import constrain, is_sharded
 
 
@@ -40,6 +42,7 @@ class Dense(nn.Module):
     inputs: int = 1
     bias: bool | None = None  # None: as the config says
     init_scale: float = 1.0
+    matmul: str = "float"  # blocks give what the config says; nothing else is ever quantized
 
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
@@ -67,15 +70,19 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
         x = x.astype(self.config.dtype).reshape(*batch_shape, math.prod(in_shape))
-        y = _affine(x, *self.weights(in_shape))
+        y = _affine(x, *self.weights(in_shape), self.matmul)
         return y.reshape(*batch_shape, *self.features)
 
 
-def _affine(x: Array, kernel_2d: Array, bias: Array | None) -> Array:
+def _affine(x: Array, kernel_2d: Array, bias: Array | None, matmul: str) -> Array:
     # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
     # faster; on a mesh, batch and length stay apart because each may be split.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
-    y = product(x.reshape(*rows, -1), kernel_2d)
+    x_rows = x.reshape(*rows, -1)
+    if matmul == "float":
+        y = product(x_rows, kernel_2d)
+    else:
+        y = quantized_product(x_rows, kernel_2d, matmul)
     if bias is not None:
         y = plus(y, bias)
     return y.reshape(*x.shape[:-1], -1)
@@ -86,14 +93,16 @@ def apply_together(x: Array, *layers: Dense) -> list[Array]:
 
     It does not with few rows, as in decoding, where putting the kernels side by side costs more
     than the product; nor on a mesh, where the outputs may be split over devices and a joint one
-    would have to be cut elsewhere.
+    would have to be cut elsewhere; nor in 8 bits, where the gradients of all of them would share
+    their scales, so that a mesh would train otherwise than one device.
     """
-    if is_sharded() or math.prod(x.shape[:-1]) < x.shape[-1]:
+    is_quantized = layers[0].matmul != "float"
+    if is_sharded() or is_quantized or math.prod(x.shape[:-1]) < x.shape[-1]:
         return [layer(x) for layer in layers]
     kernels, biases = zip(*(layer.weights(x.shape[-1:]) for layer in layers), strict=True)
     bias = None if biases[0] is None else jnp.concatenate(biases)
     x = x.astype(layers[0].config.dtype)
-    y = _affine(x, jnp.concatenate(kernels, axis=1), bias)
+    y = _affine(x, jnp.concatenate(kernels, axis=1), bias, "float")
     ends = list(itertools.accumulate(kernel.shape[1] for kernel in kernels))
     parts = jnp.split(y, ends[:-1], axis=-1)
     return [
@@ -216,14 +225,15 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x_btd: Array) -> Array:
         config = self.config
+        dense = functools.partial(Dense, config, matmul=config.matmul)
         inner = ((config.feed_forward,), ("width", "feed_forward"))
         if config.activation in GATED:
             gate_btf, hidden_btf = apply_together(
-                x_btd, Dense(config, *inner, name="gate"), Dense(config, *inner, name="in")
+                x_btd, dense(*inner, name="gate"), dense(*inner, name="in")
             )
             hidden_btf *= activate(config.activation, gate_btf)
         else:
-            hidden_btf = activate(config.activation, Dense(config, *inner, name="in")(x_btd))
+            hidden_btf = activate(config.activation, dense(*inner, name="in")(x_btd))
         hidden_btf = constrain(hidden_btf, "batch", "length", "feed_forward")
         hidden_btf = Dropout(config.dropout_feed_forward, self.deterministic)(hidden_btf)
-        return Dense(config, (config.width,), ("feed_forward", "width"), name="out")(hidden_btf)
+        return dense((config.width,), ("feed_forward", "width"), name="out")(hidden_btf)

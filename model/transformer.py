@@ -22,6 +22,7 @@ from model.masks import (
 )
 from model.mixed_precision import plus
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
+from model.quantization import QUANTIZED
 from model.sharding import constrain, platform
 
 
@@ -223,7 +224,7 @@ class Stack(nn.Module):
         block = Block
         if remat != "none":
             # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
+            block = nn.remat(Block, policy=_saved_by(config), prevent_cse=False)
         scanned = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -261,7 +262,7 @@ class Stack(nn.Module):
             return block.apply({"params": params}, x_btd, None, around, rngs=rngs)[0]
 
         if self.config.remat != "none":
-            policy = _saved_by(self.config.remat)
+            policy = _saved_by(self.config)
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=False, static_argnums=1)
 
         def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
@@ -300,9 +301,11 @@ class Stack(nn.Module):
         return x_btd, tuple(new_caches)
 
 
-def _saved_by(remat: str):
+def _saved_by(config: TransformerConfig):
     """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
-    match remat:
+    match config.remat:
+        case "dots" if config.matmul != "float":  # not their sums in int32, twice as large
+            return jax.checkpoint_policies.save_only_these_names(QUANTIZED)
         case "dots":
             return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         case "save_attention":
