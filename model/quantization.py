@@ -28,6 +28,15 @@ TYPES = {
     "int8": (jnp.int8, jnp.int8),
     "fp8": (jnp.float8_e4m3fn, jnp.float8_e5m2),
 }
+# What is taken to the end of the range, in qwix's words: the largest magnitude. In int8 absmax
+# alone would take it to 127.5, just between two integers: its last digit would decide between
+# them, and several devices would compute otherwise than one. This takes it to 127.
+LARGEST = {
+    jnp.int8: f"absmax,{127.5 / 127}",
+    jnp.float8_e4m3fn: "absmax",
+    jnp.float8_e5m2: "absmax",
+}
+
 QUANTIZED = "quantized"  # what model.remat=dots keeps for the backward pass
 
 
@@ -59,10 +68,14 @@ _product.defvjp(_forward, _backward)
 def _multiply(x: Array, x_type, kernel: Array, kernel_type) -> Array:
     import qwix  # here, because only who asks for it has to have it
 
+    def quantized(x: Array, dtype, axes):
+        # Scales are found in float32 whatever x is: in bfloat16 they would be a second rounding.
+        x_32, method = x.astype(jnp.float32), LARGEST[dtype]
+        return qwix.quantize(x_32, dtype, channelwise_axes=axes, calibration_method=method)
+
     last = x.ndim - 1
-    # Scales are found in float32 whatever x is: in bfloat16 they would be a second rounding.
     with jax.numpy_dtype_promotion("standard"):  # qwix multiplies integers by floats
-        x_8bit = qwix.quantize(x.astype(jnp.float32), x_type, channelwise_axes=range(last))
-        kernel_8bit = qwix.quantize(kernel.astype(jnp.float32), kernel_type, channelwise_axes=(1,))
+        x_8bit = quantized(x, x_type, range(last))
+        kernel_8bit = quantized(kernel, kernel_type, (1,))
         y = qwix.dot_general(x_8bit, kernel_8bit, (((last,), (0,)), ((), ())))
     return y.astype(x.dtype)
