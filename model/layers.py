@@ -8,12 +8,17 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
 from model.dropping import dropout
 from model.mixed_precision import lookup, plus, product
 from model.quantization import quantized_product
 from model.sharding import constrain, is_sharded
+
+# What model.remat=dots keeps for the backward pass. It goes by this name, because no policy of jax
+# sees the products inside of those that have gradients of their own.
+MULTIPLIED = "multiplied"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -83,6 +88,7 @@ def _affine(x: Array, kernel_2d: Array, bias: Array | None, matmul: str) -> Arra
         y = product(x_rows, kernel_2d)
     else:
         y = quantized_product(x_rows, kernel_2d, matmul)
+    y = checkpoint_name(y, MULTIPLIED)
     if bias is not None:
         y = plus(y, bias)
     return y.reshape(*x.shape[:-1], -1)

@@ -18,7 +18,6 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
 from model.mixed_precision import gradient_of_kernel
 
@@ -37,22 +36,16 @@ LARGEST = {
     jnp.float8_e5m2: "absmax",
 }
 
-QUANTIZED = "quantized"  # what model.remat=dots keeps for the backward pass
-
-
-def quantized_product(x: Array, kernel: Array, matmul: str) -> Array:
-    """x @ kernel in 8 bits, given in the type of x; `matmul` is one of `TYPES`."""
-    return checkpoint_name(_product(x, kernel, matmul), QUANTIZED)
-
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(x, kernel, matmul):
+def quantized_product(x: Array, kernel: Array, matmul: str) -> Array:
+    """x @ kernel in 8 bits, given in the type of x; `matmul` is one of `TYPES`."""
     narrow, _ = TYPES[matmul]
     return _multiply(x, narrow, kernel, narrow)
 
 
 def _forward(x, kernel, matmul):
-    return _product(x, kernel, matmul), (x, kernel)
+    return quantized_product(x, kernel, matmul), (x, kernel)
 
 
 def _backward(matmul, saved, gradient):
@@ -62,7 +55,7 @@ def _backward(matmul, saved, gradient):
     return of_x, gradient_of_kernel(x, gradient, kernel.dtype)
 
 
-_product.defvjp(_forward, _backward)
+quantized_product.defvjp(_forward, _backward)
 
 
 def _multiply(x: Array, x_type, kernel: Array, kernel_type) -> Array:

@@ -11,7 +11,7 @@ from model.config import TransformerConfig
 from model.kernels.dot import ATTENDED
 from model.kernels.performer import drawn_directions, fixed_directions
 from model.kinds import pattern_of, refusals
-from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
+from model.layers import MULTIPLIED, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,
     Side,
@@ -22,7 +22,6 @@ from model.masks import (
 )
 from model.mixed_precision import plus
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
-from model.quantization import QUANTIZED
 from model.sharding import constrain, platform
 
 
@@ -224,7 +223,7 @@ class Stack(nn.Module):
         block = Block
         if remat != "none":
             # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=_saved_by(config), prevent_cse=False)
+            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
             block,
             variable_axes={"params": 0},
@@ -262,7 +261,7 @@ class Stack(nn.Module):
             return block.apply({"params": params}, x_btd, None, around, rngs=rngs)[0]
 
         if self.config.remat != "none":
-            policy = _saved_by(self.config)
+            policy = _saved_by(self.config.remat)
             layer = jax.checkpoint(layer, policy=policy, prevent_cse=False, static_argnums=1)
 
         def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
@@ -301,13 +300,11 @@ class Stack(nn.Module):
         return x_btd, tuple(new_caches)
 
 
-def _saved_by(config: TransformerConfig):
+def _saved_by(remat: str):
     """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
-    match config.remat:
-        case "dots" if config.matmul != "float":  # not their sums in int32, twice as large
-            return jax.checkpoint_policies.save_only_these_names(QUANTIZED)
+    match remat:
         case "dots":
-            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            return jax.checkpoint_policies.save_only_these_names(MULTIPLIED)
         case "save_attention":
             return jax.checkpoint_policies.save_only_these_names(ATTENDED)
     return None

@@ -22,7 +22,6 @@ from tests.model.examples import (
 )
 from tests.model.test_cache import decode_in_chunks
 from tests.tiny import IMAGES, tiny_config
-from tests.training.examples import make_batch, make_job
 
 # The types of activations and of gradients, and how far a model of two layers may be from one that
 # multiplies floats: int8 has steps of 1/127 of the largest, e4m3 of up to 1/8 of each.
@@ -180,9 +179,10 @@ def test_what_is_saved_of_products_is_saved_in_the_type_of_activations():
         for remat in ("none", "dots", "full")
     )
     assert (none, dots, full) == (12, 12, 12 + 5)  # the last of a block no gradient needs
-    # The scan over layers hands on what is saved: nothing there is of 32-bit integers.
+    # The scan over layers hands on what is saved of both of them, of 12 rows: no sums in int32.
     text = program(gradient=True, **config, remat="dots")
-    assert not re.search(r"i32\[2,2,6,(16|24|4,4)\]", text)
+    assert re.search(r"bf16\[2,12,(16|24)\]", text)
+    assert not re.search(r"i32\[2,12,(16|24)\]", text)
 
 
 def test_parameters_are_the_same_ones():
@@ -203,20 +203,3 @@ def test_cached_decoding_is_that_of_one_pass():
     full = text_logits(config, rows)
     # Attention's last digit may take a value over the middle between two steps.
     assert np.linalg.norm(cached - full) < 1e-3 * np.linalg.norm(full)
-
-
-@both
-def test_training_is_much_the_same(matmul):
-    """Half of the loss is learned away in a few steps, with adapters as without."""
-    batch = make_batch("seq2seq")
-    optimizer = dict(name="adamw", learning_rate=1e-2)
-    for finetune in ({}, dict(lora_rank=4, lora_targets=".*/kernel")):
-        losses = {}
-        for way in ("float", matmul):
-            job = make_job(
-                "seq2seq", batch, model=dict(matmul=way), optimizer=optimizer, finetune=finetune
-            )
-            _, losses[way] = job.run(job.start(), batch, steps=12, fixed=job.fixed())
-        plain, ours = np.asarray(losses["float"]), np.asarray(losses[matmul])
-        assert plain[-1] < 0.8 * plain[0]
-        assert 0 < np.abs(ours / plain - 1).max() < NEAR[matmul]

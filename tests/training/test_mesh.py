@@ -282,6 +282,10 @@ def measure():
     found["deviation"]["decoder with adapters"] = deviation(
         alone, "causal_lm", ON_THREE_AXES, ADAMW, finetune=ADAPTERS
     )
+    alone = two_steps("causal_lm", one_device, ADAMW, matmul="int8")
+    found["deviation"]["decoder in int8"] = deviation(
+        alone, "causal_lm", ON_THREE_AXES, ADAMW, matmul="int8"
+    )
     for mesh in PARTS:
         found["held"][f"adamw on {mesh}"] = held_by_a_device("adamw", MESHES[mesh])
     found["held"]["muon on fsdp 8"] = held_by_a_device("muon", MESHES["fsdp 8"])
@@ -314,7 +318,7 @@ def test_eight_devices():
 
 
 def check_that_a_mesh_computes_what_one_device_computes(deviation):
-    assert len(deviation) == len(FAMILIES) * len(ON_ALL) + 2 + len(OTHER_OPTIMIZERS)
+    assert len(deviation) == len(FAMILIES) * len(ON_ALL) + 3 + len(OTHER_OPTIMIZERS)
     far = {name: apart for name, apart in deviation.items() if max(apart.values()) > 1e-5}
     assert far == {}
 
