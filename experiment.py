@@ -5,6 +5,7 @@ everything that is wrong. Past this file no code sees a ConfigDict.
 """
 
 import dataclasses
+import importlib.util
 import itertools
 import re
 import sys
@@ -103,6 +104,11 @@ def from_mapping(config: Mapping[str, Any]) -> Experiment:
 
 def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
     run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
+    if model.matmul != "float" and not importlib.util.find_spec("qwix"):
+        yield (
+            f"model.matmul={model.matmul} needs qwix to multiply in 8 bits; install it: "
+            "pip install -e '.[quantized]'"
+        )
     yield from schedule_problems(experiment.optimizer, run)
     yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
     yield from measure_problems(experiment.eval, task)

@@ -102,6 +102,9 @@ def get_config(arg=None):
             init_std=0.0,  # of all weights; 0: variance scaled by fan-in
             dtype="float32",  # float32 | bfloat16: activations
             param_dtype="float32",
+            # Products with kernels of the blocks: float (in dtype) | int8 | fp8. Parameters stay as
+            # they are. 8 bits need pip install -e '.[quantized]'; see docs/platforms.md
+            matmul="float",
             # What the backward pass computes again: none | dots (all but products with matrices of
             # parameters) | save_attention (all but what attention gave) | full
             remat="none",

@@ -37,7 +37,7 @@ REACH = tuple(
         "max_length", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
         "rope_original_length", "attention", "attention_window", "attention_dilation",
         "attention_chunk", "attention_overlap", "attention_memory", "attention_features",
-        "global_tokens", "global_limit",
+        "global_tokens", "global_limit", "matmul",
     )
 )  # fmt: skip
 

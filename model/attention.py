@@ -88,22 +88,23 @@ class Attention(nn.Module):
 
     def setup(self):
         config = self.config
+        dense = functools.partial(Dense, config, matmul=config.matmul)
         query = ((config.heads, config.head_size), ("width", "heads", "head_size"))
         key = ((config.kv_heads, config.head_size), ("width", "kv_heads", "head_size"))
         # Without the division by sqrt(K), queries start that much smaller (as in T5).
-        self.query = Dense(
-            config, *query, init_scale=1.0 if config.attention_scale else 1 / config.head_size
+        self.query = dense(
+            *query, init_scale=1.0 if config.attention_scale else 1 / config.head_size
         )
-        self.key = Dense(config, *key)
-        self.value = Dense(config, *key)
-        self.out = Dense(config, (config.width,), ("heads", "head_size", "width"), inputs=2)
+        self.key = dense(*key)
+        self.value = dense(*key)
+        self.out = dense((config.width,), ("heads", "head_size", "width"), inputs=2)
         if config.has_global_heads and not self.cross:
             # In every layer of a pattern, so that all layers have the same parameters.
-            self.global_query = Dense(config, *query)
-            self.global_key = Dense(config, *key)
-            self.global_value = Dense(config, *key)
+            self.global_query = dense(*query)
+            self.global_key = dense(*key)
+            self.global_value = dense(*key)
         if config.position == "transformer_xl" and not self.cross:
-            self.distance_key = Dense(config, *query, bias=False)
+            self.distance_key = dense(*query, bias=False)
             self.content_bias = self._vector_of_heads("content_bias")
             self.distance_bias = self._vector_of_heads("distance_bias")
 

@@ -101,6 +101,7 @@ class TransformerConfig:
     init_std: NonNegativeFloat
     dtype: Literal["float32", "bfloat16"]
     param_dtype: Literal["float32", "bfloat16"]
+    matmul: Literal["float", "int8", "fp8"]
     remat: Literal["none", "dots", "save_attention", "full"]
     unroll: Count
 

@@ -1,20 +1,27 @@
 """The parts with parameters that know nothing of attention, and dropout."""
 
+import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
 from model.dropping import dropout
 from model.mixed_precision import lookup, plus, product, turned_product
+from model.quantization import quantized_product
 from model.sharding import constrain, is_sharded
 
 # An empty entry beside a kernel that `decoding_params` has laid out with its outputs first.
 OUTPUTS_FIRST = "outputs_first"
+# What model.remat=dots keeps for the backward pass. It goes by this name, because no policy of jax
+# sees the products inside of those that have gradients of their own.
+MULTIPLIED = "multiplied"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -43,6 +50,7 @@ class Dense(nn.Module):
     inputs: int = 1
     bias: bool | None = None  # None: as the config says
     init_scale: float = 1.0
+    matmul: str = "float"  # blocks give what the config says; nothing else is ever quantized
 
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
@@ -70,17 +78,20 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
         x = x.astype(self.config.dtype).reshape(*batch_shape, math.prod(in_shape))
-        turned = self.has_variable("params", OUTPUTS_FIRST)
-        multiply = turned_product if turned else product
-        y = _affine(x, *self.weights(in_shape), multiply)
+        y = _affine(x, *self.weights(in_shape), self._multiply())
         return y.reshape(*batch_shape, *self.features)
+
+    def _multiply(self) -> Callable[[Array, Array], Array]:
+        if self.matmul != "float":
+            return functools.partial(quantized_product, matmul=self.matmul)
+        return turned_product if self.has_variable("params", OUTPUTS_FIRST) else product
 
 
 def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=product) -> Array:
     # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
     # faster; on a mesh, batch and length stay apart because each may be split.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
-    y = multiply(x.reshape(*rows, -1), kernel_2d)
+    y = checkpoint_name(multiply(x.reshape(*rows, -1), kernel_2d), MULTIPLIED)
     if bias is not None:
         y = plus(y, bias)
     return y.reshape(*x.shape[:-1], -1)
@@ -91,9 +102,11 @@ def apply_together(x: Array, *layers: Dense) -> list[Array]:
 
     It does not with few rows, as in decoding, where putting the kernels side by side costs more
     than the product; nor on a mesh, where the outputs may be split over devices and a joint one
-    would have to be cut elsewhere.
+    would have to be cut elsewhere; nor in 8 bits, where the gradients of all of them would share
+    their scales, so that a mesh would train otherwise than one device.
     """
-    if is_sharded() or math.prod(x.shape[:-1]) < x.shape[-1]:
+    is_quantized = layers[0].matmul != "float"
+    if is_sharded() or is_quantized or math.prod(x.shape[:-1]) < x.shape[-1]:
         return [layer(x) for layer in layers]
     kernels, biases = zip(*(layer.weights(x.shape[-1:]) for layer in layers), strict=True)
     bias = None if biases[0] is None else jnp.concatenate(biases)
@@ -221,14 +234,15 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x_btd: Array) -> Array:
         config = self.config
+        dense = functools.partial(Dense, config, matmul=config.matmul)
         inner = ((config.feed_forward,), ("width", "feed_forward"))
         if config.activation in GATED:
             gate_btf, hidden_btf = apply_together(
-                x_btd, Dense(config, *inner, name="gate"), Dense(config, *inner, name="in")
+                x_btd, dense(*inner, name="gate"), dense(*inner, name="in")
             )
             hidden_btf *= activate(config.activation, gate_btf)
         else:
-            hidden_btf = activate(config.activation, Dense(config, *inner, name="in")(x_btd))
+            hidden_btf = activate(config.activation, dense(*inner, name="in")(x_btd))
         hidden_btf = constrain(hidden_btf, "batch", "length", "feed_forward")
         hidden_btf = Dropout(config.dropout_feed_forward, self.deterministic)(hidden_btf)
-        return Dense(config, (config.width,), ("feed_forward", "width"), name="out")(hidden_btf)
+        return dense((config.width,), ("feed_forward", "width"), name="out")(hidden_btf)

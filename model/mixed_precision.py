@@ -53,14 +53,17 @@ def _product_forward(x, kernel):
 
 def _product_backward(saved, gradient):
     x, kernel = saved
-    rows = tuple(range(x.ndim - 1))
-    of_kernel = jax.lax.dot_general(
-        x, gradient, ((rows, rows), ((), ())), preferred_element_type=kernel.dtype
-    )
-    return gradient @ kernel.astype(x.dtype).T, of_kernel
+    of_x = gradient @ kernel.astype(x.dtype).T
+    return of_x, gradient_of_kernel(x, gradient, kernel.dtype)
 
 
 _product.defvjp(_product_forward, _product_backward)
+
+
+def gradient_of_kernel(x: Array, gradient: Array, dtype: jnp.dtype) -> Array:
+    """Of x @ kernel, summed over all rows in the type that is given, which is the kernel's."""
+    rows = tuple(range(x.ndim - 1))
+    return jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())), preferred_element_type=dtype)
 
 
 @jax.custom_vjp

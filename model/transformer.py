@@ -11,7 +11,7 @@ from model.config import TransformerConfig
 from model.kernels.dot import ATTENDED
 from model.kernels.performer import drawn_directions, fixed_directions
 from model.kinds import pattern_of, refusals
-from model.layers import Dropout, Embedding, FeedForward, Norm, PatchEmbedding
+from model.layers import MULTIPLIED, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,
     Side,
@@ -304,7 +304,7 @@ def _saved_by(remat: str):
     """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
     match remat:
         case "dots":
-            return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+            return jax.checkpoint_policies.save_only_these_names(MULTIPLIED)
         case "save_attention":
             return jax.checkpoint_policies.save_only_these_names(ATTENDED)
     return None

@@ -215,6 +215,18 @@ def test_weights_and_biases_is_missed_at_the_start(monkeypatch, tmp_path, compil
     assert set(compiled) <= {"jit(convert_element_type)"}
 
 
+def test_a_library_for_8_bits_is_missed_at_the_start(monkeypatch, tmp_path, compiled):
+    monkeypatch.setitem(sys.modules, "qwix", None)  # nobody finds it, installed or not
+    config = digits.get_config()
+    experiment.from_mapping(config.to_dict())  # nobody misses it either, without the key
+    for matmul in ("int8", "fp8"):
+        with pytest.raises(ConfigError) as refusal:
+            train.train_and_evaluate(changed(config, {"model.matmul": matmul}), tmp_path)
+        command = f"model.matmul={matmul} needs qwix to multiply in 8 bits; install it: pip install"
+        assert_short_and_clear(str(refusal.value), command)
+    assert compiled == []
+
+
 def test_a_workdir_below_a_file_is_refused_at_the_start(tmp_path, compiled):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError) as refusal:

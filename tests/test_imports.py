@@ -16,7 +16,7 @@ ALLOWED = {
         "schema", "numpy", "grain", "tensorflow_datasets", "datasets", "tokenizers", "babel",
         "sklearn", "absl", "PIL", "tqdm", "apache_beam",
     },
-    "model": {"schema", "jax", "flax", "numpy"},
+    "model": {"schema", "jax", "flax", "numpy", "qwix"},
     "training": {
         "schema", "model", "jax", "flax", "numpy", "optax", "orbax", "sacrebleu", "tensorboardX",
         "tqdm", "wandb",
@@ -35,6 +35,7 @@ MODEL_ORDER = [
     {"config"},
     {"masks", "positions", "sharding", "dropping"},
     {"mixed_precision"},
+    {"quantization"},
     {"layers", "dot", "visibility"},
     {"banded", "blockwise", "fused", "linear"},
     {"ring"},

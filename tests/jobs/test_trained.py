@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -172,6 +173,25 @@ def test_attention_may_be_of_another_kind(run):
     assert_same(model.params, named(plain.params))
     longformer = with_changes(config, "model", attention="longformer")
     assert "cannot be changed to longformer" in refusal(workdir, config=longformer)
+
+
+def test_products_may_be_in_8_bits_and_no_longer(run, tmp_path, monkeypatch):
+    """What was trained in floats can be asked in 8 bits; and the other way, without the library."""
+    workdir, _ = run
+    config = trained.recorded_config(workdir)
+    model = trained.load(workdir, config=with_changes(config, "model", matmul="int8"))
+    assert model.model.config.matmul == "int8"
+    quantized = copy_of(run, tmp_path, model=dict(matmul="int8"))
+    path = quantized / "model.json"
+    record = json.loads(path.read_text())
+    record["model"]["matmul"] = "int8"
+    path.write_text(json.dumps(record))
+    monkeypatch.setitem(sys.modules, "qwix", None)
+    assert "pip install" in refusal(quantized)
+    config = trained.recorded_config(quantized)
+    model = trained.load(quantized, config=with_changes(config, "model", matmul="float"))
+    assert model.model.config.matmul == "float"
+    assert_same(model.params, named(trained.load(workdir).params))
 
 
 def test_a_table_of_positions_keeps_its_length(run, tmp_path):

@@ -89,11 +89,13 @@ def test_unrolling_is_in_the_program(unroll, expected):
     assert set(re.findall(r"unroll=(\d+)", program)) == {str(expected)}
 
 
-def test_recomputing_is_in_the_program():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_recomputing_is_in_the_program(dtype):
     # "dots" repeats the two batched products of attention; "full" repeats every product but the
     # feed-forward's last, whose result no gradient needs.
     none, dots, full = (
-        gradient_program(remat=remat).count("dot_general[") for remat in ("none", "dots", "full")
+        gradient_program(remat=remat, dtype=dtype).count("dot_general[")
+        for remat in ("none", "dots", "full")
     )
     assert (dots - none, full - none) == (2, 5)
 

@@ -252,6 +252,8 @@ def measure_other_jobs(one_device):
         found[name] = deviation(alone, "causal_lm", ON_THREE_AXES, optimizer, **NO_BIAS)
     alone = two_steps("causal_lm", one_device, ADAMW, ADAPTERS)
     found["adapters"] = deviation(alone, "causal_lm", ON_THREE_AXES, ADAMW, finetune=ADAPTERS)
+    alone = two_steps("causal_lm", one_device, ADAMW, matmul="int8")
+    found["int8"] = deviation(alone, "causal_lm", ON_THREE_AXES, ADAMW, matmul="int8")
     return found
 
 

@@ -62,9 +62,9 @@ def test_a_mesh_computes_what_one_device_computes(family):
         check_share(mesh, seen["share"])
 
 
-def test_so_do_other_optimizers_adapters_and_uneven_lengths():
+def test_so_do_other_optimizers_adapters_int8_and_uneven_lengths():
     found = measured("other jobs")
-    assert len(found) == 2 + len(OTHER_OPTIMIZERS)
+    assert len(found) == 3 + len(OTHER_OPTIMIZERS)
     assert {name: by for name, by in found.items() if max(by.values()) > 1e-5} == {}
 
 

@@ -1,0 +1,33 @@
+"""A few steps in 8 bits, beside the same steps in float32."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.tiny import QUICKLY
+from tests.training.examples import make_batch, make_job
+
+ADAPTERS = dict(lora_rank=4, lora_targets=".*/kernel")
+
+
+def losses(matmul, finetune):
+    batch = make_batch("causal_lm")
+    job = make_job(
+        "causal_lm", batch, model=dict(matmul=matmul), finetune=finetune,
+        optimizer=dict(name="adamw", learning_rate=1e-2),
+    )  # fmt: skip
+    given = job.start(), batch, job.fixed()
+    job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
+    return np.asarray(job.run(*given[:2], steps=12, fixed=given[2])[1])
+
+
+@pytest.mark.parametrize(
+    ("finetune", "near"), [({}, dict(int8=0.05, fp8=0.2)), (ADAPTERS, dict(int8=0.05))]
+)
+def test_training_is_much_the_same(finetune, near):
+    plain = losses("float", finetune)
+    assert plain[-1] < 0.8 * plain[0]
+    for matmul, bound in near.items():
+        apart = np.abs(losses(matmul, finetune) / plain - 1)
+        assert 1e-6 < apart.max() < bound, matmul
