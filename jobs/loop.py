@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from experiment import Experiment
 from input_pipeline.pipeline import Data
+from schema import ConfigError
 from training.checkpoint import Checkpoints
 from training.endings import DivergedError, EvaluationFailedError, StoppedError
 from training.guard import FINE, NOT_FINITE, SPIKE, gone_back
@@ -53,16 +54,19 @@ class Loop:
         self._left_out = int(state.guard.batches_left_out)
         start = step = int(state.step)
         batches, unsettled, scores = self._batches(step), None, {}
+        profiled = traces = False  # begun, whether ended or not; going on
         watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
         with StopRequest() as stop, watchdog:
             while step < run.steps:
                 step += 1
-                if step == run.profile_steps[0]:
+                if step == run.profile_steps[0] and not profiled:
+                    profiled = traces = True  # once, though a rollback may come by again
                     jax.profiler.start_trace(str(self.workdir / "profile"))
                 with self._throughput.waiting_for_data():
                     batch = next(batches)
                 state, metrics = self._step(state, batch)
-                if step == run.profile_steps[1] and start < run.profile_steps[0]:
+                if step == run.profile_steps[1] and traces:
+                    traces = False
                     jax.block_until_ready(metrics)
                     jax.profiler.stop_trace()
                 self.reporter.progress(step)
@@ -174,7 +178,12 @@ class Loop:
         """The state of an older checkpoint, and from there on with other batches."""
         failure = self.experiment.failure
         latest = spike - failure.rollback_steps
-        step = self.checkpoints.regular_before(latest, self.reporter.log) or 0
+        try:
+            step = self.checkpoints.regular_before(latest, self.reporter.log) or 0
+        except ConfigError as error:
+            raise DivergedError(
+                f"step {spike} leaps, with nothing to go back to: {error}"
+            ) from None
         self._left_out += max(failure.rollback_batches, spike - step)
         state = self.state_at(step)
         rollbacks = int(metrics["failure/rollbacks"]) + 1

@@ -118,13 +118,15 @@ def pick(
     return jax.vmap(jax.random.categorical)(keys_b, logits_bv).astype(jnp.int32)
 
 
-def first_greatest(logits_bv: Array) -> Array:
-    """What argmax returns. As two simple reductions, which CPUs run twice as fast as its one."""
-    vocabulary = logits_bv.shape[-1]
+def first_greatest(logits: Array) -> Array:
+    """Argmax over the vocabulary, the last axis; where something is NaN, the last token.
+
+    Two simple reductions, which CPUs run twice as fast as argmax's one.
+    """
+    vocabulary = logits.shape[-1]
     places_v = jnp.arange(vocabulary, dtype=jnp.int32)
-    is_greatest_bv = logits_bv == logits_bv.max(axis=-1, keepdims=True)
-    # If nothing is, because it is NaN, a token of the vocabulary all the same.
-    return jnp.where(is_greatest_bv, places_v, vocabulary - 1).min(axis=-1)
+    is_greatest = logits == logits.max(axis=-1, keepdims=True)
+    return jnp.where(is_greatest, places_v, vocabulary - 1).min(axis=-1)
 
 
 def adjusted(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None) -> Array:

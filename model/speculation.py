@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.decoding import Decode, Ends, Sampling, adjusted, has_ended
+from model.decoding import Decode, Ends, Sampling, adjusted, first_greatest, has_ended
 
 
 class _State(NamedTuple):
@@ -62,11 +62,11 @@ def speculate(
         if sampling.is_random:
             flat = logits.reshape(-1, logits.shape[-1])
             return jax.nn.softmax(adjusted(flat, sampling)).reshape(logits.shape)
-        return jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1])
+        return jax.nn.one_hot(first_greatest(logits), logits.shape[-1])
 
     def draw(keys_b: Array | None, shares_bv: Array) -> Array:
         if keys_b is None:
-            return jnp.argmax(shares_bv, axis=-1).astype(jnp.int32)
+            return first_greatest(shares_bv)
         return jax.vmap(jax.random.categorical)(keys_b, jnp.log(shares_bv)).astype(jnp.int32)
 
     def a_round(state: _State) -> _State:

@@ -49,6 +49,7 @@ class Collective:
 class Cost:
     flops: float = 0  # of matrix products, as the model's own are counted
     kernel_flops: float = 0  # those of them that are in hand-written kernels
+    narrow_flops: float = 0  # those of them whose operands both have 8 bits
     bytes: float = 0  # to and from a device's main memory
     collectives: tuple[Collective, ...] = ()
     # What could not be counted, by name: loops of unknown length (as one pass), unknown kernels.
@@ -58,6 +59,7 @@ class Cost:
         return Cost(
             self.flops + other.flops,
             self.kernel_flops + other.kernel_flops,
+            self.narrow_flops + other.narrow_flops,
             self.bytes + other.bytes,
             self.collectives + other.collectives,
             self.unknown + other.unknown,
@@ -71,6 +73,7 @@ class Cost:
         return Cost(
             self.flops * count,
             self.kernel_flops * count,
+            self.narrow_flops * count,
             self.bytes * count,
             collectives,
             self.unknown,
@@ -138,9 +141,11 @@ class _Counter:
         operands = [operand.arrays for operand in computation.operands(instruction)]
         match instruction.opcode:
             case "dot":
-                return Cost(flops=_dot_flops(instruction, operands[0][0]))
+                left, right = operands[0][0], operands[1][0]
+                return _product(_dot_flops(instruction, left), left, right)
             case "convolution":
-                return Cost(flops=_convolution_flops(instruction, *(o[0] for o in operands)))
+                left, right = operands[0][0], operands[1][0]
+                return _product(_convolution_flops(instruction, left, right), left, right)
             case "custom-call":
                 return _custom_call(instruction, [array for o in operands for array in o])
             case "fusion" | "async-start" | "call-start":
@@ -249,6 +254,11 @@ def _in_memory(instruction: Instruction) -> bool:
     return any(array.in_main_memory for array in instruction.arrays)
 
 
+def _product(flops: int, left: Array, right: Array) -> Cost:
+    is_narrow = left.bits == right.bits == 8
+    return Cost(flops, narrow_flops=flops if is_narrow else 0)
+
+
 def _dot_flops(instruction: Instruction, left: Array) -> int:
     contracted = _numbers(instruction.attribute(r"lhs_contracting_dims=\{([\d,]*)\}"))
     return 2 * instruction.array.size * math.prod(left.shape[axis] for axis in contracted)
@@ -310,7 +320,7 @@ def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
     if target.startswith(CUBLAS):
         axes = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
         contracted = math.prod(operands[0].shape[axis] for axis in _numbers(axes.replace('"', "")))
-        return Cost(flops=2 * instruction.array.size * contracted)
+        return _product(2 * instruction.array.size * contracted, *operands[:2])
     if target != "tpu_custom_call":
         return Cost()
     flops = kernel_flops(instruction, operands)

@@ -42,9 +42,13 @@ class Array:
         return math.prod(self.shape)
 
     @property
+    def bits(self) -> int:
+        """Of one element."""
+        return BITS.get(self.dtype) or (8 if self.dtype.startswith("f8") else 4)
+
+    @property
     def bytes(self) -> int:
-        bits = BITS.get(self.dtype) or (8 if self.dtype.startswith("f8") else 4)
-        return math.ceil(self.size * bits / 8) if self.dtype not in ("token", "opaque") else 0
+        return math.ceil(self.size * self.bits / 8) if self.dtype not in ("token", "opaque") else 0
 
 
 @dataclasses.dataclass(frozen=True)

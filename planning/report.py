@@ -93,6 +93,7 @@ def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
             "model": model_flops,
             "compiled": compiled,
             "in_kernels": cost.kernel_flops * devices,
+            "in_8_bits": cost.narrow_flops * devices,
             "ratio": compiled / model_flops,
         },
         "bytes_moved": cost.bytes,
@@ -213,6 +214,8 @@ def _work_lines(found: Section) -> list[str]:
     ]
     if flops["in_kernels"]:
         rows.append(("  of them in attention kernels", number(flops["in_kernels"])))
+    if flops["in_8_bits"]:
+        rows.append(("  of them in 8 bits", number(flops["in_8_bits"])))
     rows.append(("memory traffic of each device", gib(found["bytes_moved"])))
     for each in found["collectives"]:
         name = f"{each['kind']} of {each['group']}" if each["group"] > 1 else each["kind"]

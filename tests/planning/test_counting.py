@@ -41,6 +41,20 @@ def test_a_batch_of_products():
     assert found.flops == 2 * 3 * 16 * 20 * 24
 
 
+def test_products_in_8_bits_count_among_the_others():
+    def products(a, b, c):
+        whole = jax.lax.dot_general(
+            a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32
+        )
+        return whole, b.astype(jnp.float32) @ c
+
+    shapes = [((8, 16), jnp.int8), ((16, 24), jnp.int8), ((24, 4), jnp.float32)]
+    arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    found = cost(hlo.parse(jax.jit(products).lower(*arguments).compile().as_text())).times(3)
+    assert found.narrow_flops == 3 * 2 * 8 * 16 * 24
+    assert found.flops == found.narrow_flops + 3 * 2 * 16 * 24 * 4
+
+
 def test_a_loop_counts_as_often_as_it_runs():
     assert cost_of(layers, *STACK).flops == LAYERS * 2 * ROWS * WIDTH**2
 

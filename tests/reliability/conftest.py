@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from tests.reliability.jobs import write_texts
+from tests.reliability.commands import write_texts
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import train
-from tests.reliability.jobs import (
+from tests.reliability.commands import (
     FAMILIES,
     config_of,
     contents,

@@ -7,7 +7,8 @@ import pytest
 
 import train
 from jobs import loop
-from tests.reliability.jobs import Command, config_of, contents, loaded, metrics
+from tests.reliability.commands import Command, config_of, contents, loaded, metrics
+from training import digests
 from training import step as training_step
 from training.checkpoint import saved_steps
 from training.endings import STALLED, DivergedError, EvaluationFailedError
@@ -44,7 +45,7 @@ def spoilt(monkeypatch):
 def job(texts, tmp_path, spoilt, compiled_once):
     """Runs 12 steps in which the 7th batch, and more if asked, has a loss of the factor's size."""
 
-    def run(workdir, factor, *, steps=12, bad=(BAD,), **failure):
+    def run(workdir, factor, *, steps=12, bad=(BAD,), profile_steps=(0, 0), **failure):
         config = config_of(
             "decoder", texts, steps,
             data=dict(packing=False, mixture=(), path=str(texts / "one")),
@@ -56,7 +57,7 @@ def job(texts, tmp_path, spoilt, compiled_once):
         factors.clear()
         data = loaded(config)
         factors |= {data.train_batch(n - 1)["inputs"].tobytes(): factor for n in bad}
-        train.train_and_evaluate(config, tmp_path / workdir)
+        train.train_and_evaluate(config | dict(profile_steps=profile_steps), tmp_path / workdir)
         return list(given)
 
     return run
@@ -134,6 +135,24 @@ def test_a_spike_is_gone_back_from_the_same_way_each_time(job, tmp_path, figure)
     steps = sorted(metrics(tmp_path / "run"))
     assert steps == list(range(1, 13))
     figure(16, "rollback: to step 4, batches 5 to 7 left out; twice and in parts byte-identical")
+
+
+@pytest.mark.slow
+def test_a_rollback_may_come_while_the_run_is_profiled(job, tmp_path):
+    options = dict(spike="rollback", rollback_steps=2, rollback_batches=3)
+    job("run", 1e4, profile_steps=(6, 9), **options)
+    assert saved_steps(tmp_path / "run")[-1] == 12
+    assert list((tmp_path / "run" / "profile").rglob("*.pb"))
+
+
+@pytest.mark.slow
+def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
+    monkeypatch.setattr(digests, "fault", lambda directory: f"{directory}/x is damaged")
+    with pytest.raises(
+        DivergedError, match=r"^step 7 leaps, with nothing to go back to: .* is damaged"
+    ):
+        job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=3)
+    figure(16, f"rollback with every checkpoint damaged: ended (code {DivergedError.exit_code})")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import experiment as door
 import train
 from schema import ConfigError
-from tests.reliability.jobs import Command, config_of, contents
+from tests.reliability.commands import Command, config_of, contents
 from training import digests
 from training.checkpoint import Checkpoints, saved_steps
 from training.endings import SaveFailedError

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.reliability.jobs import Command, config_of, contents, finish, last_step, started
+from tests.reliability.commands import Command, config_of, contents, finish, last_step, started
 from training.checkpoint import saved_steps
 from training.endings import StoppedError
 from training.stopping import AT_ONCE

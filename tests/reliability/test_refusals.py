@@ -14,7 +14,7 @@ import train
 from configs import default
 from schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
-from tests.reliability.jobs import ROOT, Command, config_of, finish, metrics
+from tests.reliability.commands import ROOT, Command, config_of, finish, metrics
 
 OTHERS = {
     "width": dict(model=dict(width=32)),

@@ -98,7 +98,7 @@ def apart(found, expected):
     size = lambda x: float(np.abs(x).max())  # noqa: E731
     least = 1e-2 * max(map(size, jax.tree.leaves(expected)))
     far = jax.tree.map(lambda a, b: size(a - b) / max(size(b), least), found, expected)
-    return max(jax.tree.leaves(far))
+    return float(np.max(jax.tree.leaves(far)))  # NaN if anything is, which `max` may not see
 
 
 def deviation(alone, objective, sizes, optimizer, **model):

@@ -1,5 +1,8 @@
 """A checkpoint's files are what was written, or the one that is not is named."""
 
+import errno
+import hashlib
+
 import pytest
 
 from training import digests
@@ -35,6 +38,16 @@ def test_what_is_gone_in_part_or_whole_is_named(directory, name):
     assert str(path) in digests.fault(directory)
     path.unlink()
     assert str(path) in digests.fault(directory)
+
+
+def test_a_disk_that_cannot_read_is_a_fault_but_never_a_digest(directory, monkeypatch):
+    def unreadable(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(hashlib, "file_digest", unreadable)
+    assert str(directory) in digests.fault(directory)
+    with pytest.raises(OSError, match="Input/output error"):
+        digests.record(directory)
 
 
 def test_orbax_may_write_its_own_last_words(directory):

@@ -51,12 +51,16 @@ def measured(what):
     return found
 
 
+def far_off(deviations):
+    """Those that are not near, which NaN is not, either."""
+    return {name: by for name, by in deviations.items() if not all(x <= 1e-5 for x in by.values())}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_mesh_computes_what_one_device_computes(family):
     found = measured(family)
     assert list(found) == ON_ALL
-    far = {mesh: seen["deviation"] for mesh, seen in found.items()}
-    assert {mesh: by for mesh, by in far.items() if max(by.values()) > 1e-5} == {}
+    assert far_off({mesh: seen["deviation"] for mesh, seen in found.items()}) == {}
     for mesh, seen in found.items():
         check_what_is_communicated(f"{family} on {mesh}", seen)
         check_share(mesh, seen["share"])
@@ -65,7 +69,7 @@ def test_a_mesh_computes_what_one_device_computes(family):
 def test_so_do_other_optimizers_adapters_int8_and_uneven_lengths():
     found = measured("other jobs")
     assert len(found) == 3 + len(OTHER_OPTIMIZERS)
-    assert {name: by for name, by in found.items() if max(by.values()) > 1e-5} == {}
+    assert far_off(found) == {}
 
 
 def test_a_device_holds_no_more_than_its_share():

@@ -256,7 +256,7 @@ def deviation(shape, sight, rows):
     apart = jax.tree.map(
         lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), found, expected
     )
-    return max(jax.tree.leaves(apart))
+    return float(np.max(jax.tree.leaves(apart)))
 
 
 def measure():

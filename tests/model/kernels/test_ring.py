@@ -82,7 +82,7 @@ def apart(found, expected):
         found,
         expected,
     )
-    return max(jax.tree.leaves(far))
+    return float(np.max(jax.tree.leaves(far)))
 
 
 def deviation(shape, sight, bias, groups):
