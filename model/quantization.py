@@ -3,7 +3,7 @@
 Each row of x and each column of the kernel is divided by a scale of its own, which takes its
 largest magnitude to the end of the type's range, and rounded: to the nearest integer, or to the
 nearest float of 8 bits. Their products are summed in int32, or in float32, and multiplied by both
-scales.
+scales. (To qwix, a scale below 1e-19 is none: what is as small as that becomes zero.)
 
 In the backward pass, the gradient of x is such a product again, of the rows of the gradient that
 arrives with the columns of the transposed kernel. The gradient of the kernel is not: it is a sum
