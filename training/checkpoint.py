@@ -49,7 +49,7 @@ class Checkpoints:
         self._directory = Path(workdir, DIRECTORY).resolve()
         self._best_metric = config.best_metric
         self._saving: int | None = None
-        self._every = config.every
+        self._every, self._waits = config.every, config.wait
         policies, best = [LatestN(config.keep)], {}
         if config.every:
             policies.append(LatestRegular(config.keep, config.every))
@@ -181,6 +181,8 @@ class Checkpoints:
             metrics={self._best_metric: metrics[self._best_metric]} if known else None,
             force=True,
         )
+        if self._waits:
+            self.wait()
 
     def forget_after(self, step: int) -> None:
         """Deletes the checkpoints after a step, which the run goes back to."""

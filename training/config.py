@@ -168,6 +168,7 @@ class MeshConfig:
 class CheckpointConfig:
     every: Count
     keep: PositiveInt
+    wait: bool
     best_metric: str
     best_mode: Literal["max", "min"]
 

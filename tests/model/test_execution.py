@@ -111,6 +111,7 @@ def test_attention_that_is_saved_is_not_computed_again():
         assert full - products("save_attention", attention) == saved, attention
 
 
+@pytest.mark.slow
 def test_saved_attention_costs_memory_between_none_and_full():
     config = dict(family="decoder", width=64, feed_forward=256, decoder_layers=8, max_length=256)
     inputs = jax.ShapeDtypeStruct((4, 256), jnp.int32)
