@@ -8,7 +8,7 @@ anything is timed, a whole pass of transformers' model without a cache judges wh
 greedy search every token must be the likeliest, and by beam search the sequences as likely as
 those of transformers. Rounds alternate, so that a busy moment of the machine hits all sides; the
 best round of each counts. Times are those of whole calls, from the prompt or the source on.
-CTranslate2 has a process of its own, because one OpenMP slows down another.
+CTranslate2 has a process of its own: in one with torch, it slowed down transformers.
 """
 
 import importlib.metadata

@@ -214,7 +214,7 @@ class CTranslate2:
 def start_ctranslate2(shape: Shape) -> Executor:
     """A process of its own that has the model loaded.
 
-    In one process, its OpenMP beside that of torch slowed down transformers by a quarter.
+    In one process with torch it slowed down transformers by a quarter; why was not looked into.
     """
     apart = multiprocessing.get_context("spawn")
     without_ours = dataclasses.replace(shape, params={})

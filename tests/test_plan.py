@@ -54,7 +54,7 @@ REFUSED = {
     "does not fit 8 devices": {"mesh.tensor": 3},
     "choose a multiple of 8": {"data.batch_size": 12},
 }
-# So large that what the runtime takes for itself, some 40 MB, is little beside it.
+# A plan is low by more than a tenth for jobs much smaller than this one: see docs/plan.md.
 LARGE = {"data.batch_size": 32, "data.length": 256} | ADAMW
 
 
