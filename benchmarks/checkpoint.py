@@ -65,7 +65,7 @@ def main(argv) -> None:
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
     )
-    config = CheckpointConfig(**get_config().checkpoint.to_dict() | dict(keep=1))
+    config = CheckpointConfig(**get_config().checkpoint.to_dict() | dict(keep=1, overlap=1))
     record = digests.record
     times = {name: [] for name in ("blocked", "plain", "digested", "restored", "verified")}
     with (

@@ -241,7 +241,9 @@ def get_config(arg=None):
         dict(
             every=500,  # steps; the last step is always saved; 0: only that
             keep=2,  # newest checkpoints to keep
-            wait=False,  # for each save: slower, but a kill inside of one loses no step after it
+            # Steps that may be made while a checkpoint is being written, which is what a kill may
+            # cost beyond `every`; 0: the run waits until it is on the disk
+            overlap=0,
             best_metric="",  # also keep the best by this metric, e.g. eval/dates/exact_match
             best_mode="max",  # max | min
         )

@@ -71,7 +71,7 @@ class Loop:
                     jax.profiler.stop_trace()
                 self.reporter.progress(step)
                 watchdog.beat()
-                self.checkpoints.check()
+                self.checkpoints.made(step)
 
                 is_last, stops = step == run.steps, stop.is_for(step)
                 evaluates = is_last or is_due(step, self.experiment.eval.every)

@@ -48,8 +48,8 @@ class Checkpoints:
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._directory = Path(workdir, DIRECTORY).resolve()
         self._best_metric = config.best_metric
-        self._saving: int | None = None
-        self._every, self._waits = config.every, config.wait
+        self._saving: int | None = None  # the step that is being written
+        self._every, self._overlap = config.every, config.overlap
         policies, best = [LatestN(config.keep)], {}
         if config.every:
             policies.append(LatestRegular(config.keep, config.every))
@@ -96,9 +96,15 @@ class Checkpoints:
     def wait(self) -> None:
         """Until what is being saved is on the disk; raises SaveFailedError if it never will be."""
         self._or_failed(self._manager.wait_until_finished)
+        self._saving = None
 
-    def check(self) -> None:
-        """Raises SaveFailedError if a save has failed in the meantime."""
+    def made(self, step: int) -> None:
+        """To be told of every step: waits when the run is too far ahead of what is being saved.
+
+        Raises SaveFailedError if a save has failed in the meantime.
+        """
+        if self._saving is not None and step >= self._saving + self._overlap:
+            self.wait()
         self._or_failed(self._manager.check_for_errors)
 
     def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
@@ -181,8 +187,7 @@ class Checkpoints:
             metrics={self._best_metric: metrics[self._best_metric]} if known else None,
             force=True,
         )
-        if self._waits:
-            self.wait()
+        self.made(step)
 
     def forget_after(self, step: int) -> None:
         """Deletes the checkpoints after a step, which the run goes back to."""

@@ -168,7 +168,7 @@ class MeshConfig:
 class CheckpointConfig:
     every: Count
     keep: PositiveInt
-    wait: bool
+    overlap: Count
     best_metric: str
     best_mode: Literal["max", "min"]
 

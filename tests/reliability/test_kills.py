@@ -20,13 +20,12 @@ def endless(texts, **sections):
     return config_of("decoder", texts, 1_000_000, checkpoint=dict(every=10_000), **sections)
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_killed_at_random_moments(wait, texts, tmp_path, figure):
-    # Unless the loop waits, the steps made while a checkpoint is written are lost with it. The next
-    # save waits in any case, so that these are no more than an interval.
-    may_be_lost = EVERY if wait else 2 * EVERY
+@pytest.mark.parametrize("overlap", [{}, {"overlap": 5}])
+def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
+    """By default at most an interval is lost; else also what was made while a save went on."""
+    may_be_lost = EVERY + overlap.get("overlap", 0)
     steps, kills, inside_a_save = 2_000, 20, 5
-    config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2, wait=wait))
+    config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2, **overlap))
     finish(config, tmp_path / "straight")
     expected = contents(tmp_path / "straight", steps)
 
@@ -53,8 +52,8 @@ def test_killed_at_random_moments(wait, texts, tmp_path, figure):
     assert not unfinished()
     figure(
         3,
-        f"wait={wait}: {kills} of {kills} resumed, {inside_a_save} killed inside a save; at most "
-        f"{max(lost)} steps lost, saving every {EVERY}; final state byte-identical",
+        f"{overlap or 'by default'}: {kills} of {kills} resumed, {inside_a_save} killed inside a "
+        f"save; at most {max(lost)} steps lost, saving every {EVERY}; final state byte-identical",
     )
 
 

@@ -1,6 +1,9 @@
 """What was saved comes back bit by bit, what is worth keeping is kept, and parameters travel."""
 
+import concurrent.futures
 import dataclasses
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -11,6 +14,7 @@ import pytest
 
 from configs.default import get_config
 from schema import ConfigError
+from training import digests
 from training.checkpoint import Checkpoints, best_step, find_checkpoint, saved_steps
 from training.config import CheckpointConfig
 from training.step import TrainState
@@ -86,11 +90,43 @@ def test_a_state_may_change_while_it_is_being_saved(tmp_path):
     """The next step takes the memory of the state that is still on its way to the disk."""
     state = make_state()
     expected = jax.tree.map(np.array, state.params)
-    with Checkpoints(tmp_path, CONFIG) as checkpoints:
+    with Checkpoints(tmp_path, dataclasses.replace(CONFIG, overlap=1)) as checkpoints:
         checkpoints.save(7, state, {})
         jax.tree.map(lambda leaf: leaf.delete(), state)
         restored = checkpoints.restore(7, abstract(make_state()))
     assert_same(restored.params, jax.tree.map(jnp.asarray, expected))
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 3])
+def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch, overlap):
+    record, may_end, reached = digests.record, threading.Event(), []
+
+    def slowly(directory):
+        assert may_end.wait(60)
+        record(directory)
+
+    def run():
+        with Checkpoints(tmp_path, dataclasses.replace(CONFIG, overlap=overlap)) as checkpoints:
+            for step in range(7, 13):
+                reached.append(step)
+                checkpoints.made(step)
+                if step == 7:
+                    checkpoints.save(step, make_state(), {})
+                if step == 7 + overlap:
+                    assert saved_steps(tmp_path) == [7]
+
+    monkeypatch.setattr(digests, "record", slowly)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(run)
+        # As soon as it stands still, which it must not earlier and cannot later.
+        while not running.done() and 7 + overlap not in reached:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert reached[-1] == 7 + overlap
+        assert saved_steps(tmp_path) == []
+        may_end.set()
+        running.result()
+    assert reached[-1] == 12
 
 
 def test_the_newest_are_kept(tmp_path):
