@@ -17,7 +17,7 @@ from model.mixed_precision import lookup, plus, product, turned_product
 from model.quantization import quantized_product
 from model.sharding import constrain, is_sharded
 
-# An empty entry beside a kernel that `decoding_params` has laid out with its outputs first.
+# An empty entry beside a matrix that `decoding_params` has laid out with its outputs first.
 OUTPUTS_FIRST = "outputs_first"
 # What model.remat=dots keeps for the backward pass. It goes by this name, because no policy of jax
 # sees the products inside of those that have gradients of their own.
@@ -84,7 +84,12 @@ class Dense(nn.Module):
     def _multiply(self) -> Callable[[Array, Array], Array]:
         if self.matmul != "float":
             return functools.partial(quantized_product, matmul=self.matmul)
-        return turned_product if self.has_variable("params", OUTPUTS_FIRST) else product
+        return multiplier(self)
+
+
+def multiplier(module: nn.Module) -> Callable[[Array, Array], Array]:
+    """The product for the matrix of this module, as it lies."""
+    return turned_product if module.has_variable("params", OUTPUTS_FIRST) else product
 
 
 def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=product) -> Array:
@@ -168,7 +173,7 @@ class Embedding(nn.Module):
 
     def logits(self, x_btd: Array) -> Array:
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
-        y = product(x_btd.reshape(*rows, -1), self.embedding.T)
+        y = multiplier(self)(x_btd.reshape(*rows, -1), self.embedding.T)
         return y.reshape(*x_btd.shape[:-1], self.rows)
 
 

@@ -68,7 +68,17 @@ def test_with_outputs_first_kernels_have_a_row_for_each_output():
     laid_out = lay_out(text_params(untied), untied, "outputs_first")
     output = laid_out["vocabulary"]["output"]
     assert output["kernel"].matrix.shape == (config.vocab_size, config.width)
-    assert OUTPUTS_FIRST not in output
+    assert OUTPUTS_FIRST in output
+
+
+def test_with_outputs_first_a_tied_table_is_marked_and_stays_as_it_is():
+    for tied in (True, False):
+        config = dataclasses.replace(CONFIG, tie_output=tied)
+        params = text_params(config)
+        table = lay_out(params, config, "outputs_first")["backbone"]["token_embedding"]
+        expected = params["backbone"]["token_embedding"]["embedding"]
+        np.testing.assert_array_equal(table["embedding"], expected)
+        assert (OUTPUTS_FIRST in table) == tied
 
 
 def test_with_inputs_first_only_a_tied_table_is_turned():
