@@ -5,6 +5,7 @@ import json
 import math
 import os
 import sys
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping
@@ -145,28 +146,63 @@ def _drop_lines_after(step: int, path: Path) -> None:
 
 
 class TensorBoard:
+    """Events under tensorboard/, written by the thread that reports them.
+
+    tensorboardX's SummaryWriter has a thread for it. A full disk ends that one, and from then on
+    whoever reports would wait for it without end.
+    """
+
+    SECONDS = 30  # between two flushes, and after a failure
+
     def __init__(self, workdir: Path, resume_step: int):
-        self._directory = str(workdir / "tensorboard")
+        self._directory, self._files = workdir / "tensorboard", 0
+        self._directory.mkdir(exist_ok=True)
         self._open(resume_step)
 
     def _open(self, resume_step: int) -> None:
         # Imported here, as it imports all of PyTorch where that is installed: a bad config is to be
         # refused before such a second has passed.
-        import tensorboardX
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog
 
-        # purge_step hides what was written before at that step and later.
-        self._writer = tensorboardX.SummaryWriter(self._directory, purge_step=resume_step + 1)
+        self._files += 1  # names tell seconds, in which there may be several
+        self._writer = EventsWriter(str(self._directory / "events"), f".{self._files}")
+        self._flushed = -math.inf
+        # Hides what was written before at that step and later.
+        self._add(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int, **content) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._writer.write_event(Event(wall_time=time.time(), step=step, **content))
 
     def rewind(self, step: int) -> None:
-        self._writer.close()
+        self.close()
         self._open(step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)
+        from tensorboardX.summary import scalar
+
+        now = time.monotonic()
+        if self._writer is None:
+            if now < self._failed + self.SECONDS:
+                raise OSError("its file could not be written a moment ago")
+            self._open(step - 1)
+        try:
+            for name, value in metrics.items():
+                self._add(step, summary=scalar(name, value))
+            if now >= self._flushed + self.SECONDS:
+                self._writer.flush()
+                self._flushed = now
+        except OSError:
+            self._failed = now
+            self.close()  # it may end in half an event: what comes next gets another file
+            raise
 
     def close(self) -> None:
-        self._writer.close()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
 
 class WeightsAndBiases:

@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import subprocess
 import sys
 import types
 
@@ -72,23 +73,66 @@ def test_a_last_line_without_its_newline_is_kept_whole(tmp_path):
 
 
 def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
-    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.proto.event_pb2 import SessionLog
 
     with Reporter(tmp_path, resume_step=20, last_step=100) as reporter:
         reporter.report(30, {"train/loss": 1.5})
     (file,) = (tmp_path / "tensorboard").iterdir()
-    data, events = file.read_bytes(), []
+    assert scalars(file) == [(30, "train/loss", 1.5)]
+    starts = [each for each in events(file) if each.session_log.status == SessionLog.START]
+    assert [each.step for each in starts] == [21]
+
+
+def events(file):
+    """Those that are whole."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    data = file.read_bytes()
     while data:  # length (8 bytes), its checksum (4), the event, its checksum (4)
         length = int.from_bytes(data[:8], "little")
-        events.append(Event.FromString(data[12 : 12 + length]))
+        if len(data) < 16 + length:
+            return
+        yield Event.FromString(data[12 : 12 + length])
         data = data[16 + length :]
-    scalars = [
+
+
+def scalars(file):
+    return [
         (event.step, value.tag, value.simple_value)
-        for event in events
+        for event in events(file)
         for value in event.summary.value
     ]
-    assert scalars == [(30, "train/loss", 1.5)]
-    assert [e.step for e in events if e.session_log.status == SessionLog.START] == [21]
+
+
+REPORTS_ON_A_FULL_DISK = """
+import resource, sys
+from training.reporting import Reporter, TensorBoard
+
+with Reporter(sys.argv[1], resume_step=0, last_step=3000) as reporter:
+    for step in range(1, 3001):
+        if step == 11:  # no file may grow
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        if step == 2991:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+            TensorBoard.SECONDS = 0
+        reporter.report(step, {"train/loss": step, "optim/grad_norm": 1.0})
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits what a process may write")
+def test_a_full_disk_does_not_stop_reports(tmp_path):
+    """They are not recorded then, which is told, and are again when there is room."""
+    command = [sys.executable, "-c", REPORTS_ON_A_FULL_DISK, tmp_path]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stderr
+    assert "TensorBoard: step 1000 is not recorded" in said
+    assert "JsonLines: step 1000 is not recorded" in said
+    assert "Traceback" not in said
+    files = list((tmp_path / "tensorboard").iterdir())
+    assert len(files) < 10  # it is not tried again all the time
+    steps = {step for file in files for step, _, _ in scalars(file)}
+    assert {*range(2991, 3001)} <= steps
+    assert len(steps) < 1000
+    assert [record["step"] for record in records(tmp_path)][-10:] == [*range(2991, 3001)]
 
 
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys):
