@@ -19,7 +19,7 @@ from ml_collections import config_flags
 import experiment as door
 from configs import default
 from input_pipeline import pipeline
-from jobs import held_out, origins
+from jobs import held_out, origins, save_noise
 from jobs.fitting import fit_to_data
 from jobs.loop import Loop
 from schema import ConfigError, did_you_mean
@@ -248,6 +248,7 @@ def main() -> None:
     config_path = config_flags.get_config_filename(flags.FLAGS["config"])
     workdir = WORKDIR.value or door.default_workdir(config_path)
     config = CONFIG.value.to_dict()
+    save_noise.silence()
     processes.join(door.from_mapping(config).failure.heartbeat_seconds)
     try:
         scores = train_and_evaluate(config, workdir)

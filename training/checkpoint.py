@@ -112,10 +112,10 @@ class Checkpoints:
             action(*args, **named)
         except Exception as error:  # whatever a file system or tensorstore may raise
             step, self._saving = self._saving, None
-            reason = re.sub(r"\s+", " ", str(error))[:300]
             raise SaveFailedError(
                 f"the checkpoint of step {step} could not be written to {self._directory} "
-                f"({reason}); older ones are as they were: make room and run the same command again"
+                f"({_reason(error)}); older ones are as they were: make room and run the same "
+                "command again"
             ) from error
 
     def _record_digests(self) -> None:
@@ -211,6 +211,13 @@ def _rest(state: TrainState) -> dict:
     """All but the parameters, which are an item of their own so that others can load them alone."""
     names = ("step", "opt_state", "ema", "guard")
     return {name: getattr(state, name) for name in names}
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, which tensorstore puts behind all that it was about to do."""
+    text = re.sub(r"\s+", " ", str(error))
+    said = re.search(r"([^:]+) \[os_error_code", text)
+    return said.group(1).strip() if said else text[:300]
 
 
 def saved_steps(workdir: str | Path) -> list[int]:
