@@ -1,6 +1,8 @@
-"""Silence for what libraries print of a save that fails, hundreds of lines around the one of ours.
+"""Silence for what libraries print of saves.
 
-`Checkpoints` waits for every save, and raises a SaveFailedError that says what went wrong.
+Of one that fails, hundreds of lines around the one of ours: `Checkpoints` waits for every save, and
+raises a SaveFailedError that says what went wrong. And of one that was waited for, advice to save
+less often.
 """
 
 import logging
@@ -9,7 +11,7 @@ import sys
 
 def silence() -> None:
     """For the whole process, so it is for scripts to call."""
-    logging.getLogger("absl").addFilter(_is_no_traceback_of_orbax)
+    logging.getLogger("absl").addFilter(_is_not_orbax_on_saves)
     logging.getLogger("asyncio").addFilter(_is_no_lost_exception)
     others = sys.unraisablehook
 
@@ -21,8 +23,9 @@ def silence() -> None:
     sys.unraisablehook = hook
 
 
-def _is_no_traceback_of_orbax(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and "orbax" in record.pathname)
+def _is_not_orbax_on_saves(record: logging.LogRecord) -> bool:
+    is_advice = record.getMessage().startswith("Waiting for previous save")
+    return "orbax" not in record.pathname or not (record.exc_info or is_advice)
 
 
 def _is_no_lost_exception(record: logging.LogRecord) -> bool:

@@ -2,7 +2,8 @@
 
 Orbax reads a file in which a bit has changed without a word. So each checkpoint has a list of its
 files with their sizes and SHA-256 digests, written before the checkpoint gets its name: one that
-is complete has the list.
+is complete has the list. Most of a checkpoint is in one or two large files, so that there is a
+digest for each part of them, and all processors have something to do.
 """
 
 import hashlib
@@ -11,18 +12,31 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 MANIFEST = "digests.json"
 # Orbax writes these after the list, and restores without them.
 NOT_LISTED = (MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt")
+PART = 2**25  # bytes that have a digest
+BLOCK = 2**20  # bytes that are read at a time
+
+
+class Part(NamedTuple):
+    name: str  # of the file
+    start: int
+    length: int
 
 
 def record(directory: Path) -> None:
     """Writes the list of what is in the directory."""
-    files = sorted(_files(directory))
+    sizes = {name: (directory / name).stat().st_size for name in sorted(_files(directory))}
+    parts = [part for name, size in sizes.items() for part in _parts(name, size)]
+    listed = {name: [size, []] for name, size in sizes.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(lambda name: _digest(directory / name), files)
-        text = json.dumps(dict(zip(files, digests, strict=True)), indent=1)
+        digests = pool.map(lambda part: _digest(directory, part), parts)
+        for part, digest in zip(parts, digests, strict=True):
+            listed[part.name][1].append(digest)
+    text = json.dumps(listed, indent=1)
     # The list has a digest too, or a bit of it that flips would accuse a file that is sound.
     lines = [hashlib.sha256(text.encode()).hexdigest(), text]
     (directory / MANIFEST).write_text("\n".join(lines) + "\n")
@@ -41,11 +55,19 @@ def fault(directory: Path) -> str | None:
     listed = json.loads(text)
     if missing := sorted(listed.keys() - set(_files(directory))):
         return f"{directory / missing[0]} is missing"
+    expected = {}
+    for name, (size, digests) in listed.items():
+        if (directory / name).stat().st_size != size:
+            return f"{directory / name} is not what was written"
+        if isinstance(digests, str):  # of the whole file, as lists were before there were parts
+            expected[Part(name, 0, size)] = digests
+        else:
+            expected |= zip(_parts(name, size), digests, strict=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = pool.map(lambda name: _digest_or_reason(directory / name), listed)
-        for name, digest in zip(listed, digests, strict=True):
-            if digest != listed[name]:
-                return f"{directory / name} is not what was written"
+        found = pool.map(lambda part: _digest_or_reason(directory, part), expected)
+        for part, digest in zip(expected, found, strict=True):
+            if digest != expected[part]:
+                return f"{directory / part.name} is not what was written"
     return None
 
 
@@ -55,16 +77,23 @@ def _files(directory: Path) -> Iterator[str]:
             yield path.relative_to(directory).as_posix()
 
 
-def _digest(path: Path) -> list[int | str]:
-    """Its size and the SHA-256 of its contents."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return [file.tell(), digest]
+def _parts(name: str, size: int) -> list[Part]:
+    return [Part(name, start, min(PART, size - start)) for start in range(0, size, PART)]
 
 
-def _digest_or_reason(path: Path) -> list[int | str]:
+def _digest(directory: Path, part: Part) -> str:
+    digest, left = hashlib.sha256(), part.length
+    with (directory / part.name).open("rb") as file:
+        file.seek(part.start)
+        while left and (block := file.read(min(left, BLOCK))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()
+
+
+def _digest_or_reason(directory: Path, part: Part) -> str:
     """A file that a disk can no longer read is not what was written, either."""
     try:
-        return _digest(path)
+        return _digest(directory, part)
     except OSError as error:
-        return [0, str(error)]
+        return str(error)
