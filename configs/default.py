@@ -262,7 +262,7 @@ def get_config(arg=None):
             rollback_steps=100,  # how far to go back at least
             rollback_batches=200,  # how many to leave out from there; at least to the spike's own
             limit=10,  # of steps skipped in a row, and of rollbacks: then the run ends
-            # Longer without a step or a batch of evaluation: all stacks are logged; 0: never
+            # Longer without a step, a save, a batch of evaluation: all stacks are logged; 0: never
             watchdog_seconds=0.0,
             watchdog_ends=False,  # and the run ended
             heartbeat_seconds=100,  # of several processes: one silent for so long ends the job

@@ -71,7 +71,7 @@ class Loop:
                     jax.profiler.stop_trace()
                 self.reporter.progress(step)
                 watchdog.beat()
-                self.checkpoints.made(step)
+                self.checkpoints.after_step(step)
 
                 is_last, stops = step == run.steps, stop.is_for(step)
                 evaluates = is_last or is_due(step, self.experiment.eval.every)
@@ -92,6 +92,7 @@ class Loop:
                         stops = stop.cuts_short
                     if saves or stops:
                         self.checkpoints.save(step, state, scores)
+                        watchdog.beat()
                 if stops:
                     self.checkpoints.wait()
                     raise StoppedError(

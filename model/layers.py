@@ -84,10 +84,10 @@ class Dense(nn.Module):
     def _multiply(self) -> Callable[[Array, Array], Array]:
         if self.matmul != "float":
             return functools.partial(quantized_product, matmul=self.matmul)
-        return multiplier(self)
+        return _multiplier(self)
 
 
-def multiplier(module: nn.Module) -> Callable[[Array, Array], Array]:
+def _multiplier(module: nn.Module) -> Callable[[Array, Array], Array]:
     """The product for the matrix of this module, as it lies."""
     return turned_product if module.has_variable("params", OUTPUTS_FIRST) else product
 
@@ -173,7 +173,7 @@ class Embedding(nn.Module):
 
     def logits(self, x_btd: Array) -> Array:
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
-        y = multiplier(self)(x_btd.reshape(*rows, -1), self.embedding.T)
+        y = _multiplier(self)(x_btd.reshape(*rows, -1), self.embedding.T)
         return y.reshape(*x_btd.shape[:-1], self.rows)
 
 

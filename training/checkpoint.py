@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -88,9 +89,10 @@ class Checkpoints:
         # A save that failed in the background would go unseen without this.
         try:
             self.wait()
-        except SaveFailedError:
-            if exception is None:  # else there is a reason already why the run ends
+        except SaveFailedError as error:
+            if exception is None:
                 raise
+            print(error, file=sys.stderr)  # there is a reason already why the run ends
         self._manager.close()
 
     def wait(self) -> None:
@@ -98,14 +100,17 @@ class Checkpoints:
         self._or_failed(self._manager.wait_until_finished)
         self._saving = None
 
-    def made(self, step: int) -> None:
-        """To be told of every step: waits when the run is too far ahead of what is being saved.
+    def after_step(self, step: int) -> None:
+        """Waits if the run is too far ahead of what is being saved.
 
         Raises SaveFailedError if a save has failed in the meantime.
         """
-        if self._saving is not None and step >= self._saving + self._overlap:
+        if self._saving is None:
+            return
+        # Orbax's own thread has to see the error first: it would take a save whose error was asked
+        # for earlier (`check_for_errors`) for a good one, and delete older checkpoints.
+        if step >= self._saving + self._overlap or not self._manager.is_saving_in_progress():
             self.wait()
-        self._or_failed(self._manager.check_for_errors)
 
     def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
         try:
@@ -171,7 +176,7 @@ class Checkpoints:
         self._manager.reload()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """Starts a save of the state; `metrics` are this step's evaluation, or empty."""
+        """Saves the state, or with `overlap` begins to; `metrics` are of this step, or empty."""
         if step in self._manager.all_steps():
             return
         self.wait()
@@ -187,7 +192,7 @@ class Checkpoints:
             metrics={self._best_metric: metrics[self._best_metric]} if known else None,
             force=True,
         )
-        self.made(step)
+        self.after_step(step)
 
     def forget_after(self, step: int) -> None:
         """Deletes the checkpoints after a step, which the run goes back to."""

@@ -17,8 +17,8 @@ from typing import NamedTuple
 MANIFEST = "digests.json"
 # Orbax writes these after the list, and restores without them.
 NOT_LISTED = (MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt")
-PART = 2**25  # bytes that have a digest
-BLOCK = 2**20  # bytes that are read at a time
+PART_BYTES = 2**25  # that have a digest, from now on: every list says how many it has
+BLOCK_BYTES = 2**20  # that are read at a time
 
 
 class Part(NamedTuple):
@@ -30,12 +30,12 @@ class Part(NamedTuple):
 def record(directory: Path) -> None:
     """Writes the list of what is in the directory."""
     sizes = {name: (directory / name).stat().st_size for name in sorted(_files(directory))}
-    parts = [part for name, size in sizes.items() for part in _parts(name, size)]
-    listed = {name: [size, []] for name, size in sizes.items()}
+    parts = [part for name, size in sizes.items() for part in _parts(name, size, PART_BYTES)]
+    listed = {name: [size, PART_BYTES] for name, size in sizes.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         digests = pool.map(lambda part: _digest(directory, part), parts)
         for part, digest in zip(parts, digests, strict=True):
-            listed[part.name][1].append(digest)
+            listed[part.name].append(digest)
     text = json.dumps(listed, indent=1)
     # The list has a digest too, or a bit of it that flips would accuse a file that is sound.
     lines = [hashlib.sha256(text.encode()).hexdigest(), text]
@@ -56,13 +56,14 @@ def fault(directory: Path) -> str | None:
     if missing := sorted(listed.keys() - set(_files(directory))):
         return f"{directory / missing[0]} is missing"
     expected = {}
-    for name, (size, digests) in listed.items():
+    for name, (size, *digests) in listed.items():
         if (directory / name).stat().st_size != size:
             return f"{directory / name} is not what was written"
-        if isinstance(digests, str):  # of the whole file, as lists were before there were parts
-            expected[Part(name, 0, size)] = digests
+        if isinstance(digests[0], str):  # of the whole file, as lists were before there were parts
+            expected[Part(name, 0, size)] = digests[0]
         else:
-            expected |= zip(_parts(name, size), digests, strict=True)
+            length, *digests = digests
+            expected |= zip(_parts(name, size, length), digests, strict=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda part: _digest_or_reason(directory, part), expected)
         for part, digest in zip(expected, found, strict=True):
@@ -77,15 +78,15 @@ def _files(directory: Path) -> Iterator[str]:
             yield path.relative_to(directory).as_posix()
 
 
-def _parts(name: str, size: int) -> list[Part]:
-    return [Part(name, start, min(PART, size - start)) for start in range(0, size, PART)]
+def _parts(name: str, size: int, length: int) -> list[Part]:
+    return [Part(name, start, min(length, size - start)) for start in range(0, size, length)]
 
 
 def _digest(directory: Path, part: Part) -> str:
     digest, left = hashlib.sha256(), part.length
     with (directory / part.name).open("rb") as file:
         file.seek(part.start)
-        while left and (block := file.read(min(left, BLOCK))):
+        while left and (block := file.read(min(left, BLOCK_BYTES))):
             digest.update(block)
             left -= len(block)
     return digest.hexdigest()

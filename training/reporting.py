@@ -1,14 +1,17 @@
 """Where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import socket
+import struct
 import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +71,30 @@ class Reporter:
     def __exit__(self, *exception) -> None:
         self._bar.close()
         for sink in self._sinks:
-            with contextlib.suppress(OSError):  # a full disk, of which `report` has told
+            with self._told(sink, "the end is"):
                 sink.close()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of a step under their full names, and logs a line about them."""
         metrics = {name: float(value) for name, value in metrics.items()}
         for sink in self._sinks:
-            try:
+            with self._told(sink, f"step {step} is"):
                 sink.write(step, metrics)
-            except OSError as error:  # a full disk; a checkpoint that does not fit ends the run
-                self.log(f"{type(sink).__name__}: step {step} is not recorded ({error})")
         self.log(log_line(step, self._last_step, metrics))
+
+    @contextlib.contextmanager
+    def _told(self, sink, what: str) -> Iterator[None]:
+        """A full disk ends no run, unless it is a checkpoint that does not fit."""
+        try:
+            yield
+        except OSError as error:
+            self.log(f"{type(sink).__name__}: {what} not recorded ({error})")
 
     def rewind(self, step: int) -> None:
         """Forgets what was reported after `step`, from which the run goes on."""
         for sink in self._sinks:
-            sink.rewind(step)
+            with self._told(sink, f"going back to step {step} is"):
+                sink.rewind(step)
         self._bar.reset()
         self._bar.update(step)
 
@@ -103,16 +113,18 @@ class JsonLines:
 
     def __init__(self, workdir: Path, resume_step: int):
         self._path = workdir / "metrics.jsonl"
-        self._open(resume_step)
-
-    def _open(self, resume_step: int) -> None:
         if self._path.exists():
             _drop_lines_after(resume_step, self._path)
+        self._open()
+
+    def _open(self) -> None:
         self._file = self._path.open("a", buffering=1)  # line by line, so that a crash loses none
 
     def rewind(self, step: int) -> None:
-        self._file.close()
-        self._open(step)
+        _drop_lines_after(step, self._path)  # where that fails, it goes on in the file as it is
+        with contextlib.suppress(OSError):  # what could not be written was told of
+            self._file.close()
+        self._open()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._file.write(json_line({"step": step, **metrics}))
@@ -146,63 +158,75 @@ def _drop_lines_after(step: int, path: Path) -> None:
 
 
 class TensorBoard:
-    """Events under tensorboard/, written by the thread that reports them.
+    """Events under tensorboard/, on the disk when `write` returns.
 
-    tensorboardX's SummaryWriter has a thread for it. A full disk ends that one, and from then on
+    tensorboardX's own writer has a thread for it. A full disk ends that one, and from then on
     whoever reports would wait for it without end.
     """
 
-    SECONDS = 30  # between two flushes, and after a failure
+    PAUSE = 30  # seconds after a failure, before it is tried again
 
     def __init__(self, workdir: Path, resume_step: int):
-        self._directory, self._files = workdir / "tensorboard", 0
+        self._directory = workdir / "tensorboard"
         self._directory.mkdir(exist_ok=True)
+        self._files, self._file, self._failed = 0, None, -math.inf
         self._open(resume_step)
 
     def _open(self, resume_step: int) -> None:
         # Imported here, as it imports all of PyTorch where that is installed: a bad config is to be
         # refused before such a second has passed.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import SessionLog
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        self._files += 1  # names tell seconds, in which there may be several
-        self._writer = EventsWriter(str(self._directory / "events"), f".{self._files}")
-        self._flushed = -math.inf
+        self._files += 1
+        place = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{self._files}"
+        path = self._directory / f"events.out.tfevents.{place}"
+        self._file = path.open("wb", buffering=0)
         # Hides what was written before at that step and later.
-        self._add(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
+        start = Event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._write(Event(file_version="brain.Event:2"), start)
 
-    def _add(self, step: int, **content) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-
-        self._writer.write_event(Event(wall_time=time.time(), step=step, **content))
+    def _write(self, *events) -> None:
+        data = b"".join(map(_framed, events))
+        if self._file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def rewind(self, step: int) -> None:
         self.close()
-        self._open(step)
+        self._try(self._open, step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
-        now = time.monotonic()
-        if self._writer is None:
-            if now < self._failed + self.SECONDS:
-                raise OSError("its file could not be written a moment ago")
-            self._open(step - 1)
+        if self._file is None:
+            if time.monotonic() < self._failed + self.PAUSE:
+                raise OSError("it could not be written a moment ago")
+            self._try(self._open, step - 1)
+        summaries = [scalar(name, value) for name, value in metrics.items()]
+        self._try(self._write, *(Event(step=step, summary=summary) for summary in summaries))
+
+    def _try(self, action: Callable[..., None], *args) -> None:
         try:
-            for name, value in metrics.items():
-                self._add(step, summary=scalar(name, value))
-            if now >= self._flushed + self.SECONDS:
-                self._writer.flush()
-                self._flushed = now
+            action(*args)
         except OSError:
-            self._failed = now
+            self._failed = time.monotonic()
             self.close()  # it may end in half an event: what comes next gets another file
             raise
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _framed(event) -> bytes:
+    """As TensorBoard reads it: its length and itself, each with a checksum behind it."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    event.wall_time = time.time()
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, data))
 
 
 class WeightsAndBiases:

@@ -25,6 +25,8 @@ FIXED = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name",
     "optimizer.rounding", "finetune", "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
+# Keys of older runs that mean nothing any more.
+RETIRED = ("checkpoint.wait",)
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
@@ -115,10 +117,19 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
 
 
+def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {key: value for key, value in section.items() if f"{name}.{key}" not in RETIRED}
+        if isinstance(section, Mapping)
+        else section
+        for name, section in record.items()
+    }
+
+
 def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded config in which keys that are younger than the run have their defaults."""
     config = dict(defaults)
-    for key, value in record.items():
+    for key, value in _without_retired(record).items():
         is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
         config[key] = {**config[key], **value} if is_section else value
     return config

@@ -1,4 +1,4 @@
-"""Nothing is silenced but what libraries say of saves that we speak of ourselves."""
+"""What Orbax and what it runs in the background say of failures is silenced, and nothing else."""
 
 import logging
 import sys

@@ -125,6 +125,14 @@ def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
     assert model.model_config.rope_theta == 10_000.0
 
 
+def test_keys_that_are_retired_since_the_run_are_passed_over(run, tmp_path):
+    older = copy_of(run, tmp_path)
+    record = json.loads((older / "config.json").read_text())
+    record["checkpoint"]["wait"] = True
+    (older / "config.json").write_text(json.dumps(record))
+    assert trained.load(older).experiment.checkpoint.overlap == 0
+
+
 def with_changes(config, section, **values):
     return {**config, section: {**config[section], **values}}
 

@@ -1,13 +1,17 @@
 """Parameters laid out for decoding come back as they were, layer by layer."""
 
 import dataclasses
+import re
 from typing import get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.cache import empty_cache
 from model.decoding_params import Order, Turned, lay_out, restore
+from model.heads import LanguageModel
 from model.layers import OUTPUTS_FIRST
 from tests.model.examples import text_params
 from tests.tiny import tiny_config
@@ -92,3 +96,20 @@ def test_with_inputs_first_only_a_tied_table_is_turned():
         (CONFIG.width, CONFIG.vocab_size)
     ]
     assert turned(dataclasses.replace(CONFIG, tie_output=False)) == []
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_compiled_with_outputs_first_the_vocabulary_is_a_left_operand(tied):
+    config = dataclasses.replace(CONFIG, tie_output=tied)
+    params = lay_out(text_params(config), config, "outputs_first")
+    one = jnp.ones((3, 1), jnp.int32)
+    cache = empty_cache(config, 3, 4, 4)
+
+    def decode(params):
+        model = LanguageModel(config)
+        return model.apply({"params": restore(params)}, one, cache=cache, method="decode")[0]
+
+    program = jax.jit(decode).lower(params).compile().as_text()
+    operands = re.findall(r" dot\(%([\w.]+), ", program)
+    shapes = [re.search(rf"%{re.escape(each)} = f32\[([\d,]+)\]", program) for each in operands]
+    assert f"{config.vocab_size},{config.width}" in {shape.group(1) for shape in shapes if shape}

@@ -1,7 +1,10 @@
 """What was saved comes back bit by bit, what is worth keeping is kept, and parameters travel."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
+import errno
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,9 +17,10 @@ import pytest
 
 from configs.default import get_config
 from schema import ConfigError
-from training import digests
+from training import checkpoint, digests
 from training.checkpoint import Checkpoints, best_step, find_checkpoint, saved_steps
 from training.config import CheckpointConfig
+from training.endings import SaveFailedError
 from training.step import TrainState
 from training.stored_params import load_params, read_params
 
@@ -109,7 +113,7 @@ def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch
         with Checkpoints(tmp_path, dataclasses.replace(CONFIG, overlap=overlap)) as checkpoints:
             for step in range(7, 13):
                 reached.append(step)
-                checkpoints.made(step)
+                checkpoints.after_step(step)
                 if step == 7:
                     checkpoints.save(step, make_state(), {})
                 if step == 7 + overlap:
@@ -127,6 +131,38 @@ def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch
         may_end.set()
         running.result()
     assert reached[-1] == 12
+
+
+@pytest.mark.parametrize("overlap", [0, 10_000])
+def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, overlap):
+    """Although it would be the only one to keep; whenever the loop gets to know of the failure."""
+    config = dataclasses.replace(CONFIG, keep=1, overlap=overlap)
+
+    def full(directory):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for trial in range(10):
+        workdir = tmp_path / str(trial)
+        with contextlib.suppress(SaveFailedError), Checkpoints(workdir, config) as checkpoints:
+            checkpoints.save(10, make_state(), {})
+            checkpoints.wait()
+            with monkeypatch.context() as patched:
+                patched.setattr(digests, "record", full)
+                with pytest.raises(SaveFailedError, match=r"step 20 .* No space left"):
+                    checkpoints.save(20, make_state(), {})
+                    for step in range(20, 5_000):
+                        checkpoints.after_step(step)
+                        time.sleep(0.0005)
+        assert saved_steps(workdir) == [10]
+
+
+def test_the_reason_of_a_failure_is_what_the_system_said():
+    told = (
+        'RESOURCE_EXHAUSTED: Error writing "step/0" in OCDBT database at local file "d/": Failed '
+        "to write 352931 bytes to file 4: File too large [os_error_code='27']"
+    )
+    assert checkpoint._reason(ValueError(told)) == "File too large"
+    assert checkpoint._reason(ValueError("one\n two")) == "one two"
 
 
 def test_the_newest_are_kept(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 from training import digests
 
 
-@pytest.fixture(params=[digests.PART, 1024, 1000])  # 25,600 bytes are one part, 25 or 26
+@pytest.fixture(params=[digests.PART_BYTES, 1024, 1000])  # 25,600 bytes are one part, 25 or 26
 def directory(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(digests, "PART", request.param)
-    monkeypatch.setattr(digests, "BLOCK", 300)
+    monkeypatch.setattr(digests, "PART_BYTES", request.param)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 300)
     (tmp_path / "params" / "d").mkdir(parents=True)
     (tmp_path / "params" / "d" / "data").write_bytes(bytes(range(256)) * 100)
     (tmp_path / "params" / "empty").touch()
@@ -53,6 +53,11 @@ def test_a_disk_that_cannot_read_is_a_fault_but_never_a_digest(directory, monkey
     assert str(directory) in digests.fault(directory)
     with pytest.raises(OSError, match="Input/output error"):
         digests.record(directory)
+
+
+def test_a_list_says_itself_how_long_its_parts_are(directory, monkeypatch):
+    monkeypatch.setattr(digests, "PART_BYTES", 512)
+    assert digests.fault(directory) is None
 
 
 def test_orbax_may_write_its_own_last_words(directory):
