@@ -159,7 +159,8 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
     params = abstract_params(network, task, job.batch(mesh), mesh)
     try:
         with jax.set_mesh(mesh), told_what_is_too_large():
-            return tuple(map(measure, generator.compiled(params, prompts)))
+            programs = generator.compiled(params, prompts)
+            return tuple(measure(program, target.threads) for program in programs)
     except TooLargeError:
         raise ConfigError(
             f"--generate: {rows} rows do not fit {target.name}; set data.batch_size lower"
@@ -179,7 +180,7 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     found |= report.of_parameters(whole)
     try:
         with told_what_is_too_large():
-            compiled = measure(lowered.compile())
+            compiled = measure(lowered.compile(), target.threads)
     except TooLargeError as error:
         return found | report.too_large(abstract, error, target.chip)
     rows, task = job.experiment.data.batch_size, job.experiment.task

@@ -9,6 +9,7 @@ import jax
 
 from planning import hlo
 from planning.counting import Cost, cost
+from planning.packing import packing
 from schema import ConfigError
 
 UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -22,10 +23,11 @@ class Memory:
     # Results that do not take the place of arguments, and all that is alive in between.
     temporaries: int
     program: int
+    packing: int  # on CPUs, outside of what is planned at compile time: see planning/packing.py
 
     @property
     def total(self) -> int:
-        return self.arguments + self.temporaries + self.program
+        return self.arguments + self.temporaries + self.program + self.packing
 
 
 class TooLargeError(Exception):
@@ -54,15 +56,8 @@ def told_what_is_too_large() -> Iterator[None]:
         raise TooLargeError(str(error)) from None
 
 
-def measure(compiled: jax.stages.Compiled) -> Compiled:
-    found = compiled.memory_analysis()
-    memory = Memory(
-        arguments=found.argument_size_in_bytes,
-        temporaries=found.temp_size_in_bytes
-        + found.output_size_in_bytes
-        - found.alias_size_in_bytes,
-        program=found.generated_code_size_in_bytes,
-    )
+def measure(compiled: jax.stages.Compiled, threads: float) -> Compiled:
+    """`threads` are those of a target, for each device."""
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:
@@ -70,7 +65,16 @@ def measure(compiled: jax.stages.Compiled) -> Compiled:
             "the compiler's version does not suit jax's, which cannot read the program that it "
             "made; install the one that does: pip install -e '.[plan-tpu]'"
         ) from None
-    return Compiled(memory, cost(hlo.parse(text)))
+    found, program = compiled.memory_analysis(), hlo.parse(text)
+    memory = Memory(
+        arguments=found.argument_size_in_bytes,
+        temporaries=found.temp_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes,
+        program=found.generated_code_size_in_bytes,
+        packing=packing(program, threads),
+    )
+    return Compiled(memory, cost(program))
 
 
 def _bytes_in(message: str, pattern: str) -> int:

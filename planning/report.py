@@ -46,6 +46,7 @@ def of_memory(state: TrainState, memory: Memory, chip: Chip | None) -> Section:
         "batch": memory.arguments - sum(held.values()),
         "temporaries": memory.temporaries,
         "program": memory.program,
+        **({"packing": memory.packing} if memory.packing else {}),
         "total": memory.total,
     }
     return {"memory": found | _against(memory.total, chip)}
@@ -191,7 +192,7 @@ def _parameter_lines(found: Section) -> list[str]:
 
 
 def _memory_lines(found: Section) -> list[str]:
-    keys = ("parameters", "optimizer", "average", "batch", "temporaries", "program")
+    keys = ("parameters", "optimizer", "average", "batch", "temporaries", "program", "packing")
     total = gib(found["total"]) if found["total"] else "more than there is"
     rows = [(key, gib(found[key])) for key in keys if key in found]
     lines = _aligned([("memory of each device", total), *_indented(rows)]).splitlines()

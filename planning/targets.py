@@ -37,6 +37,14 @@ class Target:
         return chip(self.kind)
 
     @property
+    def threads(self) -> float:
+        """Of the pool in which XLA shares out the work of CPUs, for each device; 0 if it cannot."""
+        if self.kind != "cpu":
+            return 0
+        pool = max(_cores(), len(self.devices))
+        return pool / len(self.devices) if pool > 1 else 0
+
+    @property
     def peak_flops(self) -> float | None:
         return peak_flops(self.kind)
 
@@ -64,6 +72,11 @@ def _count(name: str, size: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", size):
         raise ConfigError(f"--device={name} needs a number of devices behind a colon, as in a100:8")
     return int(size)
+
+
+def _cores() -> int:
+    """Those of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _cpus(count: int) -> Sequence[jax.Device]:
