@@ -158,7 +158,7 @@ def _drop_lines_after(step: int, path: Path) -> None:
 
 
 class TensorBoard:
-    """Events under tensorboard/, on the disk when `write` returns.
+    """Events under tensorboard/, in the file when `write` returns.
 
     tensorboardX's own writer has a thread for it. A full disk ends that one, and from then on
     whoever reports would wait for it without end.
