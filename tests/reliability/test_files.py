@@ -175,7 +175,7 @@ def test_a_full_disk_ends_the_run_and_spoils_nothing(texts, tmp_path, figure, co
     with Command(long, disk, inside=inside) as command:
         code = command.wait()
         assert code == SaveFailedError.exit_code, command.text
-    (told,) = re.findall(r"the checkpoint of .* No space left.*", command.text)
+    (told,) = re.findall(r"the checkpoint of .*No space left.*", command.text)
     failed = re.search(r"of step (\d+) could not be written", told)
     assert "Traceback" not in command.text
     workdir = tmp_path / "run-after"
