@@ -22,12 +22,15 @@ from absl import flags, logging
 
 import experiment as door
 from configs import default
-from input_pipeline.subword import FILE_NAME, TEXT_START, SubwordTokenizer
+from input_pipeline.id_tokenizer import IdTokenizer
+from input_pipeline.special_tokens import Template, with_template
+from input_pipeline.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer_files import (
     CONFIG_FILE_NAME,
     FILE_NAMES,
     NEEDED_BESIDE,
+    as_published,
     open_tokenizer,
 )
 from jobs import trained
@@ -54,17 +57,25 @@ SOURCES = {
 }
 LONGEST_ROW = 2048  # columns, where a model could read more
 PREPROCESSOR = "preprocessor_config.json"
+NO_TOKENIZER = "none"  # for --tokenizer
 # Heads of ours that lie beside a classifier's own, for which theirs have no place.
 BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
 
 
-def convert(source: str, target: str, param_dtype: str = "float32", tokenizer: str = "") -> None:
+def convert(
+    source: str,
+    target: str,
+    param_dtype: str = "float32",
+    tokenizer: str = "",
+    *,
+    source_eos: bool = True,
+) -> None:
     """In whichever direction `source` asks for: a run's directory goes out, any other comes in."""
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
     with _new_directory(Path(target)) as directory:
         if not is_run:
-            import_model(Path(source), directory, param_dtype, tokenizer)
+            import_model(Path(source), directory, param_dtype, tokenizer, source_eos=source_eos)
         elif tokenizer:
             raise ConfigError("--tokenizer is for models that come in; a run has its own")
         else:
@@ -89,7 +100,9 @@ def _new_directory(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def import_model(source: Path, workdir: Path, param_dtype: str, tokenizer_path: str) -> None:
+def import_model(
+    source: Path, workdir: Path, param_dtype: str, tokenizer_path: str, *, source_eos: bool = True
+) -> None:
     found = published.read(source)
     if found.ignored:
         logging.warning("not understood and left out: %s", ", ".join(found.ignored))
@@ -106,7 +119,7 @@ def import_model(source: Path, workdir: Path, param_dtype: str, tokenizer_path: 
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":
-        tokenizer = _read_tokenizer(found, tokenizer_path)
+        tokenizer = _read_tokenizer(found, tokenizer_path, source_eos=source_eos)
     params = load_params(found, model_config, experiment.task)
 
     digest = "" if tokenizer is None else tokenizer.digest
@@ -145,6 +158,8 @@ def save_params(params: dict, workdir: str | Path, config: CheckpointConfig) -> 
 
 def _data(found: published.Published) -> dict[str, Any]:
     length = min(found.model["max_length"], LONGEST_ROW)
+    if found.head.objective == "embed":
+        length = min(length, sentence.max_length(found.directory) or length)
     data = dict(source=SOURCES[found.head.objective], length=length, encoder_length=length)
     path = found.directory / PREPROCESSOR
     if found.model["input"] == "patches":
@@ -164,18 +179,29 @@ def _pixels(options: Options) -> dict[str, Any]:
     return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
 
 
-def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:
-    tokenizer = open_tokenizer(Path(path) if path else _find_tokenizer(found.directory))
-    ids = found.specials
+def _read_tokenizer(
+    found: published.Published, path: str, *, source_eos: bool
+) -> SubwordTokenizer | IdTokenizer:
+    ids, kind = found.specials, found.architecture.model_type
+    has_source = found.head.objective == "seq2seq"
+    if not source_eos and not has_source:
+        raise ConfigError(
+            "--nosource_eos is about the source of an encoder-decoder, which this model is not; "
+            "leave it out"
+        )
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
-    if found.head.objective == "seq2seq":
+    if has_source:
         roles["bos"] = ids.decoder_start  # what an answer begins with
-    if found.architecture.model_type in ("roberta", "bart"):
+    if kind in ("roberta", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
-    if found.architecture.model_type == "bart":
+    if kind == "bart":
         roles[TEXT_START] = ids.bos
-    tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     size = found.model["vocab_size"]
+    if path == NO_TOKENIZER:
+        return IdTokenizer(roles, size)
+    file = Path(path) if path else _find_tokenizer(found.directory)
+    tokenizer = open_tokenizer(file)
+    tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
         if id is not None and id >= size:
@@ -186,6 +212,13 @@ def _read_tokenizer(found: published.Published, path: str) -> SubwordTokenizer:
         raise ConfigError(
             f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
             f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
+        )
+    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos)
+    if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
+        logging.warning(
+            "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
+            "for %s: compare with the published model",
+            kind,
         )
     return tokenizer
 
@@ -199,7 +232,8 @@ def _find_tokenizer(directory: Path) -> Path:
     named = f"; {', '.join(others)} cannot be read" if others else ""
     known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
     raise ConfigError(
-        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE"
+        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE, or "
+        f"--tokenizer={NO_TOKENIZER} for a model that is asked with ids"
     )
 
 
@@ -228,13 +262,19 @@ def export_model(run: str, directory: Path) -> None:
                 logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
         files.write_json(directory / files.GENERATION, ids)
     if head.objective == "embed":
-        sentence.write(directory, config.width, task.embedding, normalize=task.normalize)
+        sentence.write(
+            directory,
+            config.width,
+            task.embedding,
+            model.experiment.data.length,
+            normalize=task.normalize,
+        )
     if config.input == "patches":
         _write_preprocessor(directory, model)
     elif isinstance(tokenizer, SubwordTokenizer):
-        _write_tokenizer(directory, tokenizer, config)
+        _write_tokenizer(directory, tokenizer, config, task)
     else:
-        logging.warning("a byte tokenizer has no published format: no tokenizer files are written")
+        logging.warning("this model's tokenizer has no published format: none is written")
 
 
 def _head(task: TaskConfig) -> Head:
@@ -259,9 +299,10 @@ def _specials(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials
 
 
 def _write_tokenizer(
-    directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig
+    directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
 ) -> None:
-    (directory / FILE_NAME).write_text(tokenizer.content, encoding="utf-8")
+    content = with_template(tokenizer.content, _template(tokenizer, model, task))
+    (directory / FILE_NAME).write_text(content, encoding="utf-8")
     spelt = tokenizer.role_names
     names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
     if model.family == "encoder_decoder":
@@ -271,7 +312,23 @@ def _write_tokenizer(
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     if model.position == "learned":
         config["model_max_length"] = model.max_length
+    if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
+        config[CHAT_TEMPLATE] = chat_template
     files.write_json(directory / CONFIG_FILE_NAME, config)
+
+
+def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig) -> Template:
+    """The special tokens around texts that the model was trained with."""
+    if tokenizer.template is not None:
+        return tokenizer.template
+    if model.family == "encoder_decoder":
+        start, end = tokenizer.source_affixes
+        types = ((0,) * len(start), (0,) * len(end), (0,) * len(end))
+        return Template(start, end, (start, end, end), types, (0, 0))
+    if model.family == "decoder" and task.objective != "classify_text":
+        start = tokenizer.causal_prefix
+        return Template(start, (), (start, (), ()), ((0,), (), ()), (0, 0))
+    return tokenizer.encoder_template
 
 
 def _write_preprocessor(directory: Path, model: trained.Trained) -> None:
@@ -305,13 +362,24 @@ def main() -> None:
     for flag in (FROM, TO):
         if not flag.value:
             raise ConfigError(f"--{flag.name} is missing; see --help")
-    convert(FROM.value, TO.value, PARAM_DTYPE.value, TOKENIZER.value)
+    convert(
+        FROM.value,
+        TO.value,
+        PARAM_DTYPE.value,
+        TOKENIZER.value,
+        source_eos=SOURCE_EOS.value,
+    )
 
 
 if __name__ == "__main__":
     FROM = flags.DEFINE_string("from", "", "A published model's directory, or WORKDIR[:STEP].")
     TO = flags.DEFINE_string("to", "", "Where it goes: a directory that is new or empty.")
-    TOKENIZER = flags.DEFINE_string("tokenizer", "", "A file, where the directory has none.")
+    TOKENIZER = flags.DEFINE_string(
+        "tokenizer", "", "A file, where the directory has none; none: ask the model with ids alone."
+    )
+    SOURCE_EOS = flags.DEFINE_bool(
+        "source_eos", True, "Whether the source of an encoder-decoder ends in eos (OpenNMT: no)."
+    )
     PARAM_DTYPE = flags.DEFINE_enum(
         "param_dtype", "float32", ["float32", "bfloat16"], "Of the parameters that come in."
     )

@@ -63,18 +63,21 @@ def generate(
     step: str = "",
     average: int = 1,
     batch_size: int = 0,
+    strict: bool = False,
+    ids: bool = False,
     **options: Any,
 ) -> list[answering.Outputs]:
     """What a run's model answers to each line; `options` are those of WritingOptions.
 
-    `names` are what refusals call the lines.
+    `names` are what refusals call the lines. With `strict`, lines that the vocabulary cannot spell
+    are refused; with `ids`, lines and answers are ids.
     """
     model = trained.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, options, size)
+        answerer = answering.choose(model, options, size, strict=strict, ids=ids)
         return answering.answer(answerer, lines, names, size)
 
 
@@ -85,6 +88,8 @@ def stream(
     *,
     step: str = "",
     average: int = 1,
+    strict: bool = False,
+    ids: bool = False,
     **options: Any,
 ) -> None:
     """Hands the answers to `show` piece by piece, each with a line break behind it.
@@ -94,7 +99,8 @@ def stream(
     model = trained.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, {**options, "stream": True}, size)
+        options["stream"] = True
+        answerer = answering.choose(model, options, size, strict=strict, ids=ids)
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
             for piece in answering.stream(answerer, line, name, number, size):
@@ -141,7 +147,8 @@ def main() -> None:
     refuse_flags(options)
     is_prompt = PROMPT.value is not None
     lines = [PROMPT.value] if is_prompt else read_lines(INPUT.value)
-    chosen = dict(step=STEP.value, average=AVERAGE.value, **options)
+    chosen = dict(step=STEP.value, average=AVERAGE.value, strict=STRICT.value, ids=IDS.value)
+    chosen |= options
     if options.get("stream"):
         with opened(OUTPUT.value) as file:
 
@@ -238,5 +245,11 @@ if __name__ == "__main__":
     OUTPUT = flags.DEFINE_string("output", "", "Where answers go; default: standard output.")
     BATCH = flags.DEFINE_integer("batch_size", 0, "Lines at a time; default: 16, or 1 of 1.")
     JSON = flags.DEFINE_bool("json", False, "One object for each line, with all that is known.")
+    STRICT = flags.DEFINE_bool(
+        "strict", False, "Refuse lines that the vocabulary cannot spell; default: unknown tokens."
+    )
+    IDS = flags.DEFINE_bool(
+        "ids", False, "Lines and answers are ids, with spaces between them; none are added."
+    )
     define_options()
     door.launch(main)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.prompts import SENTINEL
 from input_pipeline.tokenizer import Tokenizer
 
@@ -23,6 +24,8 @@ def spell(
     tokens: np.ndarray, tokenizer: Tokenizer, *, behind: Sequence[int] = (), sentinels: bool = False
 ) -> str:
     """The text of the tokens, as it reads behind those of `behind`."""
+    if isinstance(tokenizer, IdTokenizer):
+        return tokenizer.decode(tokens)
     if sentinels:
         return _with_sentinels(tokens, tokenizer)
     if not len(behind):

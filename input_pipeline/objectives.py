@@ -113,7 +113,7 @@ class HideInHalf:
 def classify_text(
     row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, noise_rate: float
 ) -> Fields:
-    """[cls] text [sep], and for a pair of texts a second one and [sep].
+    """The class of a text, or of a pair of texts, between special tokens.
 
     Rows that are marked get the fields of masked_lm besides; some of their tokens are hidden, or
     none are, so that the classifier also sees texts as they will be.
@@ -152,41 +152,48 @@ def classify_images(
 
 
 def _next_token(text: np.ndarray, given: int, tokenizer: Tokenizer) -> Fields:
+    """Each id from those in front of it, but for the first `given` ids of the text.
+
+    Where no special id begins a text, there is nothing to predict its first id from.
+    """
+    start = tokenizer.causal_prefix
+    return _shifted(start, text, given)
+
+
+def _shifted(start: Sequence[int], text: np.ndarray, given: int) -> Fields:
+    tokens = np.concatenate([np.asarray(start, np.int64), text])
     return {
-        "inputs": np.concatenate([[tokenizer.bos_id], text[:-1]]),
-        "targets": text,
-        "weights": np.arange(len(text)) >= given,
+        "inputs": tokens[:-1],
+        "targets": tokens[1:],
+        "weights": np.arange(1, len(tokens)) >= len(start) + given,
     }
 
 
 def _prefix_and_rest(prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer) -> Fields:
     text = np.concatenate([prefix, rest])
-    # bos comes first among the inputs, so the prefix ends one place later there.
-    return {
-        **_next_token(text, len(prefix), tokenizer),
-        "prefix": np.arange(len(text)) <= len(prefix),
-    }
+    fields = _next_token(text, len(prefix), tokenizer)
+    given = len(tokenizer.causal_prefix) + len(prefix)
+    return {**fields, "prefix": np.arange(len(fields["inputs"])) < given}
 
 
 def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
+    whole = between(tokenizer.target_affixes, target)
     return {
-        "encoder_inputs": whole_text(source, tokenizer),
-        **_next_token(whole_text(target, tokenizer), 0, tokenizer),
+        "encoder_inputs": between(tokenizer.source_affixes, source),
+        **_shifted([tokenizer.bos_id], whole, 0),
     }
 
 
-def whole_text(text: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """As an encoder-decoder knows it: up to its eos, and with the start that BART's have."""
-    return np.concatenate([tokenizer.text_start_ids, text, [tokenizer.eos_id]]).astype(np.int32)
+def between(affixes: tuple[Sequence[int], Sequence[int]], text: np.ndarray) -> np.ndarray:
+    """A text with the special ids in front of it and behind it."""
+    return np.concatenate([affixes[0], text, affixes[1]]).astype(np.int32)
 
 
 def between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
-    """[cls] text [sep], or [cls] text [sep] text [sep] with the types of their tokens."""
-    sep = [tokenizer.sep_id]
-    tokens = np.concatenate([[tokenizer.cls_id], *(part for text in texts for part in (text, sep))])
-    if len(texts) == 1:
-        return {"inputs": tokens}
-    return {"inputs": tokens, "token_types": np.arange(len(tokens)) >= len(texts[0]) + 2}
+    """One text or two as an encoder reads them, two with the types of their tokens."""
+    row = tokenizer.encoder_template.around(texts)
+    del row["is_text"]
+    return row
 
 
 def _masked(
@@ -196,10 +203,8 @@ def _masked(
     noise_rate: float,
     whole_words: bool,
 ) -> Fields:
-    fields = between_separators(texts, tokenizer)
-    tokens = fields["inputs"]
-    maskable = np.arange(1, len(tokens) - 1)
-    maskable = maskable[maskable != len(texts[0]) + 1]  # the separator between two texts
+    fields = tokenizer.encoder_template.around(texts)
+    tokens, maskable = fields["inputs"], np.flatnonzero(fields.pop("is_text"))
     count = max(1, round(len(maskable) * noise_rate))
     if whole_words:
         starts = np.concatenate([tokenizer.word_starts(text) for text in texts])

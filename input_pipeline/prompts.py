@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from input_pipeline import objectives
+from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
 from input_pipeline.pixels import ImageForm, read
+from input_pipeline.rows import fit
 from input_pipeline.tokenizer import Tokenizer
 from schema import ConfigError
 
@@ -27,7 +30,9 @@ class TextPrompts:
     """Texts -> the fields of their rows, without padding.
 
     `kind` is that of the examples in training, `takes_two`: a tab in a text separates two, and
-    `begin_with` is what every answer of an encoder-decoder begins with.
+    `begin_with` is what every answer of an encoder-decoder begins with. What the vocabulary cannot
+    spell becomes its unknown token and is listed in `unknown`, or if `strict` is refused. Texts to
+    embed are cut so that their rows have at most `longest` ids; 0: none is cut.
     """
 
     def __init__(
@@ -38,12 +43,15 @@ class TextPrompts:
         *,
         takes_two: bool = False,
         begin_with: str = "",
+        strict: bool = False,
+        longest: int = 0,
     ):
         self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
-        self._takes_two = takes_two
-        start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+        self._takes_two, self._strict, self._longest = takes_two, strict, longest
+        self.unknown: dict[str, str] = {}  # by the name of a text: the first thing it cannot spell
+        start = list(tokenizer.causal_prefix)
         if objective in ("seq2seq", "span_corruption"):
-            start += tokenizer.text_start_ids
+            start = [tokenizer.bos_id, *tokenizer.text_start_ids]
         encode = self._with_sentinels if objective == "span_corruption" else self._encode
         self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
 
@@ -55,12 +63,15 @@ class TextPrompts:
                 source = np.append(self._encode(text, name), tokenizer.sep_id)
                 return {"inputs": np.concatenate([self._start, source])}
             case "causal_lm" | "prefix_lm":
-                return {"inputs": np.concatenate([self._start, self._encode(text, name)])}
+                affixes = self._start, tokenizer.causal_suffix
+                inputs = objectives.between(affixes, self._encode(text, name))
+                return {"inputs": inputs if len(inputs) else self._begun_from_nothing(name)}
             case "seq2seq":
-                source = objectives.whole_text(self._encode(text, name), tokenizer)
+                source = objectives.between(tokenizer.source_affixes, self._encode(text, name))
                 return {"encoder_inputs": source, "inputs": self._start}
             case "span_corruption":
-                source = objectives.whole_text(self._with_sentinels(text, name), tokenizer)
+                source = self._with_sentinels(text, name)
+                source = objectives.between(tokenizer.source_affixes, source)
                 _refuse_without(tokenizer.sentinel_ids, source, SENTINEL.format(0), name)
                 return {"encoder_inputs": source, "inputs": self._start}
             case "masked_lm":
@@ -70,8 +81,20 @@ class TextPrompts:
                 return fields
             case "classify_text" | "embed":
                 texts = [self._encode(part, name) for part in self._parts(text, name)]
+                if self._objective == "embed" and self._longest:
+                    texts = self._cut(texts, name)
                 return objectives.between_separators(texts, tokenizer)
         raise ValueError(f"{self._objective!r} is not about text")
+
+    def _cut(self, texts: list[np.ndarray], name: str) -> list[np.ndarray]:
+        room = self._longest - self._tokenizer.encoder_template.added(len(texts))
+        cut = fit(texts, max(room, 0))
+        if sum(map(len, cut)) < sum(map(len, texts)):
+            logging.warning(
+                "%s has %d tokens; the first %d are read, as many as the published model takes",
+                name, sum(map(len, texts)), room,
+            )  # fmt: skip
+        return cut
 
     def _parts(self, text: str, name: str) -> list[str]:
         parts = text.split("\t") if self._takes_two else [text]
@@ -81,13 +104,26 @@ class TextPrompts:
             )
         return parts
 
+    def _begun_from_nothing(self, name: str) -> np.ndarray:
+        """An empty prompt, where the tokenizer puts nothing in front: bos, if there is one."""
+        if self._tokenizer.bos_id is None or isinstance(self._tokenizer, IdTokenizer):
+            raise ConfigError(
+                f"{name} is empty, and there is nothing to begin from; write something"
+            )
+        return np.array([self._tokenizer.bos_id], np.int32)
+
     def _encode(self, text: str, name: str) -> np.ndarray:
         if unspelt := self._tokenizer.unspelt(text):
-            raise ConfigError(
-                f"{name}: the vocabulary of the model's tokenizer cannot spell {unspelt!r}; "
-                "replace it"
-            )
-        return self._tokenizer.encode(text)
+            if self._strict:
+                raise ConfigError(
+                    f"{name}: the vocabulary of the model's tokenizer cannot spell {unspelt!r}; "
+                    "replace it, or leave --strict out"
+                )
+            self.unknown.setdefault(name, unspelt)
+        try:
+            return self._tokenizer.encode(text)
+        except ConfigError as error:  # of lines that are to be ids
+            raise ConfigError(f"{name}: {error}") from error
 
     def _with_masks(self, text: str, name: str) -> np.ndarray:
         marks = [re.escape(mark) for mark in (MASK, self._tokenizer.mask_name) if mark]

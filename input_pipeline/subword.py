@@ -9,11 +9,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer, models
 
+from input_pipeline.special_tokens import SpecialTokens, read_template
 from schema import ConfigError
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
@@ -21,17 +22,28 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 # BART's: what both texts of an encoder-decoder begin with, behind bos in the decoder. Few have it,
 # and the digest of those that do not is as it was before there was this role.
 TEXT_START = "text_start"
+# What the record of a published tokenizer has besides: that special tokens are those of its
+# post-processor, and its chat template, which goes out again with the model.
+POST_PROCESSOR, CHAT_TEMPLATE = "post_processor", "chat_template"
 
 
-class SubwordTokenizer:
-    """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None."""
+class SubwordTokenizer(SpecialTokens):
+    """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None.
+
+    `published` holds POST_PROCESSOR and CHAT_TEMPLATE, where a published tokenizer has them.
+    """
 
     space_is_a_token = False  # it is a part of the piece behind it, or stands between two
 
     def __init__(
-        self, content: str, roles: Mapping[str, int | None], sentinel_ids: Iterable[int] = ()
+        self,
+        content: str,
+        roles: Mapping[str, int | None],
+        sentinel_ids: Iterable[int] = (),
+        published: Mapping[str, Any] | None = None,
     ):
         self.content = content
+        self.published = dict(published or {})
         self._tokenizer = Tokenizer.from_str(content)
         # Rows are cut and padded by the pipeline, whatever a published file has switched on.
         self._tokenizer.no_truncation()
@@ -54,6 +66,9 @@ class SubwordTokenizer:
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
         self._unknown_id = _unknown_id(json.loads(content), pieces)
+        self.unknown_name = pieces.get(self._unknown_id)
+        if self.published.get(POST_PROCESSOR):
+            self.template = read_template(self._tokenizer)
         text_ids = sorted(pieces.keys() - special - {self._unknown_id})
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)
@@ -66,7 +81,16 @@ class SubwordTokenizer:
 
     def with_roles(self, roles: Mapping[str, int]) -> "SubwordTokenizer":
         """The same vocabulary with other ids in some roles."""
-        return SubwordTokenizer(self.content, {**self._roles, **roles}, self.sentinel_ids)
+        return SubwordTokenizer(
+            self.content, {**self._roles, **roles}, self.sentinel_ids, self.published
+        )
+
+    def as_published(self, content: str, chat_template: Any = None) -> "SubwordTokenizer":
+        """The same vocabulary with the special tokens that `content`'s post-processor adds."""
+        published = {POST_PROCESSOR: True}
+        if chat_template:
+            published[CHAT_TEMPLATE] = chat_template
+        return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
 
     @property
     def role_names(self) -> dict[str, str]:
@@ -131,10 +155,12 @@ class SubwordTokenizer:
     @functools.cached_property
     def digest(self) -> str:
         everything = [self.content, self._roles, self.sentinel_ids.tolist()]
+        everything += [sorted(self.published.items())] if self.published else []
         return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
     def save(self, directory: str | Path) -> None:
-        beside = {**self._roles, "sentinels": self.sentinel_ids.tolist(), "digest": self.digest}
+        beside = {**self._roles, "sentinels": self.sentinel_ids.tolist(), **self.published}
+        beside["digest"] = self.digest
         Path(directory, FILE_NAME).write_text(self.content, encoding="utf-8")
         Path(directory, ROLES_FILE_NAME).write_text(json.dumps(beside) + "\n")
 
@@ -145,7 +171,9 @@ class SubwordTokenizer:
         try:
             roles = json.loads(roles_path.read_text())
             sentinels, digest = roles.pop("sentinels"), roles.pop("digest")
-            tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels)
+            keys = roles.keys() & {POST_PROCESSOR, CHAT_TEMPLATE}
+            published = {key: roles.pop(key) for key in sorted(keys)}
+            tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels, published)
         except Exception as error:  # the library's errors have no class of their own
             reason = " ".join(str(error).split())
             raise ConfigError(

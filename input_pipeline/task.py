@@ -82,39 +82,51 @@ def choose(
     match objective, kind:
         case "causal_lm", _:
             fields = partial(objectives.causal_lm, **with_ids)
-            return Task(fields, text, (Side(("text",), length, 0),), needs_segments=False)
+            side = Side(("text",), length, _added_by_shift(tokenizer))
+            return Task(fields, text, (side,), needs_segments=False)
         case "prefix_lm", "documents":
             _refuse_short("length", length, 2, "a prefix and the rest")
             fields = partial(objectives.prefix_lm, **with_ids)
-            return Task(fields, text, (Side(("text",), length, 0),), needs_segments=False)
+            side = Side(("text",), length, _added_by_shift(tokenizer))
+            return Task(fields, text, (side,), needs_segments=False)
         case "prefix_lm", _:
             _refuse_short("length", length, 4, "source, sep, target and eos")
             fields = partial(objectives.prefix_lm_pair, **with_ids)
-            side = Side(("source", "target"), length, 2)
+            side = Side(("source", "target"), length, 2 + _added_by_shift(tokenizer))
             return Task(fields, Form(side.fields), (side,), needs_segments=False)
         case "seq2seq", _:
-            special = len(tokenizer.text_start_ids) + 1
-            _refuse_short("length", length, special + 1, "target and eos")
-            _refuse_short("encoder_length", encoder_length, special + 1, "source and eos")
-            sides = (Side(("source",), encoder_length, special), Side(("target",), length, special))
+            of_source, of_target = (
+                sum(map(len, affixes))
+                for affixes in (tokenizer.source_affixes, tokenizer.target_affixes)
+            )
+            _refuse_short("length", length, of_target + 1, "target and eos")
+            _refuse_short("encoder_length", encoder_length, of_source + 1, "source and eos")
+            sides = (
+                Side(("source",), encoder_length, of_source),
+                Side(("target",), length, of_target),
+            )
             return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
         case "masked_lm", _ if hiding.next_sentence:
-            _refuse_short("length", length, 5, "cls, sep and text")
-            fields = partial(objectives.masked_lm_with_next_sentence, **with_words, room=length - 3)
+            added = tokenizer.encoder_template.added(2)
+            _refuse_short("length", length, added + 2, "cls, sep and text")
+            room = length - added
+            fields = partial(objectives.masked_lm_with_next_sentence, **with_words, room=room)
             form = Form(("text",), ("first",), sentences=True)
-            return Task(fields, form, (Side(("text",), length, 3),), needs_other_row=True)
+            return Task(fields, form, (Side(("text",), length, added),), needs_other_row=True)
         case "masked_lm", _:
-            _refuse_short("length", length, 3, "cls, sep and text")
+            added = tokenizer.encoder_template.added(1)
+            _refuse_short("length", length, added + 1, "cls, sep and text")
             fields = partial(objectives.masked_lm, **with_words)
-            return Task(fields, text, (Side(("text",), length, 2),))
+            return Task(fields, text, (Side(("text",), length, added),))
         case "span_corruption", _:
             room = _span_corruption_room(data, tokenizer, hiding)
             fields = partial(objectives.span_corruption, **with_rate, mean_span=hiding.mean_span)
             return Task(fields, text, (Side(("text",), room, 0),))
         case "classify_text", _:
             texts = ("text", "text_pair") if text_pairs else ("text",)
-            _refuse_short("length", length, 1 + 2 * len(texts), "cls, sep and text")
-            side = Side(texts, length, 1 + len(texts))
+            added = tokenizer.encoder_template.added(len(texts))
+            _refuse_short("length", length, added + len(texts), "cls, sep and text")
+            side = Side(texts, length, added)
             fields = partial(objectives.classify_text, **with_rate)
             augment = objectives.HideInHalf() if hiding.beside_classes else None
             return Task(fields, Form(texts, ("label",)), (side,), augment=augment)
@@ -123,6 +135,15 @@ def choose(
             fields = partial(fields, mean=data.image_mean, std=data.image_std)
             return Task(fields, Form(()), (), augment=augmentation.choose(data))
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
+
+
+def _added_by_shift(tokenizer: Tokenizer) -> int:
+    """Columns that a text needs beyond its own ids, when each id is predicted from those before.
+
+    A row's last id is a target alone, so with bos in front of it a text needs as many columns as it
+    has ids; with nothing in front of it one fewer.
+    """
+    return len(tokenizer.causal_prefix) - 1
 
 
 def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, hiding: Hiding) -> None:
@@ -164,6 +185,11 @@ def _refuse_missing_specials(
 ) -> None:
     """Published vocabularies have what their own models needed."""
     needed = SPECIALS_OF[objective]
+    if tokenizer is not None and tokenizer.template is not None:
+        # What stands around a text is the published tokenizer's to say.
+        framed = ("cls", "sep") if objective != "seq2seq" else ()
+        framed += ("bos",) if objective in ("causal_lm", "prefix_lm") else ()
+        needed = tuple(role for role in needed if role not in framed)
     needed += ("eos",) if kind == "documents" else ()
     needed += ("mask",) if hiding.beside_classes else ()
     needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
@@ -188,13 +214,15 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding
 
     Both sides only ever grow with the text, so what holds for this length holds for any shorter.
     """
-    start = len(tokenizer.text_start_ids)
-    _refuse_short("encoder_length", data.encoder_length, start + 4, "text, a sentinel and eos")
+    of_source, of_target = (
+        sum(map(len, affixes)) for affixes in (tokenizer.source_affixes, tokenizer.target_affixes)
+    )
+    _refuse_short("encoder_length", data.encoder_length, of_source + 3, "text, a sentinel and eos")
     text = 2
-    while start + _encoder_needs(text + 1, hiding) <= data.encoder_length:
+    while of_source + _encoder_needs(text + 1, hiding) <= data.encoder_length:
         text += 1
     hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
-    needed = start + hidden + spans + 1
+    needed = of_target + hidden + spans
     _refuse_short("length", data.length, needed, "the spans hidden from the encoder")
     if spans > tokenizer.sentinel_count:
         raise ConfigError(
@@ -206,4 +234,4 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding
 
 def _encoder_needs(text: int, hiding: Hiding) -> int:
     hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
-    return text - hidden + spans + 1
+    return text - hidden + spans

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.id_tokenizer import IdTokenizer
+from input_pipeline.special_tokens import SpecialTokens
 from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 from schema import ConfigError
 
 
-class ByteTokenizer:
+class ByteTokenizer(SpecialTokens):
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
     sentinel_count = 100
-    mask_name = None
-    text_start_ids = ()
+    mask_name = unknown_name = None
     space_is_a_token = True
     vocab_size = first_byte_id + 256 + sentinel_count
 
@@ -88,7 +89,7 @@ class ByteTokenizer:
         }
 
 
-Tokenizer = ByteTokenizer | SubwordTokenizer
+Tokenizer = ByteTokenizer | SubwordTokenizer | IdTokenizer
 
 
 def ids_in(theirs: Tokenizer, ours: Tokenizer) -> np.ndarray:
@@ -112,6 +113,8 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
     tokenizer = ByteTokenizer()
+    if isinstance(saved, dict) and saved.get("kind") == IdTokenizer.kind:
+        return IdTokenizer.from_layout(saved, path)
     if isinstance(saved, dict) and "model" in saved:
         raise ConfigError(f"{path} needs {ROLES_FILE_NAME} beside it; restore that file")
     if not isinstance(saved, dict) or saved.get("digest") != tokenizer.digest:

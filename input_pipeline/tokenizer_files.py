@@ -9,14 +9,18 @@
 As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
 """
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from absl import logging
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from input_pipeline import sentencepiece
+from input_pipeline.special_tokens import Template, bert_like, read_template, with_template
 from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 from schema import ConfigError
 
@@ -24,7 +28,7 @@ KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.
 MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
-CONFIG_FILE_NAME = "tokenizer_config.json"
+CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
 LARGEST = 2**26  # bytes
 
 # What the specials of published vocabularies are called, where no tokenizer_config.json says.
@@ -53,7 +57,7 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
     if not path.is_file():
         raise ConfigError(f"data.tokenizer={str(path)!r} is no file; name one of: {KNOWN}")
     _refuse_huge(path)
-    try:
+    with _named_refusals(path):
         if path.suffix == ".model":
             return _with_roles(*sentencepiece.read(path.read_bytes()))
         if path.name == "vocab.txt":
@@ -64,17 +68,94 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
             return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
         if path.suffix == ".json":
             return _library(path)
+    raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+@contextlib.contextmanager
+def _named_refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
     except Exception as error:  # the library's errors have no class of their own
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
         ) from error
-    raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+# How transformers' tokenizer of a kind of model frames a text, where its files do not say.
+FRAMES = {
+    "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
+    "t5": "eos", "mt5": "eos", "marian": "eos",
+}  # fmt: skip
+
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def as_published(
+    tokenizer: SubwordTokenizer, path: str | Path, model_type: str, *, source_eos: bool = True
+) -> SubwordTokenizer:
+    """The tokenizer with the special tokens and the chat template of the model it comes with.
+
+    `path` is its file, and `model_type` what the model's config calls the model. Without
+    `source_eos`, the source of an encoder-decoder does not end in eos, whatever the files say.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    with _named_refusals(path):
+        config, content = _config_beside(path), tokenizer.content
+        if path.name in MERGES_BESIDE:
+            backend = Tokenizer.from_str(content)
+            _add_special(backend, ROBERTA_SPECIALS)
+            if config.get("add_prefix_space"):
+                backend.pre_tokenizer.add_prefix_space = True
+            content = backend.to_str(pretty=True)
+        template = read_template(Tokenizer.from_str(content))
+        if template.is_empty:
+            template = _frame(tokenizer, path, config, model_type) or template
+        if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
+            template = dataclasses.replace(template, suffix=template.suffix[:-1])
+        content = with_template(content, template)
+        return tokenizer.as_published(content, _chat_template(path, config))
+
+
+def _frame(
+    tokenizer: SubwordTokenizer, path: Path, config: Mapping, model_type: str
+) -> Template | None:
+    """What transformers' class adds of itself; tokenizer.json of the general class adds nothing."""
+    name = str(config.get("tokenizer_class") or model_type).lower()
+    name = name.removesuffix("fast").removesuffix("tokenizer")
+    bos, eos, cls, sep = tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id, tokenizer.sep_id
+    match FRAMES.get(name):
+        case "bert" if cls is not None and sep is not None:
+            return bert_like(cls, sep)
+        case "roberta" if bos is not None and eos is not None:
+            start, end = (bos if cls is None else cls,), (eos if sep is None else sep,)
+            return Template(start, end, (start, end + end, end), ((0,), (0, 0), (0,)), (0, 0))
+        case "eos" if eos is not None:
+            end = (eos,)
+            return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))
+    if path.name == FILE_NAME:
+        return None  # such a file has its own post-processor, or wants none
+    start = (bos,) if config.get("add_bos_token") and bos is not None else ()
+    end = (eos,) if config.get("add_eos_token") and eos is not None else ()
+    types = ((0,) * len(start), (0,) * len(end) + (1,) * len(start), (1,) * len(end))
+    return Template(start, end, (start, end + start, end), types)
+
+
+def _chat_template(path: Path, config: Mapping) -> Any:
+    """A file beside the tokenizer, or a key of its config: one template, or several by name."""
+    file = path.with_name(CHAT_FILE_NAME)
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    return config.get("chat_template")
 
 
 def _refuse_huge(path: Path) -> None:
     """Before it is read: the largest tokenizers known have half of that."""
-    for each in (path, path.with_name(CONFIG_FILE_NAME), path.with_name(MARIAN_VOCAB)):
+    for name in (path.name, CONFIG_FILE_NAME, MARIAN_VOCAB, CHAT_FILE_NAME):
+        each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
             raise ConfigError(
                 f"{each} has {each.stat().st_size:,} bytes, more than a tokenizer's "

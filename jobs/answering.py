@@ -15,8 +15,10 @@ import numpy as np
 from absl import logging
 from tqdm import tqdm
 
+from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.objectives import Fields
 from input_pipeline.prompts import ImagePrompts, TextPrompts, in_batches
+from input_pipeline.tokenizer import Tokenizer
 from jobs import trained, writing_options
 from jobs.writing import Writer
 from schema import ConfigError
@@ -29,11 +31,27 @@ CANDIDATES = 5  # for each gap
 Outputs = list[dict[str, Any]]
 
 
-def choose(model: trained.Trained, given: Mapping[str, Any], batch_size: int):
-    """The answerer for a model; `given` are options of writing, for models that write."""
-    objective = model.experiment.task.objective
+def choose(
+    model: trained.Trained,
+    given: Mapping[str, Any],
+    batch_size: int,
+    *,
+    strict: bool = False,
+    ids: bool = False,
+):
+    """The answerer for a model; `given` are options of writing, for models that write.
+
+    With `strict`, text that the vocabulary cannot spell is refused. With `ids`, lines and answers
+    are ids rather than text.
+    """
+    objective, tokenizer = model.experiment.task.objective, model.tokenizer
+    if ids:
+        tokenizer = _for_ids(model, given)
+    elif isinstance(tokenizer, IdTokenizer):
+        raise ConfigError("this model came without a tokenizer: give ids for text, with --ids")
     if model.model_config.has_decoder and objective != "classify_text":
-        return Writer(model, writing_options.choose(given), batch_size)
+        options = writing_options.choose(given)
+        return Writer(model, options, batch_size, tokenizer, strict=strict)
     if given:
         flags = ", ".join(f"--{name}" for name in given)
         raise ConfigError(
@@ -41,12 +59,22 @@ def choose(model: trained.Trained, given: Mapping[str, Any], batch_size: int):
             "does not do; leave it out"
         )
     answerers = {"masked_lm": Filler, "embed": Embedder}
-    return answerers.get(objective, Classifier)(model)
+    return answerers.get(objective, Classifier)(model, tokenizer, strict=strict)
+
+
+def _for_ids(model: trained.Trained, given: Mapping[str, Any]) -> IdTokenizer:
+    if model.tokenizer is None:
+        raise ConfigError("--ids is about tokens, and this model reads images; leave it out")
+    for name in ("stop", "prefix"):
+        if given.get(name):
+            raise ConfigError(f"--{name} is text, and --ids has none; leave one of them out")
+    return IdTokenizer.like(model.tokenizer, model.model_config.vocab_size)
 
 
 def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int) -> list[Outputs]:
     """The outputs for each line, in order; every line is checked before the first is answered."""
     rows = [answerer.prompt(line, name) for line, name in zip(lines, names, strict=True)]
+    note_unknown(answerer.unknown, len(lines))
     note_long_rows(rows, answerer.trained_length)
     found: list[Outputs] = [[] for _ in lines]
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
@@ -60,7 +88,9 @@ def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int
 
 def stream(writer: Writer, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
     """The answer to one line, in pieces."""
+    writer.unknown.clear()
     row = writer.prompt(line, name)
+    note_unknown(writer.unknown, 1)
     note_long_rows([row], writer.trained_length)
     ((_, batch),) = in_batches([row], batch_size, writer.longest)
     return writer.stream(batch, number)
@@ -77,15 +107,33 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
         )  # fmt: skip
 
 
+def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
+    """What the vocabulary cannot spell is read as its unknown token."""
+    if unknown:
+        name, text = next(iter(unknown.items()))
+        logging.warning(
+            "%d of %d lines have text that the model's vocabulary cannot spell, read as its "
+            "unknown token: the first is %r in %s; --strict refuses such lines",
+            len(unknown), lines, text, name,
+        )  # fmt: skip
+
+
 class Filler:
     """Answers texts that have gaps with the likeliest tokens in them."""
 
-    def __init__(self, model: trained.Trained):
-        self._model, self._tokenizer = model, model.tokenizer
+    def __init__(self, model: trained.Trained, tokenizer: Tokenizer, *, strict: bool = False):
+        self._model, self._tokenizer = model, tokenizer
+        if tokenizer.mask_id is None:
+            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
         task, data = model.experiment.task, model.experiment.data
         self._prompt = TextPrompts(
-            task.objective, data.example_kind, self._tokenizer, takes_two=task.next_sentence
+            task.objective,
+            data.example_kind,
+            tokenizer,
+            takes_two=task.next_sentence,
+            strict=strict,
         )
+        self.unknown = self._prompt.unknown
         self.longest = _longest(model)
         self.trained_length = data.length
         text_ids_n = jnp.asarray(self._tokenizer.text_ids)
@@ -105,8 +153,9 @@ class Filler:
     def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
         placed = put_batch(batch, self._model.mesh)
         shares_btk, ids_btk = jax.device_get(self._candidates(self._model.params, placed))
-        rows = zip(batch["inputs"], ids_btk, shares_btk, numbers, strict=False)
-        return [[self._filled(*row)] for *row, _ in rows]
+        lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
+        rows = zip(batch["inputs"], lengths_b, ids_btk, shares_btk, numbers, strict=False)
+        return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
 
     def _filled(
         self, inputs_t: np.ndarray, ids_tk: np.ndarray, shares_tk: np.ndarray
@@ -114,10 +163,11 @@ class Filler:
         gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
         filled_t = inputs_t.copy()
         filled_t[gaps] = ids_tk[gaps, 0]
-        ends = np.flatnonzero(inputs_t == self._tokenizer.sep_id)
-        texts = [self._tokenizer.decode(part) for part in np.split(filled_t, ends)[:-1]]
+        parts = [filled_t]
+        if self._model.experiment.task.next_sentence:  # two texts, each up to its separator
+            parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
         return {
-            "text": "\t".join(texts),
+            "text": "\t".join(self._tokenizer.decode(part) for part in parts),
             "gaps": [
                 [
                     {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
@@ -131,8 +181,11 @@ class Filler:
 class _Reader:
     """What answers texts, or the paths of images, from all of a row at once."""
 
-    def __init__(self, model: trained.Trained):
+    def __init__(
+        self, model: trained.Trained, tokenizer: Tokenizer | None, *, strict: bool = False
+    ):
         self._model = model
+        self.unknown: Mapping[str, str] = {}
         task, data, config = model.experiment.task, model.experiment.data, model.model_config
         if config.input == "patches":
             self._prompt = ImagePrompts(
@@ -141,8 +194,15 @@ class _Reader:
             self.longest = 0
         else:
             self._prompt = TextPrompts(
-                task.objective, data.example_kind, model.tokenizer, takes_two=_takes_two(model)
+                task.objective,
+                data.example_kind,
+                tokenizer,
+                takes_two=_takes_two(model),
+                strict=strict,
+                # A sentence encoder reads no more of a text than its published pipeline does.
+                longest=data.length if task.embedding != "pooled" else 0,
             )
+            self.unknown = self._prompt.unknown
             self.longest = _longest(model)
         self.trained_length = data.length
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+from absl import logging
 from jax.sharding import Mesh
 
 import experiment as door
 import schema
 from configs import default
+from input_pipeline.subword import SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig
 from schema import ConfigError
@@ -97,6 +99,12 @@ def load(
     steps = _choose(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
+    if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
+        logging.warning(
+            "%s was converted by an earlier version, which did not keep the special tokens of the "
+            "published tokenizer; convert the model again",
+            workdir,
+        )
 
     model = make_model(model_config, task)
     mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))

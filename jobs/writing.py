@@ -14,6 +14,7 @@ from jax import Array
 from input_pipeline import answers
 from input_pipeline.objectives import Fields
 from input_pipeline.prompts import TextPrompts
+from input_pipeline.tokenizer import Tokenizer
 from jobs import trained
 from jobs.writing_options import WritingOptions
 from model.beam_search import NEVER, Beams
@@ -28,9 +29,17 @@ SHOWN_EVERY = 4  # tokens, when they are shown as they come
 class Writer:
     """Answers prompts with text; parameters are laid out once, a shape of prompts compiles once."""
 
-    def __init__(self, model: trained.Trained, options: WritingOptions, batch_size: int):
+    def __init__(
+        self,
+        model: trained.Trained,
+        options: WritingOptions,
+        batch_size: int,
+        tokenizer: Tokenizer,
+        *,
+        strict: bool = False,
+    ):
         self._model, self._options, self._batch_size = model, options, batch_size
-        self._tokenizer, self._task = model.tokenizer, model.experiment.task
+        self._tokenizer, self._task = tokenizer, model.experiment.task
         data = model.experiment.data
         self._has_source = model.model_config.family == "encoder_decoder"
         self._continues = not self._has_source and not (
@@ -38,7 +47,11 @@ class Writer:
         )
         _refuse_what_does_not_fit(options, model)
         self._prompt = TextPrompts(
-            self._task.objective, data.example_kind, self._tokenizer, begin_with=options.prefix
+            self._task.objective,
+            data.example_kind,
+            tokenizer,
+            begin_with=options.prefix,
+            strict=strict,
         )
         self._draft = _load_draft(options, model) if options.draft_workdir else None
         self._slots = data.length if options.slide else 0
@@ -52,6 +65,11 @@ class Writer:
         # The most columns that prompts are padded to; 0: any number.
         self.longest = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """By the name of a text, what of it the vocabulary cannot spell."""
+        return self._prompt.unknown
 
     def prompt(self, text: str, name: str) -> Fields:
         """The row of a text; refuses one that leaves no room for what is to be written."""

@@ -7,8 +7,32 @@ from pretrained import files
 from schema import ConfigError
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
+# Settings of the Transformer module, by the kind of model that it was first written for.
+LENGTHS = tuple(
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+
+
+def max_length(directory: Path) -> int | None:
+    """How many tokens of a text the published pipeline reads, with the special ones; None: all."""
+    for name in LENGTHS:
+        if (directory / name).exists():
+            config = files.read_json(directory, name)
+            value = config.get("max_seq_length")
+            if value is not None and not (type(value) is int and value > 0):
+                raise ConfigError(
+                    f"{directory / name}: max_seq_length={value!r} must be a positive number"
+                )
+            if config.get("do_lower_case"):
+                raise ConfigError(
+                    f"{directory / name}: do_lower_case=true is not supported; set it to false "
+                    "where the tokenizer lower-cases by itself"
+                )
+            return value
+    return None
 
 
 def read(directory: Path) -> dict[str, Any]:
@@ -42,7 +66,7 @@ def read(directory: Path) -> dict[str, Any]:
     return dict(embedding=MODES[modes[0]], normalize="Normalize" in names)
 
 
-def write(directory: Path, width: int, embedding: str, *, normalize: bool) -> None:
+def write(directory: Path, width: int, embedding: str, length: int, *, normalize: bool) -> None:
     """The files that sentence-transformers looks for; none for a plain base model."""
     if embedding == "pooled":
         return
@@ -54,6 +78,7 @@ def write(directory: Path, width: int, embedding: str, *, normalize: bool) -> No
     ]
     files.write_json(directory / MODULES, modules)
     files.write_json(directory / SETTINGS, {})
+    files.write_json(directory / LENGTHS[0], {"max_seq_length": length, "do_lower_case": False})
     (directory / paths["Pooling"]).mkdir()
     modes = {mode: ours == embedding for mode, ours in MODES.items()}
     content = {"word_embedding_dimension": width, **modes}

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from input_pipeline import objectives
+from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.prompts import ImagePrompts, TextPrompts, bucket, in_batches
 from input_pipeline.tokenizer import ByteTokenizer
 from input_pipeline.tokenizer_files import open_tokenizer
@@ -148,12 +149,46 @@ def test_gaps_that_are_not_there_or_not_known_are_refused():
     assert "two gaps with one name" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
-def test_what_the_vocabulary_cannot_spell_is_named():
+def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
     tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
-    line = refusal(prompts("causal_lm", tokenizer=tokenizer), "abc cжb")
-    assert line == ("line 7: the vocabulary of the model's tokenizer cannot spell 'ж'; replace it")
+    make = prompts("causal_lm", tokenizer=tokenizer)
+    unknown = tokenizer.encode("ж").tolist()
+    inputs = make("abc cжb", "line 7")["inputs"]
+    assert inputs.tolist() == [BOS, *tokenizer.encode("abc"), *unknown]
+    make("abc", "line 8")
+    assert make.unknown == {"line 7": "ж"}
+
+
+def test_strictly_what_the_vocabulary_cannot_spell_is_refused():
+    tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
+    line = refusal(prompts("causal_lm", tokenizer=tokenizer, strict=True), "abc cжb")
+    assert line.startswith("line 7: the vocabulary of the model's tokenizer cannot spell 'ж'; ")
     with pytest.raises(ConfigError, match=r"^--prefix: the vocabulary .* cannot spell 'ж'"):
-        prompts("seq2seq", "pairs", tokenizer, begin_with="ж")
+        prompts("seq2seq", "pairs", tokenizer, begin_with="ж", strict=True)
+
+
+def test_ids_enter_the_model_as_they_are():
+    ids = IdTokenizer.like(T, T.vocab_size)
+    check(prompts("causal_lm", tokenizer=ids)("7 9 007", ""), inputs=[7, 9, 7])
+    source = prompts("seq2seq", "pairs", ids)("7 2", "")
+    check(source, encoder_inputs=[7, 2], inputs=[BOS])
+    pair = prompts("classify_text", "labelled", ids, takes_two=True)("4 7\t8 5", "")
+    check(pair, inputs=[4, 7, 8, 5], token_types=[0, 0, 1, 1])
+    check(prompts("masked_lm", tokenizer=ids)("4 3 5", ""), inputs=[4, 3, 5])
+    assert ids.decode([7, 0, 9, EOS]) == "7 9"
+    for wrong in ("7 x", "-1", "7.0", "²", str(T.vocab_size), "9" * 30):
+        line = refusal(prompts("causal_lm", tokenizer=ids), wrong)
+        assert line.startswith("line 7: '") and f"0 to {T.vocab_size - 1}" in line
+    assert "line 7 is empty" in refusal(prompts("causal_lm", tokenizer=ids), " ")
+
+
+def test_texts_to_embed_are_cut_as_by_the_published_pipeline():
+    make = prompts("embed", longest=4, takes_two=True)
+    check(make("abc", ""), inputs=[CLS, A, B, SEP])
+    check(make("a", ""), inputs=[CLS, A, SEP])
+    check(prompts("embed")("abcabc", ""), inputs=[CLS, A, B, C, A, B, C, SEP])
+    make = prompts("classify_text", "labelled", longest=4)
+    assert len(make("abcabc", "")["inputs"]) == 8  # a classifier's rows are not cut here
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -1,0 +1,178 @@
+"""Special tokens around texts: which ids a model reads in front of a text, behind it, between two.
+
+A published tokenizer says so itself, by its post-processor, and a model that comes with it must get
+the same ids from us. A tokenizer that was trained here has no post-processor; its special tokens
+follow from the objective: bos in front of running text, [cls] and [sep] around an encoder's text,
+eos behind each text of an encoder-decoder.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+Ids = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """Special ids around one text, and around two, each id with its token type."""
+
+    prefix: Ids = ()
+    suffix: Ids = ()
+    pair: tuple[Ids, Ids, Ids] = ((), (), ())  # in front of two texts, between them, behind them
+    pair_types: tuple[Ids, Ids, Ids] = ((), (), ())
+    text_types: tuple[int, int] = (0, 1)  # of the two texts of a pair
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.prefix or self.suffix)
+
+    def added(self, texts: int) -> int:
+        """How many special ids stand around so many texts."""
+        parts = (self.prefix, self.suffix) if texts == 1 else self.pair
+        return sum(map(len, parts))
+
+    def around(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """`inputs` of one text or of two; `token_types` of two; `is_text` where no id was added."""
+        if len(texts) == 1:
+            parts = [self.prefix, texts[0], self.suffix]
+        else:
+            before, between, behind = self.pair
+            parts = [before, texts[0], between, texts[1], behind]
+        sizes = list(map(len, parts))
+        row = {
+            "inputs": np.concatenate([np.asarray(part, np.int64) for part in parts]),
+            "is_text": np.repeat(np.arange(len(parts)) % 2 == 1, sizes),
+        }
+        if len(texts) == 2:
+            types = [*map(list, self.pair_types)]
+            for place, size, kind in zip((1, 3), sizes[1::2], self.text_types, strict=True):
+                types.insert(place, [kind] * size)
+            row["token_types"] = np.array([*itertools.chain(*types)], np.int64)
+        return row
+
+
+def bert_like(cls_id: int, sep_id: int) -> Template:
+    """[cls] text [sep], and [cls] text [sep] text [sep]."""
+    cls, sep = (cls_id,), (sep_id,)
+    return Template(cls, sep, (cls, sep, sep), ((0,), (0,), (1,)))
+
+
+class SpecialTokens:
+    """What tokenizers have in common: ids with a role, and maybe a published template."""
+
+    bos_id: int | None
+    eos_id: int | None
+    cls_id: int | None
+    sep_id: int | None
+    text_start_ids: Ids = ()  # BART's: what both texts of an encoder-decoder begin with
+    template: Template | None = None
+
+    @property
+    def causal_prefix(self) -> Ids:
+        """In front of a text that a decoder reads or continues."""
+        return (self.bos_id,) if self.template is None else self.template.prefix
+
+    @property
+    def causal_suffix(self) -> Ids:
+        """Behind a prompt; only published tokenizers that close every text have one."""
+        return () if self.template is None else self.template.suffix
+
+    @functools.cached_property
+    def encoder_template(self) -> Template:
+        """Around texts that an encoder alone reads, or that are classified."""
+        return self.template or bert_like(self.cls_id, self.sep_id)
+
+    @property
+    def source_affixes(self) -> tuple[Ids, Ids]:
+        """Around the encoder's text in an encoder-decoder."""
+        if self.template is None:
+            return self.text_start_ids, (self.eos_id,)
+        return self.template.prefix, self.template.suffix
+
+    @property
+    def target_affixes(self) -> tuple[Ids, Ids]:
+        """Around the decoder's text in an encoder-decoder, which always has an end."""
+        prefix, suffix = self.source_affixes
+        return prefix, suffix if suffix[-1:] == (self.eos_id,) else (*suffix, self.eos_id)
+
+
+def read_template(tokenizer: Tokenizer) -> Template:
+    """What the tokenizer's own post-processor adds, found out by asking it."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    text = _spelt_text(tokenizer)
+    (prefix, suffix), _, _ = _parts(tokenizer.encode(text), 1)
+    pair, types, text_types = _parts(tokenizer.encode(text, text), 2)
+    return Template(prefix, suffix, pair, types, text_types)
+
+
+def _spelt_text(tokenizer: Tokenizer) -> str:
+    """Any text that has at least one id."""
+    for text in itertools.chain("a0xe", sorted(tokenizer.get_vocab())):
+        if tokenizer.encode(text, add_special_tokens=False).ids:
+            return text
+    raise ValueError("its vocabulary spells no text")
+
+
+def _parts(encoding: Encoding, texts: int) -> tuple[tuple[Ids, ...], tuple[Ids, ...], Ids]:
+    """Special ids in front of each text and behind the last; their types; the texts' types."""
+    sequences = encoding.sequence_ids
+    bounds = [0]
+    for number in range(texts):
+        places = [place for place, each in enumerate(sequences) if each == number]
+        bounds += [places[0], places[-1] + 1]
+    bounds.append(len(sequences))
+    spans = [slice(*bounds[i : i + 2]) for i in range(0, len(bounds), 2)]
+    ids = tuple(tuple(encoding.ids[span]) for span in spans)
+    types = tuple(tuple(encoding.type_ids[span]) for span in spans)
+    return ids, types, tuple(encoding.type_ids[start] for start in bounds[1:-1:2])
+
+
+def with_template(content: str, template: Template) -> str:
+    """A tokenizer.json whose post-processor adds these special tokens.
+
+    One that does so already stays as it is, to the letter.
+    """
+    tokenizer = Tokenizer.from_str(content)
+    if _same(read_template(tokenizer), template):
+        return content
+    layout = json.loads(content)
+    layout["post_processor"] = _processor(tokenizer, template)
+    return Tokenizer.from_str(json.dumps(layout)).to_str(pretty=True)
+
+
+def _same(one: Template, other: Template) -> bool:
+    """A post-processor that adds nothing still numbers the types of two texts, as does none."""
+    return one == other or (one.is_empty and other.is_empty and one.pair == other.pair)
+
+
+def _processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
+    """In the library's own JSON; its Python constructor cannot take names with a colon."""
+    names = {id: tokenizer.id_to_token(id) for ids in template.pair for id in ids}
+    names |= {id: tokenizer.id_to_token(id) for id in (*template.prefix, *template.suffix)}
+
+    def special(ids: Ids, types: Ids) -> list[dict]:
+        pairs = zip(ids, types, strict=True)
+        return [{"SpecialToken": {"id": names[id], "type_id": kind}} for id, kind in pairs]
+
+    def text(name: str, kind: int) -> list[dict]:
+        return [{"Sequence": {"id": name, "type_id": kind}}]
+
+    of_pair = [special(*each) for each in zip(template.pair, template.pair_types, strict=True)]
+    first, second = template.text_types
+    before, behind = (special(ids, (0,) * len(ids)) for ids in (template.prefix, template.suffix))
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, *text("A", 0), *behind],
+        "pair": [*of_pair[0], *text("A", first), *of_pair[1], *text("B", second), *of_pair[2]],
+        "special_tokens": {
+            name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()
+        },
+    }
