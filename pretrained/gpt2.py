@@ -96,6 +96,7 @@ GPT2 = Architecture(
             "summary_type", "summary_use_proj", "is_decoder",
         )
     ),
+    neutral=dict(is_causal=(True,)),
     table=table,
     read_more=read_more,
     write_more=write_more,

@@ -15,8 +15,8 @@ from schema import ConfigError, did_you_mean
 # chunk_size_feed_forward splits a feed-forward into slices of positions, which are independent;
 # is_encoder_decoder chooses classes of caches and of `generate`, and changes no forward pass.
 _GENERIC = {
-    "architectures", "model_type", "_name_or_path", "name_or_path", "name", "language",
-    "_commit_hash", "transformers_version", "transformers.js_config", "tokenizer_class",
+    "architectures", "model_type", "_name_or_path", "name_or_path", "name", "language", "author",
+    "license", "_commit_hash", "transformers_version", "transformers.js_config", "tokenizer_class",
     "torch_dtype", "dtype", "use_bfloat16", "torchscript", "tf_legacy_loss", "xla_device",
     "return_dict", "use_return_dict", "output_attentions", "output_hidden_states", "output_past",
     "chunk_size_feed_forward", "is_encoder_decoder", "attn_implementation",

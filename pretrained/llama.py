@@ -127,7 +127,7 @@ LLAMA = Architecture(
     # pretraining_tp computes the same products slice by slice. The others are marks of nanotron's
     # (SmolLM's) and of the first converted files.
     harmless=frozenset(("pretraining_tp", "is_llama_config", "max_sequence_length", "is_decoder")),
-    neutral=dict(rope_interleaved=(False,)),
+    neutral=dict(rope_interleaved=(False,), is_causal=(True,)),
     table=table,
     read_more=read_more,
     write_more=write_more,

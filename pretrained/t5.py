@@ -133,12 +133,13 @@ T5 = Architecture(
         dropout_residual=("dropout_rate", 0.1),
         dropout_feed_forward=("dropout_rate", 0.1),
     ),
-    fixed=dict(is_decoder=False),
+    fixed={},
     aliases=dict(
         hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
         head_dim="d_kv",
     ),
-    harmless=frozenset(("initializer_factor",)),
+    # The two stacks are what they are whatever is_decoder says.
+    harmless=frozenset(("initializer_factor", "is_decoder")),
     table=table,
     read_more=read_more,
     write_more=write_more,

@@ -42,6 +42,7 @@ GRANITE = dict(
         ("llama", dict(logits_scaling=True)),
         ("llama", dict(final_logit_softcapping=30.0)),
         ("llama", dict(partial_rotary_factor=0.5)),
+        ("llama", dict(is_causal=False)),  # transformers 5 then looks both ways
         ("gpt2", dict(foo_multiplier=2.0)),
         ("gpt2", dict(foo_multiplier=None)),
         ("bert_base", dict(embedding_size=128)),
@@ -106,7 +107,9 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
         ("llama", dict(rope_interleaved=False, partial_rotary_factor=1.0)),
         ("bert_base", dict(pruned_heads={}, chunk_size_feed_forward=2)),
         ("gpt2", dict(is_decoder=True, reorder_and_upcast_attn=True)),
-        ("bart", dict(num_hidden_layers=7)),
+        ("llama", dict(is_causal=True)),
+        ("bart", dict(num_hidden_layers=7, is_decoder=True, is_encoder_decoder=False)),
+        ("t5", dict(is_decoder=True)),
     ],
 )
 def test_what_changes_nothing_is_taken(name, keys, changed):
@@ -263,6 +266,13 @@ ON_THE_HUB = {
         dict(
             BART_SWITCHES, _num_labels=3, force_bos_token_to_be_generated=True, prefix=" ",
             length_penalty=2.0, max_length=142, min_length=56, output_past=True, save_step=58,
+        ),
+    ),
+    "KoBART": (
+        "bart",
+        dict(
+            BART_SWITCHES, author="A. N. Author", kobart_version=2.0, extra_pos_embeddings=2,
+            do_blenderbot_90_layernorm=False, tokenizer_class="PreTrainedTokenizerFast",
         ),
     ),
     "vit-base-patch16-224": (
