@@ -79,7 +79,7 @@ def read_labels(options: Options, architecture: Architecture, head: Head) -> tup
             f"{options.path}: {'one label' if len(named) == 1 else f'problem_type={kind!r}'} is a "
             "regression: the head answers with a number, such as a score or a similarity, and not "
             "with a class, which is not supported. To import the model without its head, for "
-            f'embeddings or to train another head, write "architectures": ["{base}"]'
+            f'embeddings or to train another head, write "architectures": ["{base}"] there'
         )
     if kind not in (None, "single_label_classification"):
         options.refuse(

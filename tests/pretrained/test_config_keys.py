@@ -6,6 +6,7 @@ recorded here; sizes are those of the small models of fixtures/.
 
 import json
 
+import numpy as np
 import pytest
 
 import convert
@@ -15,7 +16,7 @@ from pretrained.catalog import ARCHITECTURES
 from schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_round_trip import words  # noqa: F401
-from tests.pretrained.transformers_models import EXAMPLES, Draw, oracle
+from tests.pretrained.transformers_models import EXAMPLES, Draw, answers, oracle, randomize
 
 CONFIG = "config.json"
 
@@ -339,3 +340,46 @@ def test_other_names_are_those_of_transformers():
         if kind in ("bart", "marian"):
             assert theirs.pop("num_hidden_layers") == "encoder_layers"
         assert each.aliases == theirs, kind
+
+
+def other(value):
+    """A value of the same kind that is not this one."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return value / 2 + 0.1
+        case None:
+            return "tanh"
+    return value
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_harmless_keys_change_nothing_in_transformers(name, tmp_path):
+    """Every key that is called harmless for an architecture, at another value than its default."""
+    torch, hf = oracle()
+    model = randomize(EXAMPLES[name].build(hf, Draw(3)), 3)
+    model.save_pretrained(tmp_path)
+    inputs = EXAMPLES[name].inputs(np.random.default_rng(3), model.config)
+    with torch.no_grad():
+        expected = answers(model, inputs, EXAMPLES[name].outputs)
+
+    config = json.loads((tmp_path / CONFIG).read_text())
+    keys = ARCHITECTURES[config["model_type"]].harmless | {"chunk_size_feed_forward"}
+    # Read where there is a pooler; of another meaning since transformers 5.
+    keys -= {"pooler_act", "pooler_output_size", "num_hidden_layers"}
+    defaults = type(model.config)()
+    config |= {key: other(getattr(defaults, key, None)) for key in keys}
+    # Without it, transformers mixes up the two caches of an encoder-decoder.
+    config["is_encoder_decoder"] = True
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    assert published.read(tmp_path)
+    again = type(model).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        found = answers(again, inputs, EXAMPLES[name].outputs)
+    for output, value in expected.items():
+        torch.testing.assert_close(found[output], value, rtol=0, atol=1e-6)
