@@ -42,6 +42,8 @@ def _why_missing(source: str) -> str:
     address = HUB_ADDRESS.fullmatch(source)
     if address:
         return f"is an address; {_download(address[1])}"
+    if source.startswith("~"):
+        return "is no directory: shells leave ~ behind a flag as it is; write $HOME instead"
     path = Path(source)
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     guess = did_you_mean(path.name, siblings)
@@ -79,6 +81,8 @@ def _advice(path: Path, names: list[str]) -> str:
     patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the latter in hf's cache
     deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
     deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
+    if deeper and "modules.json" in names:  # sentence-transformers' first layout
+        return f"copy the files of {deeper[0].name} into it, beside modules.json"
     if deeper:
         return f"did you mean --from={deeper[0]}?"
     others = [name for name in names if Path(name).suffix in files.FORMATS]

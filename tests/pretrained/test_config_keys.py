@@ -88,6 +88,12 @@ def test_a_key_to_ignore_must_be_there(changed):
     assert "hidden_size" in refusal(directory, "sliding_window", "hidden_size")
 
 
+def test_a_plain_model_that_names_code_comes_in_without_it(changed):
+    directory = changed("llama", auto_map={"AutoModel": "modeling_x.Y"})
+    assert "never run" in refusal(directory) and "--ignore_keys=auto_map" in refusal(directory)
+    assert published.read(directory, ["auto_map"]).model == published.read(FIXTURES / "llama").model
+
+
 def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
     source, target = changed("llama", sliding_window=4096), str(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"sliding_window=4096 is not known for model_type=llama"):

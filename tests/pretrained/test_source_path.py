@@ -1,5 +1,6 @@
 """`--from` and `--tokenizer` that cannot be used: the error says what it is and what to do."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_a_missing_path_is_a_path(tmp_path, monkeypatch):
     assert "is no directory. Did you mean 'minilm'?" in line and "hf download" not in line
     assert "has no checkpoints" in refusal("runs/minilm:500", tmp_path / "run")
     assert "hf download" not in refusal(tmp_path / "x" / "y", tmp_path / "run")
+    assert "write $HOME" in refusal("~/models/minilm", tmp_path / "run")
 
 
 def test_a_directory_without_a_config_lists_what_it_has(tmp_path):
@@ -97,6 +99,14 @@ def test_a_cache_of_the_hub_leads_to_its_snapshot(tmp_path):
     for name in ("config.json", "model.safetensors"):
         (snapshot / name).write_bytes((FIXTURES / "gpt2" / name).read_bytes())
     assert f"did you mean --from={snapshot}?" in refusal(cache, tmp_path / "run")
+
+
+def test_pooling_is_not_lost_with_the_first_layout_of_sentence_transformers(tmp_path):
+    directory = tmp_path / "sentences"
+    shutil.copytree(FIXTURES / "bert_base", directory / "0_Transformer")
+    (directory / "modules.json").write_text("[]")
+    line = refusal(directory, tmp_path / "run")
+    assert "copy the files of 0_Transformer into it" in line and "did you mean" not in line
 
 
 def test_a_config_without_a_model_type_says_which_to_add(changed, tmp_path):
