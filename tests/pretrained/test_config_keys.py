@@ -267,7 +267,7 @@ ON_THE_HUB = {
             share_encoder_decoder_embeddings=True, **LABELLED,
         ),
     ),
-    "bart-base": ("bart", dict(BART_SWITCHES, architectures=["BartForConditionalGeneration"])),
+    "bart-base": ("bart", dict(BART_SWITCHES, architectures=["BartModel"])),
     "bart-large-cnn": (
         "bart",
         dict(
