@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from model.config import TransformerConfig
 from pretrained import files, published, sentence
 from pretrained.architecture import Head, Options, Specials
 from pretrained.layouts import places, their_shapes, to_theirs
+from pretrained.source_path import require_model_directory
 from schema import ConfigError
 from training import workdir as records
 from training.checkpoint import DIRECTORY, Checkpoints, find_checkpoint
@@ -67,19 +68,26 @@ def convert(
     target: str,
     param_dtype: str = "float32",
     tokenizer: str = "",
+    ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
 ) -> None:
     """In whichever direction `source` asks for: a run's directory goes out, any other comes in."""
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
+    if is_run and tokenizer:
+        raise ConfigError("--tokenizer is for models that come in; a run has its own")
+    if is_run and ignore_keys:
+        raise ConfigError("--ignore_keys is for models that come in; a run's config is our own")
+    if not is_run:
+        require_model_directory(source)
     with _new_directory(Path(target)) as directory:
-        if not is_run:
-            import_model(Path(source), directory, param_dtype, tokenizer, source_eos=source_eos)
-        elif tokenizer:
-            raise ConfigError("--tokenizer is for models that come in; a run has its own")
-        else:
+        if is_run:
             export_model(source, directory)
+        else:
+            import_model(
+                Path(source), directory, param_dtype, tokenizer, ignore_keys, source_eos=source_eos
+            )
 
 
 @contextlib.contextmanager
@@ -101,11 +109,17 @@ def _new_directory(target: Path) -> Iterator[Path]:
 
 
 def import_model(
-    source: Path, workdir: Path, param_dtype: str, tokenizer_path: str, *, source_eos: bool = True
+    source: Path,
+    workdir: Path,
+    param_dtype: str,
+    tokenizer_path: str,
+    ignore_keys: Collection[str] = (),
+    *,
+    source_eos: bool = True,
 ) -> None:
-    found = published.read(source)
-    if found.ignored:
-        logging.warning("not understood and left out: %s", ", ".join(found.ignored))
+    found = published.read(source, ignore_keys)
+    for note in found.notes:
+        logging.warning("%s: %s", source / files.CONFIG, note)
     config = default.get_config().to_dict()
     config["model"] |= {**found.model, "param_dtype": param_dtype}
     config["task"] |= found.task
@@ -119,7 +133,8 @@ def import_model(
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":
-        tokenizer = _read_tokenizer(found, tokenizer_path, source_eos=source_eos)
+        with _in_terms_of_flags():
+            tokenizer = _read_tokenizer(found, tokenizer_path, source_eos=source_eos)
     params = load_params(found, model_config, experiment.task)
 
     digest = "" if tokenizer is None else tokenizer.digest
@@ -177,6 +192,16 @@ def _pixels(options: Options) -> dict[str, Any]:
     if not options.get("do_normalize", True):
         return {}
     return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
+
+
+@contextlib.contextmanager
+def _in_terms_of_flags() -> Iterator[None]:
+    """Errors that name a config key for what is a flag here name the flag."""
+    try:
+        yield
+    except ConfigError as error:
+        renamed = [each.replace("data.tokenizer=", "--tokenizer=") for each in error.problems]
+        raise ConfigError(renamed) from error
 
 
 def _read_tokenizer(
@@ -362,11 +387,13 @@ def main() -> None:
     for flag in (FROM, TO):
         if not flag.value:
             raise ConfigError(f"--{flag.name} is missing; see --help")
+    ignore_keys = [key.strip() for key in IGNORE_KEYS.value if key.strip()]
     convert(
         FROM.value,
         TO.value,
         PARAM_DTYPE.value,
         TOKENIZER.value,
+        ignore_keys,
         source_eos=SOURCE_EOS.value,
     )
 
@@ -379,6 +406,9 @@ if __name__ == "__main__":
     )
     SOURCE_EOS = flags.DEFINE_bool(
         "source_eos", True, "Whether the source of an encoder-decoder ends in eos (OpenNMT: no)."
+    )
+    IGNORE_KEYS = flags.DEFINE_list(
+        "ignore_keys", [], "Keys of the published config.json to read it without, as a,b."
     )
     PARAM_DTYPE = flags.DEFINE_enum(
         "param_dtype", "float32", ["float32", "bfloat16"], "Of the parameters that come in."

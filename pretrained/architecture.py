@@ -8,28 +8,6 @@ from model.config import TransformerConfig
 from pretrained.layouts import Table
 from schema import ConfigError
 
-# Keys that say nothing of what the model computes: where it came from, how it was loaded, how it
-# was regularised where we have no such place, and settings of `generate`, which has flags here.
-HARMLESS = {
-    "architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "use_cache",
-    "_name_or_path", "name_or_path", "gradient_checkpointing", "return_dict", "output_attentions",
-    "output_hidden_states", "output_past", "torchscript", "tie_encoder_decoder", "pruned_heads",
-    "id2label", "label2id", "_num_labels", "num_labels", "finetuning_task", "task_specific_params",
-    "pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "max_length", "min_length", "num_beams",
-    "early_stopping", "length_penalty", "no_repeat_ngram_size", "bad_words_ids", "do_sample",
-    "is_encoder_decoder", "prefix", "chunk_size_feed_forward",
-    "n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-    "summary_type", "summary_use_proj", "reorder_and_upcast_attn", "directionality",
-    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-    "pooler_size_per_head", "pooler_type", "encoder_stride", "pooler_act", "pooler_output_size",
-    "classifier_dropout", "classif_dropout", "seq_classif_dropout", "qa_dropout",
-    "encoder_layerdrop", "decoder_layerdrop", "initializer_factor", "dense_act_fn",
-    "is_gated_act", "extra_pos_embeddings", "add_bias_logits", "num_hidden_layers",
-    "sinusoidal_pos_embds", "problem_type", "tokenizer_class", "tie_weights_", "unk_token_id",
-    "_attn_implementation_autoset", "_attn_implementation", "attn_implementation",
-}  # fmt: skip
-
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -83,6 +61,16 @@ class Architecture:
     derived: tuple[str, ...] = ()  # patterns of tensors that can be computed: masks, sinusoids
     copies: tuple[tuple[str, str], ...] = ()  # a tied tensor's name, and that of the original
     zero_if_missing: tuple[str, ...] = ()  # tensors that files may leave out
+    other_heads: tuple[
+        str, ...
+    ] = ()  # modules that the table of some head lacks, and files may have
+    # Other names that transformers takes for their keys, such as hidden_size for n_embd.
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Keys of this architecture that change nothing, and those that do not at one of these values.
+    harmless: frozenset[str] = frozenset()
+    neutral: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
+    # Their key -> its value that says that tensors of this pattern are not there. They are zeros.
+    absent_at: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     generates: bool = False
 
 
@@ -90,7 +78,7 @@ class Options:
     """A config.json whose keys are asked for one by one, so that none is overlooked."""
 
     def __init__(self, config: Mapping[str, Any], path: str):
-        self._config, self._path = config, path
+        self._config, self.path = config, path
         self._asked: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -102,7 +90,7 @@ class Options:
         kinds = (int, float) if isinstance(default, float) else type(default)
         if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool):
             raise ConfigError(
-                f"{self._path}: {key}={value!r} must be of the type of {default!r}, its "
+                f"{self.path}: {key}={value!r} must be of the type of {default!r}, its "
                 "default; correct it there"
             )
         return value
@@ -110,7 +98,7 @@ class Options:
     def need(self, key: str) -> Any:
         if self.get(key) is None:
             raise ConfigError(
-                f"{self._path} has no {key}, which this model_type needs; download it again"
+                f"{self.path} has no {key}, which this model_type needs; download it again"
             )
         return self._config[key]
 
@@ -118,7 +106,7 @@ class Options:
         value = self.need(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(
-                f"{self._path}: {key}={value!r} must be a positive number; correct it there"
+                f"{self.path}: {key}={value!r} must be a positive number; correct it there"
             )
         return value
 
@@ -129,17 +117,24 @@ class Options:
             self.refuse(key, value, f"supported are: {', '.join(choices)}")
         return choices[value]
 
-    def require(self, key: str, wanted: Any) -> None:
+    def differs(self, key: str, wanted: Any) -> str | None:
+        """What is wrong with a value that is there and is not the one that is computed here."""
         value = self.get(key, wanted)
-        if value != wanted:
-            self.refuse(key, value, f"only {wanted!r} is computed here")
+        if value == wanted:
+            return None
+        return f"{self.path}: {key}={value!r} is not supported; only {wanted!r} is computed here"
+
+    def require(self, key: str, wanted: Any) -> None:
+        if problem := self.differs(key, wanted):
+            raise ConfigError(problem)
 
     def refuse(self, key: str, value: Any, why: str):
-        raise ConfigError(f"{self._path}: {key}={value!r} is not supported; {why}")
+        raise ConfigError(f"{self.path}: {key}={value!r} is not supported; {why}")
 
-    def ignored(self) -> list[str]:
-        """Keys that nobody asked for and that may mean something."""
-        return sorted(self._config.keys() - self._asked - HARMLESS)
+    @property
+    def asked(self) -> frozenset[str]:
+        """Keys that somebody asked for."""
+        return frozenset(self._asked)
 
 
 def heads_of(options: Options, width: str, heads: str) -> dict[str, Any]:

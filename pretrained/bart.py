@@ -34,11 +34,21 @@ KEYS = dict(
 )
 FIXED = dict(
     tie_word_embeddings=True,
-    is_decoder=False,
     # Switches of the first files, for what transformers has made models of their own since.
     normalize_before=False,
     add_final_layer_norm=False,
 )
+ALIASES = dict(num_attention_heads="encoder_attention_heads", hidden_size="d_model")
+# transformers 4 wrote num_hidden_layers beside the two numbers that count, and did not read it. The
+# two stacks are what they are whatever is_decoder says.
+HARMLESS = frozenset(
+    (
+        "num_hidden_layers", "is_decoder", "encoder_layerdrop", "decoder_layerdrop",
+        "classif_dropout", "replacing_rate", "student_encoder_layers", "student_decoder_layers",
+        "kobart_version",
+    )
+)  # fmt: skip
+NEUTRAL = dict(add_bias_logits=(False,), do_blenderbot_90_layernorm=(False,))
 BART_OFFSET = 2  # rows of positions that mean nothing
 
 
@@ -118,13 +128,18 @@ COPIES = (
 
 BART = Architecture(
     model_type="bart",
-    heads={"BartForConditionalGeneration": Head("seq2seq")},
+    # A base model is the same: its answers are made with the embeddings, and a bias of zeros.
+    heads={"BartForConditionalGeneration": Head("seq2seq"), "BartModel": Head("seq2seq")},
     style=STYLE | dict(position="learned", embedding_norm=True),
     keys=KEYS,
     fixed=FIXED | dict(static_position_embeddings=False, normalize_embedding=True),
+    aliases=ALIASES,
+    harmless=HARMLESS,
+    neutral=NEUTRAL | dict(extra_pos_embeddings=(BART_OFFSET,)),
     table=table,
     read_more=read_more,
     write_more=write_more,
+    base="model.",
     copies=COPIES,
     zero_if_missing=("final_logits_bias",),
     generates=True,
@@ -141,6 +156,9 @@ MARIAN = Architecture(
         normalize_embedding=False,
         share_encoder_decoder_embeddings=True,
     ),
+    aliases=ALIASES,
+    harmless=HARMLESS | {"extra_pos_embeddings"},  # sinusoids begin at 0 whatever it says
+    neutral=NEUTRAL,
     table=table,
     read_more=read_more_marian,
     write_more=write_more_marian,

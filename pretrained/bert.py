@@ -34,6 +34,13 @@ FIXED = dict(
     add_cross_attention=False,
     tie_word_embeddings=True,
 )
+# The pooler of Google's first files has no such parts in transformers.
+HARMLESS = frozenset(
+    (
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+        "pooler_size_per_head", "pooler_type",
+    )
+)  # fmt: skip
 # BERT's first files called the parameters of LayerNorm so.
 OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
@@ -118,6 +125,7 @@ BERT = Architecture(
     style=STYLE,
     keys=KEYS,
     fixed=FIXED,
+    harmless=HARMLESS,
     table=table,
     read_more=read_more,
     write_more=write_more,

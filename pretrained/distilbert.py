@@ -84,8 +84,12 @@ DISTILBERT = Architecture(
         dropout_residual=("dropout", 0.1),
         dropout_attention=("attention_dropout", 0.1),
     ),
-    # Sinusoids are stored, too, and used as they are stored.
     fixed=dict(tie_word_embeddings=True),
+    aliases=dict(hidden_size="dim", num_attention_heads="n_heads", num_hidden_layers="n_layers"),
+    # Sinusoids are stored, too, and used as they are stored.
+    harmless=frozenset(
+        ("sinusoidal_pos_embds", "seq_classif_dropout", "qa_dropout", "tie_weights_")
+    ),
     table=table,
     read_more=read_more,
     write_more=write_more,

@@ -17,8 +17,25 @@ from schema import ConfigError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Formats that can hold programs, or that nobody has to read any more.
-REFUSED_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".ot", ".npz")
+WEIGHT_FILES = (WEIGHTS, INDEX)
+_TAKE = "take the safetensors of the same repository"
+_PICKLE = (
+    "a pickle, which can run any program when it is loaded, and is never opened; take the "
+    "repository's safetensors, or, if it has none, load the model with transformers where it may "
+    "run programs, such as a container, and write it with save_pretrained, which makes safetensors"
+)
+# What other files of weights are, by how their names end, and what to do.
+FORMATS = {
+    ".gguf": (
+        "a file of llama.cpp, mostly with quantised weights, which are not read; take the "
+        "safetensors of the repository that it was made from"
+    ),
+    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt", ".pkl", ".ot"), _PICKLE),
+    ".h5": f"a file of TensorFlow's weights, which are not read; {_TAKE}",
+    ".msgpack": f"a file of Flax's weights, which are not read; {_TAKE}",
+    ".npz": f"a file of NumPy's arrays, which are not read; {_TAKE}",
+    ".onnx": f"an exported graph, which is not read; {_TAKE}",
+}
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SAME_MODEL = "get all files of one model"  # what mends files that contradict each other
@@ -127,18 +144,14 @@ class Tensors:
 def _no_weights(directory: Path) -> str:
     if not directory.is_dir():
         return f"{directory} is no directory; give that of a published model"
-    others = sorted(p.name for p in directory.iterdir() if p.suffix in REFUSED_ENDINGS)
+    others = sorted(p.name for p in directory.iterdir() if p.suffix in FORMATS)
     if others:
-        return f"{directory} has {others[0]}, but no {WEIGHTS}: {_why_not(others[0])}"
+        return f"{directory} has no {WEIGHTS}, but {others[0]}: {_why_not(others[0])}"
     return f"{directory} has neither {WEIGHTS} nor {INDEX}; give a published model's directory"
 
 
 def _why_not(file: str) -> str:
-    if Path(file).suffix in (".h5", ".msgpack", ".npz"):
-        why = "that format is not read here"
-    else:
-        why = "such files are pickles, which can run any program when they are loaded"
-    return f"{why}; get the model as safetensors, which holds numbers only"
+    return FORMATS.get(Path(file).suffix, "only safetensors are read")
 
 
 def _one_line(error: Exception) -> str:

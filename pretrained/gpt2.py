@@ -84,6 +84,19 @@ GPT2 = Architecture(
         add_cross_attention=False,
         tie_word_embeddings=True,
     ),
+    aliases=dict(
+        hidden_size="n_embd", max_position_embeddings="n_positions",
+        num_attention_heads="n_head", num_hidden_layers="n_layer",
+    ),
+    # The summary is of another head. Reordering and upcasting is the same sum in more bits.
+    harmless=frozenset(
+        (
+            "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn",
+            "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+            "summary_type", "summary_use_proj", "is_decoder",
+        )
+    ),
+    neutral=dict(is_causal=(True,)),
     table=table,
     read_more=read_more,
     write_more=write_more,

@@ -3,6 +3,7 @@
 from pretrained.architecture import REQUIRED, Architecture, Head, MisfitError
 from pretrained.layouts import below
 
+ORIGINAL_LENGTH = "original_max_position_embeddings"
 # Our key <- their key, by the kind of scaling.
 ROPE_FACTORS = {
     "default": {},
@@ -11,7 +12,7 @@ ROPE_FACTORS = {
         rope_factor="factor",
         rope_low_frequency="low_freq_factor",
         rope_high_frequency="high_freq_factor",
-        rope_original_length="original_max_position_embeddings",
+        rope_original_length=ORIGINAL_LENGTH,
     ),
 }
 
@@ -42,10 +43,14 @@ def table(model, head, ids):
 
 def read_rope(options):
     """transformers 4 has rope_theta and rope_scaling, 5 both in rope_parameters."""
-    scaling = options.get("rope_parameters") or options.get("rope_scaling") or {}
+    parameters, scaling = options.get("rope_parameters"), options.get("rope_scaling")
+    scaling = scaling or parameters or {}  # in this order, as in transformers
     if not isinstance(scaling, dict):
         options.refuse("rope_scaling", scaling, "it must be an object")
-    theta = scaling.get("rope_theta", options.get("rope_theta", 10_000.0))
+    top_theta, top_length = options.get("rope_theta", 10_000.0), options.get(ORIGINAL_LENGTH)
+    theta = scaling.get("rope_theta", top_theta)
+    if top_length is not None:
+        scaling = scaling | {ORIGINAL_LENGTH: top_length}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if not isinstance(kind, str) or kind not in ROPE_FACTORS:
         options.refuse("rope_type", kind, f"supported are: {', '.join(ROPE_FACTORS)}")
@@ -57,7 +62,7 @@ def read_rope(options):
     known = {"rope_theta", "rope_type", "type", *ROPE_FACTORS[kind].values()}
     for key in sorted(scaling.keys() - known):
         # `default` may come with the length it has anyway.
-        if key != "original_max_position_embeddings" and scaling[key] not in (None, 1.0):
+        if key != ORIGINAL_LENGTH and scaling[key] not in (None, 1.0):
             options.refuse(f"rope parameter {key}", scaling[key], f"rope_type={kind} has no such")
     return dict(rope_theta=theta, rope_scaling=kind, **factors)
 
@@ -118,7 +123,11 @@ LLAMA = Architecture(
         init_std=("initializer_range", 0.02),
         dropout_attention=("attention_dropout", 0.0),
     ),
-    fixed=dict(hidden_act="silu", attention_bias=False, mlp_bias=False, pretraining_tp=1),
+    fixed=dict(hidden_act="silu", attention_bias=False, mlp_bias=False),
+    # pretraining_tp computes the same products slice by slice. The others are marks of nanotron's
+    # (SmolLM's) and of the first converted files.
+    harmless=frozenset(("pretraining_tp", "is_llama_config", "max_sequence_length", "is_decoder")),
+    neutral=dict(rope_interleaved=(False,), is_causal=(True,)),
     table=table,
     read_more=read_more,
     write_more=write_more,

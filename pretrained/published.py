@@ -8,36 +8,19 @@ describe(model, task, ...)               what a model of ours is in their terms
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from model.config import TransformerConfig
-from pretrained import files, sentence
+from pretrained import files, known_keys, sentence
 from pretrained.architecture import Architecture, Head, MisfitError, Options, Specials
-from pretrained.bart import BART, MARIAN
-from pretrained.bert import BERT
-from pretrained.distilbert import DISTILBERT
-from pretrained.gpt2 import GPT2
+from pretrained.catalog import ARCHITECTURES, recognise
+from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
 from pretrained.layouts import Index, Place, Table, places, their_shapes
-from pretrained.llama import LLAMA
-from pretrained.roberta import ROBERTA
-from pretrained.t5 import MT5, T5
-from pretrained.vit import VIT
-from schema import ConfigError, did_you_mean
-
-# In the order in which a model of ours is tried: RoBERTa would pass for a BERT, mT5 is a T5.
-ARCHITECTURES = {
-    each.model_type: each
-    for each in (DISTILBERT, ROBERTA, BERT, GPT2, LLAMA, T5, MT5, VIT, MARIAN, BART)
-}
-REFUSED = {
-    "deit": "its distillation token is not computed here; models without one are published as vit",
-    "albert": "layers that share their weights are not computed here",
-}
-CLASSIFIES = ("classify_text", "classify_images")
+from schema import ConfigError
 
 ROWS_OF = 1 << 22  # numbers that are compared at a time
 
@@ -55,7 +38,8 @@ class Published:
     task: dict[str, Any]
     labels: tuple[str, ...]
     specials: Specials
-    ignored: list[str]  # keys of their config that were not understood
+    notes: list[str]  # what a user should know of how it was read
+    zeros: tuple[str, ...]  # patterns of tensors that are not in the files, and are zeros
     tensors: files.Tensors
 
     def fill(
@@ -101,6 +85,7 @@ class Published:
         """The names in the files by those that the table gives, and which of them have no use."""
         kind, copies = self.architecture, dict(self.architecture.copies)
         modules = {at if isinstance(at, str) else at.name for at in table.values()}
+        modules.update(kind.other_heads)
         names, unused, extra = {}, [], []
         for name in self.tensors.shapes:
             if any(re.search(pattern, name) for pattern in kind.derived):
@@ -122,7 +107,10 @@ class Published:
                 unused.append(name)
             else:
                 extra.append(name)
-        missing = [n for n in expected if n not in names and n not in kind.zero_if_missing]
+        zeros = {n for n in expected if any(re.search(pattern, n) for pattern in self.zeros)}
+        extra += [names[name] for name in zeros & names.keys()]
+        may_lack = zeros.union(kind.zero_if_missing)
+        missing = [n for n in expected if n not in names and n not in may_lack]
         if missing:
             raise ConfigError(
                 f"{self.directory}: the weights lack {_listed(missing)}; {files.SAME_MODEL}"
@@ -161,92 +149,65 @@ class Published:
             )
 
 
-def read(directory: str | Path) -> Published:
-    """What a directory holds; refuses what this project does not compute, by name."""
+def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
+    """What a directory holds; refuses what this project does not compute, by name.
+
+    Keys of its config that may change the result and are not understood are refused, unless
+    `ignore_keys` names them: those are read as if they were not there.
+    """
     directory = Path(directory)
+    path = str(directory / files.CONFIG)
     config = files.read_json(directory, files.CONFIG)
-    architecture, head = _recognise(directory, config)
+    config, notes = known_keys.leave_out(config, ignore_keys, path)
+    architecture, head = recognise(directory, config)
     tensors = files.Tensors(directory)
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
         # BERT's own files name the smaller of its two heads, and hold both.
         head = dataclasses.replace(head, next_sentence=True)
-    options = Options(config, str(directory / files.CONFIG))
+    options = Options(without_aliases(config, architecture, path), path)
     if quantised := options.get("quantization_config"):
         options.refuse("quantization_config", quantised, "get the model unquantised")
-    if "auto_map" in config:
-        options.refuse("auto_map", config["auto_map"], "code that comes with a model is never run")
-    specials = Specials(
-        pad=_id(options, "pad_token_id"),
-        bos=_id(options, "bos_token_id"),
-        eos=_id(options, "eos_token_id"),
-        decoder_start=_id(options, "decoder_start_token_id"),
-    )
-    if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
-        # T5's config does not say it, its model does: padding begins an answer.
-        specials = dataclasses.replace(specials, decoder_start=specials.pad)
-    for key, value in architecture.fixed.items():
-        options.require(key, value)
+    if code := options.get("auto_map"):
+        options.refuse(
+            "auto_map",
+            code,
+            "code that comes with a model is never run; if the model is a plain "
+            f"{architecture.model_type} also without it, give --ignore_keys=auto_map",
+        )
+    problems = [options.differs(key, value) for key, value in architecture.fixed.items()]
+    problems = [problem for problem in problems if problem]
     model = dict(architecture.style)
     for ours, (theirs, default) in architecture.keys.items():
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     model |= architecture.read_more(options, tensors.shapes, head)
+    specials = read_specials(options, architecture, model, notes)
+    labels = read_labels(options, architecture, head)
+    zeros = tuple(
+        pattern
+        for key, (value, pattern) in architecture.absent_at.items()
+        if options.get(key) == value
+    )
+    unknown = known_keys.not_harmless(
+        config, options.asked | architecture.aliases.keys(), architecture.harmless,
+        architecture.neutral,
+    )  # fmt: skip
+    if unknown:
+        problems.append(known_keys.refusal(config, unknown, path, architecture.model_type))
+    if problems:
+        raise ConfigError(problems)
     layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
     if layers > len(tensors.shapes):
         raise ConfigError(
             f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors; {files.SAME_MODEL}"
         )
-    labels = _labels(options, head)
     if labels:
         model["num_classes"] = len(labels)
     task = dict(objective=head.objective, next_sentence=head.next_sentence)
     if head.objective == "embed":
         task |= sentence.read(directory)
     return Published(
-        directory, architecture, head, model, task, labels, specials, options.ignored(), tensors
+        directory, architecture, head, model, task, labels, specials, notes, zeros, tensors
     )
-
-
-def _recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture, Head]:
-    path, kind = directory / files.CONFIG, config.get("model_type")
-    if isinstance(kind, str) and kind in REFUSED:
-        raise ConfigError(f"{path}: model_type={kind!r} is not supported; {REFUSED[kind]}")
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise ConfigError(
-            f"{path}: model_type={kind!r} is not supported.{did_you_mean(kind, ARCHITECTURES)} "
-            f"Supported are: {', '.join(ARCHITECTURES)}"
-        )
-    architecture = ARCHITECTURES[kind]
-    classes = config.get("architectures") or list(architecture.heads)[:1]
-    name = classes[0] if isinstance(classes, list) else classes
-    if not isinstance(name, str) or name not in architecture.heads:
-        raise ConfigError(
-            f"{path}: architectures={name!r} is not supported; of model_type={kind} these are: "
-            f"{', '.join(architecture.heads)}"
-        )
-    return architecture, architecture.heads[name]
-
-
-def _id(options: Options, key: str) -> int | None:
-    value = options.get(key)
-    if isinstance(value, list) and value:  # several that end a text: the first
-        value = value[0]
-    if value is not None and not (isinstance(value, int) and 0 <= value < 2**31):
-        options.refuse(key, value, "an id is a number from 0 on")
-    return value
-
-
-def _labels(options: Options, head: Head) -> tuple[str, ...]:
-    if head.objective not in CLASSIFIES:
-        return ()
-    if (kind := options.get("problem_type")) not in (None, "single_label_classification"):
-        options.refuse("problem_type", kind, "only one class of several is chosen here")
-    count = options.get("num_labels", options.get("_num_labels", 2))
-    named = options.get("id2label", {str(number): f"LABEL_{number}" for number in range(count)})
-    if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(len(named)))):
-        options.refuse("id2label", named, "classes are numbered from 0 on")
-    if len(named) < 2:
-        options.refuse("id2label", named, "one answer is a number, not a class")
-    return tuple(str(named[str(number)]) for number in range(len(named)))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -28,7 +28,14 @@ def read_more(options, shapes, head):
     more = bert.read_more(options, shapes, head)
     if head.objective == "masked_lm":
         options.require("hidden_act", "gelu")  # which the answers have, whatever the blocks do
-    before = options.get("pad_token_id", PADDING) + 1
+    padding, vocabulary = options.get("pad_token_id", PADDING), options.size("vocab_size")
+    if not 0 <= padding < vocabulary:
+        options.refuse(
+            "pad_token_id",
+            padding,
+            f"positions are counted from it; the vocabulary has {vocabulary} ids",
+        )
+    before = padding + 1
     return more | dict(max_length=options.size("max_position_embeddings") - before)
 
 
@@ -51,10 +58,12 @@ ROBERTA = Architecture(
     style=bert.STYLE,
     keys=bert.KEYS,
     fixed=bert.FIXED,
+    harmless=bert.HARMLESS,
     table=table,
     read_more=read_more,
     write_more=write_more,
     base="roberta.",
+    other_heads=("classifier.dense", "roberta.pooler.dense"),
     renames=bert.OLD_NORMS,
     derived=(r"embeddings\.position_ids$",),
     copies=(

@@ -63,6 +63,11 @@ def read_more(options, shapes, head):
     # transformers 4 scales where weights are tied; 5 ties in any case and says apart if it scales.
     scaled = options.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
+    activation = options.choose("feed_forward_proj", FEED_FORWARDS, "relu")
+    # transformers writes what follows from it, and believes what is written.
+    *gate, name = options.get("feed_forward_proj", "relu").split("-")
+    options.require("is_gated_act", bool(gate))
+    options.require("dense_act_fn", "gelu_new" if gate and name == "gelu" else name)
     layers = options.size("num_layers")
     heads = options.size("num_heads")
     return dict(
@@ -70,7 +75,7 @@ def read_more(options, shapes, head):
         kv_heads=heads,
         encoder_layers=layers,
         decoder_layers=options.get("num_decoder_layers", layers),
-        activation=options.choose("feed_forward_proj", FEED_FORWARDS, "relu"),
+        activation=activation,
         tie_output=tied,
         output_scale=bool(tied and scaled),
         init_std=0.0,
@@ -128,7 +133,13 @@ T5 = Architecture(
         dropout_residual=("dropout_rate", 0.1),
         dropout_feed_forward=("dropout_rate", 0.1),
     ),
-    fixed=dict(is_decoder=False),
+    fixed={},
+    aliases=dict(
+        hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
+        head_dim="d_kv",
+    ),
+    # The two stacks are what they are whatever is_decoder says.
+    harmless=frozenset(("initializer_factor", "is_decoder")),
     table=table,
     read_more=read_more,
     write_more=write_more,

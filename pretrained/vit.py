@@ -109,6 +109,7 @@ def write_more(model, head, ids):
         hidden_act=their_activation(model.activation),
         image_size=model.image_size,
         patch_size=model.patch_size,
+        qkv_bias=True,
     )
 
 
@@ -130,7 +131,13 @@ VIT = Architecture(
         dropout_residual=("hidden_dropout_prob", 0.0),
         dropout_attention=("attention_probs_dropout_prob", 0.0),
     ),
-    fixed=dict(qkv_bias=True),
+    fixed={},
+    # The pooler's are read where there is one; the stride is of another head.
+    harmless=frozenset(
+        ("pooler_act", "pooler_output_size", "encoder_stride", "tie_word_embeddings")
+    ),
+    # Biases are in all layers here, or in none.
+    absent_at=dict(qkv_bias=(False, r"attention\.attention\.(query|key|value)\.bias$")),
     table=table,
     read_more=read_more,
     write_more=write_more,

@@ -1,0 +1,90 @@
+"""What a published config.json says of special ids and classes, by transformers' own rules."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pretrained.architecture import Architecture, Head, Options, Specials
+from schema import ConfigError
+
+CLASSIFIES = ("classify_text", "classify_images")
+MOST_LABELS = 2**20
+
+
+def without_aliases(
+    config: Mapping[str, Any], architecture: Architecture, path: str
+) -> dict[str, Any]:
+    """The config with every key under its own name; two names must not contradict each other."""
+    named = dict(config)
+    for alias, key in architecture.aliases.items():
+        value = config.get(alias)
+        if value is None:
+            continue
+        if named.get(key) not in (None, value):
+            raise ConfigError(
+                f"{path}: {alias}={value!r} and {key}={named[key]!r} are two names of one number; "
+                "correct the wrong one, or leave it out with --ignore_keys"
+            )
+        named[key] = value
+    return named
+
+
+def read_specials(
+    options: Options, architecture: Architecture, model: Mapping[str, Any], notes: list[str]
+) -> Specials:
+    def read_id(key: str) -> int | None:
+        ids = options.get(key, None)
+        ids = ids if isinstance(ids, list) else [ids]  # several that end a text: the first
+        for id in ids:
+            if id is not None and type(id) is not int:
+                options.refuse(key, id, "an id is a number from 0 on")
+        size = model.get("vocab_size", 2**31)
+        inside = [id for id in ids if id is not None and 0 <= id < size]
+        if not inside and any(id is not None for id in ids):
+            # As transformers does. Small models often keep the ids of the large one they imitate.
+            notes.append(
+                f"{key}={ids[0] if len(ids) == 1 else ids} is not an id of a vocabulary of {size}: "
+                "read as missing, so that the tokenizer's own counts"
+            )
+        return next(iter(inside), None)
+
+    specials = Specials(
+        pad=read_id("pad_token_id"),
+        bos=read_id("bos_token_id"),
+        eos=read_id("eos_token_id"),
+        decoder_start=read_id("decoder_start_token_id"),
+    )
+    if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
+        # T5's config does not say it, its model does: padding begins an answer.
+        specials = dataclasses.replace(specials, decoder_start=specials.pad)
+    return specials
+
+
+def read_labels(options: Options, architecture: Architecture, head: Head) -> tuple[str, ...]:
+    """The names of the classes. As in transformers, num_labels wins over an older id2label."""
+    if head.objective not in CLASSIFIES:
+        return ()
+    named, count = options.get("id2label"), options.get("num_labels")
+    if count is not None and (type(count) is not int or not 1 <= count <= MOST_LABELS):
+        options.refuse("num_labels", count, f"it is a number of classes up to {MOST_LABELS:,}")
+    if named is not None and not isinstance(named, dict):
+        options.refuse("id2label", named, "it gives the names of classes by their numbers")
+    if named is None or count not in (None, len(named)):
+        count = count or min(options.get("_num_labels", 2), MOST_LABELS)
+        named = {str(number): f"LABEL_{number}" for number in range(count)}
+    kind = options.get("problem_type")
+    if len(named) == 1 or kind == "regression":
+        base = next(name for name, each in architecture.heads.items() if each.objective == "embed")
+        raise ConfigError(
+            f"{options.path}: {'one label' if len(named) == 1 else f'problem_type={kind!r}'} is a "
+            "regression: the head answers with a number, such as a score or a similarity, and not "
+            "with a class, which is not supported. To import the model without its head, for "
+            f'embeddings or to train another head, write "architectures": ["{base}"] there'
+        )
+    if kind not in (None, "single_label_classification"):
+        options.refuse(
+            "problem_type", kind, "only heads that choose one class of several are supported"
+        )
+    if sorted(named) != sorted(map(str, range(len(named)))):
+        options.refuse("id2label", named, "classes are numbered from 0 on")
+    return tuple(str(named[str(number)]) for number in range(len(named)))

@@ -1,0 +1,91 @@
+"""Is `--from` a published model's directory? If not, what it is instead, and what to do."""
+
+import re
+from pathlib import Path
+
+from pretrained import files
+from schema import ConfigError, did_you_mean
+
+NEEDED = f"a directory with {files.CONFIG}, {files.WEIGHTS} and tokenizer files is needed"
+HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+).*")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+MOST_LISTED = 8  # files of a directory
+
+
+def require_model_directory(source: str) -> Path:
+    """The directory with a config.json that `--from` names."""
+    path = Path(source)
+    if path.is_file():
+        raise ConfigError(f"--from={source} is {_what_file(path)}")
+    if not path.is_dir():
+        raise ConfigError(f"--from={source} {_why_missing(source)}")
+    if not (path / files.CONFIG).exists():
+        raise ConfigError(f"--from={source} has no {files.CONFIG}{_what_directory(path)}")
+    return path
+
+
+def _what_file(path: Path) -> str:
+    if path.suffix in files.FORMATS:
+        return f"{files.FORMATS[path.suffix]}; {NEEDED}"
+    is_part = path.suffix == ".safetensors" or path.name == files.CONFIG
+    if is_part and (path.parent / files.CONFIG).is_file():
+        return f"a file; give its directory, with all files of the model: --from={path.parent}"
+    if path.suffix == ".safetensors":
+        return f"a file of weights alone, without the {files.CONFIG} of its model; {NEEDED}"
+    return f"a file; {NEEDED}"
+
+
+def _why_missing(source: str) -> str:
+    workdir, _, step = source.rpartition(":")
+    if step.isdecimal() and Path(workdir).is_dir():
+        return f"names step {step} of a run, but {workdir} has no checkpoints of train.py"
+    address = HUB_ADDRESS.fullmatch(source)
+    if address:
+        return f"is an address; {_download(address[1])}"
+    if source.startswith("~"):
+        return "is no directory: shells leave ~ behind a flag as it is; write $HOME instead"
+    path = Path(source)
+    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    guess = did_you_mean(path.name, siblings)
+    # Where the parent directory is there, a local path is meant.
+    if HUB_NAME.fullmatch(source) and not path.parent.is_dir():
+        return f"is no directory here; if it is a model on the hub, {_download(source)}"
+    if "/" not in source and not guess:
+        name = f"OWNER/{source}"
+        return f"is no directory here; if it is a model on the hub, {_download(name)}"
+    return f"is no directory.{guess} {NEEDED[0].upper()}{NEEDED[1:]}"
+
+
+def _download(name: str) -> str:
+    return (
+        f"download it from Hugging Face first: hf download {name} --local-dir DIR, then --from=DIR"
+    )
+
+
+def _what_directory(path: Path) -> str:
+    """Behind "DIR has no config.json": what it has, and what to do."""
+    names = sorted(each.name for each in path.iterdir())
+    if not names:
+        return f": it is empty; {NEEDED}"
+    listed = ", ".join(names[:MOST_LISTED])
+    listed += f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return f"; it has {listed}; {_advice(path, names)}"
+
+
+def _advice(path: Path, names: list[str]) -> str:
+    if "adapter_config.json" in names:
+        return (
+            "this is an adapter (LoRA) of another model: merge it into that one with peft's "
+            "merge_and_unload, and save the result with save_pretrained"
+        )
+    patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the latter in hf's cache
+    deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
+    deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
+    if deeper and "modules.json" in names:  # sentence-transformers' first layout
+        return f"copy the files of {deeper[0].name} into it, beside modules.json"
+    if deeper:
+        return f"did you mean --from={deeper[0]}?"
+    others = [name for name in names if Path(name).suffix in files.FORMATS]
+    if others:
+        return f"{others[0]} is {files.FORMATS[Path(others[0]).suffix]}; {NEEDED}"
+    return NEEDED

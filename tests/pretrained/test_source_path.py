@@ -1,0 +1,179 @@
+"""`--from` and `--tokenizer` that cannot be used: the error says what it is and what to do."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import convert
+from pretrained.catalog import ARCHITECTURES, OTHERS, REFUSED
+from schema import ConfigError
+from tests.pretrained.make_fixtures import FIXTURES
+from tests.pretrained.transformers_models import oracle
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NEEDED = "a directory with config.json, model.safetensors and tokenizer files is needed"
+
+
+def refusal(source, target, **options):
+    """The one line, after which nothing is left behind."""
+    with pytest.raises(ConfigError) as refused:
+        convert.convert(str(source), str(target), **options)
+    assert not target.exists() and not list(target.parent.glob(f".{target.name}*"))
+    (line,) = str(refused.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("model.gguf", ("llama.cpp", "quantised", "repository that it was made from")),
+        ("model.pt", ("pickle", "never opened", "save_pretrained")),
+        ("pytorch_model.bin", ("pickle", "never opened", "save_pretrained")),
+        ("tf_model.h5", ("TensorFlow", "safetensors")),
+        ("flax_model.msgpack", ("Flax", "safetensors")),
+        ("weights.safetensors", ("weights alone", "config.json")),
+        ("notes.txt", ("is a file",)),
+    ],
+)
+def test_a_file_is_named_for_what_it_is(name, says, tmp_path):
+    file = tmp_path / name
+    file.write_bytes(b"\x80\x04GGUF")
+    line = refusal(file, tmp_path / "run")
+    assert line.startswith(f"--from={file} is a") and NEEDED in line
+    assert all(each in line for each in says) and "JSON" not in line
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_file_of_a_whole_model_leads_to_its_directory(name, changed, tmp_path):
+    directory = changed("gpt2")
+    assert f"--from={directory}" in refusal(directory / name, tmp_path / "run").partition(" is ")[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M"),
+        ("https://huggingface.co/google/mt5-small/tree/main", "google/mt5-small"),
+        ("gpt2", "OWNER/gpt2"),
+    ],
+)  # fmt: skip
+def test_a_name_of_the_hub_says_how_to_download(source, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refusal(source, tmp_path / "run")
+    assert f"hf download {name} --local-dir DIR, then --from=DIR" in line
+
+
+def test_a_missing_path_is_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "minilm").mkdir(parents=True)
+    line = refusal("runs/minilmm", tmp_path / "run")
+    assert "is no directory. Did you mean 'minilm'?" in line and "hf download" not in line
+    assert "has no checkpoints" in refusal("runs/minilm:500", tmp_path / "run")
+    assert "hf download" not in refusal(tmp_path / "x" / "y", tmp_path / "run")
+    assert "write $HOME" in refusal("~/models/minilm", tmp_path / "run")
+
+
+def test_a_directory_without_a_config_lists_what_it_has(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    assert "has no config.json: it is empty" in refusal(directory, tmp_path / "run")
+    (directory / "vocab.txt").touch()
+    (directory / "weights.safetensors").touch()
+    line = refusal(directory, tmp_path / "run")
+    assert "has no config.json; it has vocab.txt, weights.safetensors; " in line and NEEDED in line
+    (directory / "model.Q4_K_M.gguf").touch()
+    assert "model.Q4_K_M.gguf is a file of llama.cpp" in refusal(directory, tmp_path / "run")
+    for number in range(20):
+        (directory / f"x{number:02}").touch()
+    assert "x04 and 15 more" in refusal(directory, tmp_path / "run")
+    (directory / "adapter_config.json").touch()
+    assert "merge_and_unload" in refusal(directory, tmp_path / "run")
+
+
+def test_a_cache_of_the_hub_leads_to_its_snapshot(tmp_path):
+    cache, snapshot = tmp_path / "models--x--y", tmp_path / "models--x--y" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).write_bytes((FIXTURES / "gpt2" / name).read_bytes())
+    assert f"did you mean --from={snapshot}?" in refusal(cache, tmp_path / "run")
+
+
+def test_pooling_is_not_lost_with_the_first_layout_of_sentence_transformers(tmp_path):
+    directory = tmp_path / "sentences"
+    shutil.copytree(FIXTURES / "bert_base", directory / "0_Transformer")
+    (directory / "modules.json").write_text("[]")
+    line = refusal(directory, tmp_path / "run")
+    assert "copy the files of 0_Transformer into it" in line and "did you mean" not in line
+
+
+def test_a_config_without_a_model_type_says_which_to_add(changed, tmp_path):
+    line = refusal(changed("roberta_classifier", model_type=None), tmp_path / "run")
+    assert "has no model_type; its architectures name RobertaForSequenceClassification" in line
+    assert 'add "model_type": "roberta"' in line
+    line = refusal(changed("gpt2", model_type=None, architectures=None), tmp_path / "run")
+    assert "has no model_type; if the model is one of these, add it" in line and "gpt2" in line
+    line = refusal(changed("gpt2", model_type=None, architectures=["XForY"]), tmp_path / "run")
+    assert "name XForY, which is not supported" in line and "None" not in line
+    of_a_run = changed("gpt2", model_type=None, model={}, task={})
+    assert "config of a run of train.py" in refusal(of_a_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("kind", "guess"),
+    [
+        ("umt5", None), ("mbart", None), ("gptj", None), ("gpt_neox", None), ("mistral", None),
+        ("xlm-roberta", None), ("modernbert", None), ("qwen2", None), ("gemma", None),
+        ("lama", "llama"), ("GPT-2", "gpt2"), ("Llama", "llama"), ("robrta", "roberta"),
+    ],
+)  # fmt: skip
+def test_only_misspelt_types_are_corrected(kind, guess, changed, tmp_path):
+    line = refusal(changed("gpt2", model_type=kind), tmp_path / "run")
+    assert f"model_type={kind!r} is not supported" in line
+    assert f"Supported are: {', '.join(ARCHITECTURES)}" in line
+    assert ("Did you mean" in line) == bool(guess)
+    assert guess is None or f"Did you mean '{guess}'?" in line
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_no_architecture_of_transformers_is_taken_for_a_misspelling(changed, tmp_path):
+    _, hf = oracle()
+    others = hf.CONFIG_MAPPING.keys() - ARCHITECTURES.keys() - REFUSED.keys()
+    assert len(others) > 300 and not OTHERS & ARCHITECTURES.keys()
+    guessed = [
+        kind
+        for kind in others
+        if "Did you mean" in refusal(changed("gpt2", model_type=kind), tmp_path / "run")
+    ]
+    assert not guessed
+
+
+def test_errors_of_the_tokenizer_name_the_flag(changed, tmp_path):
+    directory, target = changed("gpt2"), tmp_path / "run"
+    line = refusal(directory, target, tokenizer="nowhere.json")
+    assert "--tokenizer='nowhere.json' is no file" in line
+    (tmp_path / "words.xyz").touch()
+    line = refusal(directory, target, tokenizer=str(tmp_path / "words.xyz"))
+    assert "words.xyz' has an unknown name" in line and "--tokenizer=" in line
+    assert "data.tokenizer" not in line
+
+
+def test_the_script_takes_the_flag_and_says_it_in_a_line(changed, tmp_path):
+    directory = changed("gpt2", foo_multiplier=2.0, foo_window=3)
+    command = [sys.executable, "convert.py", f"--from={directory}", f"--to={tmp_path / 'run'}"]
+
+    def run(*more):
+        done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 2 and not done.stdout
+        return done.stderr.splitlines()
+
+    (line,) = run()
+    assert line.endswith("--ignore_keys=foo_multiplier,foo_window")
+    (line,) = run("--ignore_keys=foo_window")
+    assert line.endswith("--ignore_keys=foo_multiplier")
+    # The keys are gone; what is missing then is the tokenizer.
+    *_, line = run("--ignore_keys=foo_multiplier, foo_window")
+    assert "has none of tokenizer.json" in line
