@@ -22,21 +22,11 @@ from absl import flags, logging
 
 import experiment as door
 from configs import default
-from input_pipeline.id_tokenizer import IdTokenizer
-from input_pipeline.special_tokens import Template, with_template
-from input_pipeline.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.tokenizer_files import (
-    CONFIG_FILE_NAME,
-    FILE_NAMES,
-    NEEDED_BESIDE,
-    as_published,
-    open_tokenizer,
-)
-from jobs import trained
+from input_pipeline.subword import SubwordTokenizer
+from jobs import published_tokenizer, trained
 from model.config import TransformerConfig
 from pretrained import files, published, sentence
-from pretrained.architecture import Head, Options, Specials
+from pretrained.architecture import Head, Options
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.source_path import require_model_directory
 from schema import ConfigError
@@ -58,7 +48,6 @@ SOURCES = {
 }
 LONGEST_ROW = 2048  # columns, where a model could read more
 PREPROCESSOR = "preprocessor_config.json"
-NO_TOKENIZER = "none"  # for --tokenizer
 # Heads of ours that lie beside a classifier's own, for which theirs have no place.
 BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
 
@@ -79,6 +68,8 @@ def convert(
         raise ConfigError("--tokenizer is for models that come in; a run has its own")
     if is_run and ignore_keys:
         raise ConfigError("--ignore_keys is for models that come in; a run's config is our own")
+    if is_run and not source_eos:
+        raise ConfigError("--nosource_eos is for models that come in; a run's tokenizer knows")
     if not is_run:
         require_model_directory(source)
     with _new_directory(Path(target)) as directory:
@@ -133,8 +124,7 @@ def import_model(
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":
-        with _in_terms_of_flags():
-            tokenizer = _read_tokenizer(found, tokenizer_path, source_eos=source_eos)
+        tokenizer = published_tokenizer.read(found, tokenizer_path, source_eos=source_eos)
     params = load_params(found, model_config, experiment.task)
 
     digest = "" if tokenizer is None else tokenizer.digest
@@ -194,80 +184,12 @@ def _pixels(options: Options) -> dict[str, Any]:
     return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
 
 
-@contextlib.contextmanager
-def _in_terms_of_flags() -> Iterator[None]:
-    """Errors that name a config key for what is a flag here name the flag."""
-    try:
-        yield
-    except ConfigError as error:
-        renamed = [each.replace("data.tokenizer=", "--tokenizer=") for each in error.problems]
-        raise ConfigError(renamed) from error
-
-
-def _read_tokenizer(
-    found: published.Published, path: str, *, source_eos: bool
-) -> SubwordTokenizer | IdTokenizer:
-    ids, kind = found.specials, found.architecture.model_type
-    has_source = found.head.objective == "seq2seq"
-    if not source_eos and not has_source:
-        raise ConfigError(
-            "--nosource_eos is about the source of an encoder-decoder, which this model is not; "
-            "leave it out"
-        )
-    roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
-    if has_source:
-        roles["bos"] = ids.decoder_start  # what an answer begins with
-    if kind in ("roberta", "bart"):
-        roles |= {"cls": ids.bos, "sep": ids.eos}
-    if kind == "bart":
-        roles[TEXT_START] = ids.bos
-    size = found.model["vocab_size"]
-    if path == NO_TOKENIZER:
-        return IdTokenizer(roles, size)
-    file = Path(path) if path else _find_tokenizer(found.directory)
-    tokenizer = open_tokenizer(file)
-    tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
-    named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
-    for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
-        if id is not None and id >= size:
-            raise ConfigError(
-                f"{found.directory}: the id of {role}, {id}, is beyond vocab_size={size}"
-            )
-    if tokenizer.vocab_size > size:
-        raise ConfigError(
-            f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
-            f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
-        )
-    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos)
-    if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
-        logging.warning(
-            "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
-            "for %s: compare with the published model",
-            kind,
-        )
-    return tokenizer
-
-
-def _find_tokenizer(directory: Path) -> Path:
-    for name in FILE_NAMES:
-        path = directory / name
-        if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
-            return files.inside(directory, name)
-    others = sorted(p.name for p in directory.iterdir() if p.suffix in (".spm", ".model"))
-    named = f"; {', '.join(others)} cannot be read" if others else ""
-    known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
-    raise ConfigError(
-        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE, or "
-        f"--tokenizer={NO_TOKENIZER} for a model that is asked with ids"
-    )
-
-
 def export_model(run: str, directory: Path) -> None:
     checkpoints, step = find_checkpoint(run)
     model = trained.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
     head = _head(task)
-    specials = _specials(tokenizer, config)
+    specials = published_tokenizer.special_ids(tokenizer, config)
     described = published.describe(config, head, model.labels, specials)
     params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
     beside = [p for p in params if p.startswith(BESIDE_CLASSES) and "classify" in head.objective]
@@ -297,7 +219,7 @@ def export_model(run: str, directory: Path) -> None:
     if config.input == "patches":
         _write_preprocessor(directory, model)
     elif isinstance(tokenizer, SubwordTokenizer):
-        _write_tokenizer(directory, tokenizer, config, task)
+        published_tokenizer.write(directory, tokenizer, config, task)
     else:
         logging.warning("this model's tokenizer has no published format: none is written")
 
@@ -312,48 +234,6 @@ def _head(task: TaskConfig) -> Head:
                 "does; models of this objective stay here"
             )
     return Head(task.objective, task.next_sentence)
-
-
-def _specials(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials:
-    if tokenizer is None:
-        return Specials()
-    if model.family == "encoder_decoder":
-        text_start = next(iter(tokenizer.text_start_ids), None)
-        return Specials(tokenizer.pad_id, text_start, tokenizer.eos_id, tokenizer.bos_id)
-    return Specials(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-
-
-def _write_tokenizer(
-    directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
-) -> None:
-    content = with_template(tokenizer.content, _template(tokenizer, model, task))
-    (directory / FILE_NAME).write_text(content, encoding="utf-8")
-    spelt = tokenizer.role_names
-    names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
-    if model.family == "encoder_decoder":
-        del names["bos_token"]  # what begins an answer here is the model's to say there
-        if TEXT_START in spelt:
-            names["bos_token"] = spelt[TEXT_START]
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
-    if model.position == "learned":
-        config["model_max_length"] = model.max_length
-    if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
-        config[CHAT_TEMPLATE] = chat_template
-    files.write_json(directory / CONFIG_FILE_NAME, config)
-
-
-def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig) -> Template:
-    """The special tokens around texts that the model was trained with."""
-    if tokenizer.template is not None:
-        return tokenizer.template
-    if model.family == "encoder_decoder":
-        start, end = tokenizer.source_affixes
-        types = ((0,) * len(start), (0,) * len(end), (0,) * len(end))
-        return Template(start, end, (start, end, end), types, (0, 0))
-    if model.family == "decoder" and task.objective != "classify_text":
-        start = tokenizer.causal_prefix
-        return Template(start, (), (start, (), ()), ((0,), (), ()), (0, 0))
-    return tokenizer.encoder_template
 
 
 def _write_preprocessor(directory: Path, model: trained.Trained) -> None:

@@ -15,6 +15,8 @@ from input_pipeline.special_tokens import SpecialTokens, Template
 from input_pipeline.subword import FILE_NAME, ROLES, TEXT_START
 from schema import ConfigError
 
+NO_END = -1  # stands for eos where a model has none
+
 
 class IdTokenizer(SpecialTokens):
     """`roles` are the ids that end, pad and begin texts; the last begins an answer."""
@@ -31,7 +33,7 @@ class IdTokenizer(SpecialTokens):
     ):
         given = {role: roles.get(role) for role in ROLES}
         # Without an end, an answer is as long as it may be; padding is never looked at.
-        given["eos"] = -1 if given["eos"] is None else given["eos"]
+        given["eos"] = NO_END if given["eos"] is None else given["eos"]
         given["pad"] = max(given["eos"], 0) if given["pad"] is None else given["pad"]
         self._roles = given
         self.pad_id, self.bos_id, self.eos_id = (self._roles[r] for r in ("pad", "bos", "eos"))
