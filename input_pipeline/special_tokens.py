@@ -33,6 +33,11 @@ class Template:
     def is_empty(self) -> bool:
         return not (self.prefix or self.suffix)
 
+    @property
+    def token_types(self) -> int:
+        """How many types of tokens there are in a pair of texts."""
+        return 1 + max(*self.text_types, *itertools.chain(*self.pair_types))
+
     def added(self, texts: int) -> int:
         """How many special ids stand around so many texts."""
         parts = (self.prefix, self.suffix) if texts == 1 else self.pair

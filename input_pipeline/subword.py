@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from input_pipeline.special_tokens import SpecialTokens, read_template
+from input_pipeline.special_tokens import SpecialTokens, Template, read_template
 from schema import ConfigError
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
@@ -68,7 +68,7 @@ class SubwordTokenizer(SpecialTokens):
         self._unknown_id = _unknown_id(json.loads(content), pieces)
         self.unknown_name = pieces.get(self._unknown_id)
         if self.published.get(POST_PROCESSOR):
-            self.template = read_template(self._tokenizer)
+            self.template = self.own_template
         text_ids = sorted(pieces.keys() - special - {self._unknown_id})
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)
@@ -91,6 +91,11 @@ class SubwordTokenizer(SpecialTokens):
         if chat_template:
             published[CHAT_TEMPLATE] = chat_template
         return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
+
+    @functools.cached_property
+    def own_template(self) -> Template:
+        """What the post-processor adds, whether or not models get it."""
+        return read_template(self._tokenizer)
 
     @property
     def role_names(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from input_pipeline.objectives import Fields
 from input_pipeline.prompts import ImagePrompts, TextPrompts, in_batches
 from input_pipeline.tokenizer import Tokenizer
 from jobs import trained, writing_options
+from jobs.fitting import tells_pairs_apart
 from jobs.writing import Writer
 from schema import ConfigError
 from training.compilation import compiler_options
@@ -256,7 +257,7 @@ def _longest(model: trained.Trained) -> int:
 def _takes_two(model: trained.Trained) -> bool:
     """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
     data = model.experiment.data
-    if model.model_config.token_types == 1:
+    if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
     return data.source == "labelled_text_files" or bool(data.text_pair_field)
 

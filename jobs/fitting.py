@@ -3,6 +3,7 @@
 import reprlib
 
 from input_pipeline.pipeline import Data
+from input_pipeline.tokenizer import Tokenizer
 from jobs.trained import Trained
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from schema import ConfigError
@@ -24,7 +25,7 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
                 f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
             )
-    if data.text_pairs and model.token_types == 1:
+    if data.text_pairs and not tells_pairs_apart(model, data.tokenizer):
         raise ConfigError(
             "model.token_types=1 cannot tell the two texts of an example apart; "
             "set it to 2, or to 0 for none"
@@ -37,6 +38,11 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
     if data.image_shape is not None:
         sizes |= image_sizes(model, data.image_shape)
     return model.resolve(**sizes)
+
+
+def tells_pairs_apart(model: TransformerConfig, tokenizer: Tokenizer) -> bool:
+    """Whether the model has the types of tokens, if any, that the tokenizer gives two texts."""
+    return not 0 < model.token_types < tokenizer.encoder_template.token_types
 
 
 def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[str, int]:
@@ -76,7 +82,7 @@ def refuse_other_data(model: Trained, data: Data) -> None:
             f"the data's images are {'x'.join(map(str, data.image_shape))}, but the model was "
             f"trained on {'x'.join(map(str, sizes))}; set data.image_size"
         )
-    if data.text_pairs and config.token_types == 1:
+    if data.text_pairs and not tells_pairs_apart(config, model.tokenizer):
         raise ConfigError(
             "the data's examples are pairs of texts, but the model was trained on single ones and "
             "has model.token_types=1; choose other data"

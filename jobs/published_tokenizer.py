@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from absl import logging
-from tokenizers import Tokenizer as Backend
 
 from input_pipeline.id_tokenizer import NO_END, IdTokenizer
-from input_pipeline.special_tokens import Template, read_template, with_template
+from input_pipeline.special_tokens import Template, with_template
 from input_pipeline.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer
 from input_pipeline.tokenizer_files import (
@@ -141,9 +140,8 @@ def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskC
     """The special tokens around texts that the model was trained with."""
     if tokenizer.template is not None:
         return tokenizer.template
-    own = read_template(Backend.from_str(tokenizer.content))
-    if not own.is_empty:  # of a model that an earlier version brought in
-        return own
+    if not tokenizer.own_template.is_empty:  # of a model that an earlier version brought in
+        return tokenizer.own_template
     if model.family == "encoder_decoder":
         start, end = tokenizer.source_affixes
         types = ((0,) * len(start), (0,) * len(end), (0,) * len(end))

@@ -23,7 +23,7 @@ ALLOWED = {
     },
     "pretrained": {"schema", "model", "numpy", "safetensors"},
     "jobs": {
-        "schema", "experiment", "configs", "input_pipeline", "model", "training",
+        "schema", "experiment", "configs", "input_pipeline", "model", "pretrained", "training",
         "absl", "jax", "flax", "numpy", "tqdm",
     },
     "planning": {"schema", "model", "training", "jax", "numpy"},

@@ -78,6 +78,18 @@ def test_a_text_is_framed_as_its_tokenizer_does(name, processor, expected, tmp_p
     assert ids_in(tmp_path / "again", "cat sat") == expected
 
 
+def test_a_pair_of_texts_is_framed_as_robertas(tmp_path):
+    """Two separators between the texts, and no types of tokens."""
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "roberta_classifier", source)
+    both = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
+    word_tokenizer(source, both, bos_token="<s>", eos_token="</s>")
+    convert.convert(str(source), str(tmp_path / "in"))
+    fields = answering.choose(trained.load(tmp_path / "in"), {}, 1).prompt("cat\tsat", "")
+    assert fields["inputs"].tolist() == [1, 7, 2, 2, 8, 2]
+    assert fields["token_types"].tolist() == [0] * 6
+
+
 def test_an_empty_prompt_begins_with_bos_if_nothing_else_does(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "gpt2", source)
