@@ -35,7 +35,7 @@ from model.config import TransformerConfig
 from pretrained import files, published, sentence
 from pretrained.architecture import Head, Options, Specials
 from pretrained.layouts import places, their_shapes, to_theirs
-from schema import ConfigError
+from schema import ConfigError, refuse_remote
 from training import workdir as records
 from training.checkpoint import DIRECTORY, Checkpoints, find_checkpoint
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
@@ -60,6 +60,8 @@ BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
 
 def convert(source: str, target: str, param_dtype: str = "float32", tokenizer: str = "") -> None:
     """In whichever direction `source` asks for: a run's directory goes out, any other comes in."""
+    for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
+        refuse_remote(flag, path)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
     with _new_directory(Path(target)) as directory:

@@ -14,7 +14,7 @@ from typing import NoReturn
 from input_pipeline import fields
 from input_pipeline.config import DataConfig
 from input_pipeline.source import Splits
-from schema import ConfigError, did_you_mean
+from schema import ConfigError, did_you_mean, refuse_remote
 
 WITH_TENSORFLOW = "once, where TensorFlow is installed (pip install tensorflow)"
 # TFDS finds older builders by importing all of these in turn, and gives up at the first one that
@@ -101,6 +101,7 @@ def _open(data: DataConfig):
 
     # TFDS reads the variable once, when imported; reading it here honours later changes.
     data_dir = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    refuse_remote("TFDS_DATA_DIR", data_dir)
     version = {"version": data.version} if data.version else {}
     try:
         builder = read_only_builder.builder_from_files(data.name, data_dir=data_dir, **version)

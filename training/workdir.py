@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from model.config import TransformerConfig
-from schema import ConfigError
+from schema import ConfigError, path_problems, refuse_remote
 from training.processes import is_primary
 
 CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
@@ -41,6 +41,7 @@ FREE = (
 
 def prepare(workdir: str | Path) -> Path:
     """The directory, made if need be; refuses one that cannot be written."""
+    refuse_remote("--workdir", workdir)
     workdir = Path(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,20 @@ def read_config(workdir: Path) -> dict[str, Any]:
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
-    return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+    config = {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+    return _without_remote_caches(config)
+
+
+def _without_remote_caches(config: dict[str, Any]) -> dict[str, Any]:
+    """Paths with a scheme once became local directories; runs with a cache in one still load.
+
+    What was in the cache can be made again elsewhere.
+    """
+    for section, key in ((config, "compilation_cache"), (config.get("data"), "cache_dir")):
+        path = section.get(key) if isinstance(section, dict) else None
+        if isinstance(path, str) and any(path_problems(key, path)):
+            section[key] = ""
+    return config
 
 
 def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:
