@@ -2,13 +2,18 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import experiment
 from schema import ConfigError
 from training import processes
 
@@ -22,12 +27,12 @@ SMALL = [
 ]  # fmt: skip
 
 
-def start(workdir: Path, devices: int, **variables: str) -> subprocess.Popen:
+def start(workdir: Path | str, devices: int, cwd=ROOT, **variables: str) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
-        [sys.executable, "train.py", f"--workdir={workdir}", *SMALL],
+        [sys.executable, ROOT / "train.py", f"--workdir={workdir}", *SMALL],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **variables},
-        cwd=ROOT,
+        cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,6 +50,15 @@ def ended(*jobs: subprocess.Popen) -> list[str]:
     return [out for out, _ in outputs]
 
 
+def variables_of_two() -> list[dict[str, str]]:
+    """What two processes are told of each other."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    common = {processes.ADDRESS: f"localhost:{port}", processes.COUNT: "2"}
+    return [{**common, processes.INDEX: str(n)} for n in range(2)]
+
+
 def losses(workdir: Path) -> list[float]:
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return [line["train/loss"] for line in lines if "train/loss" in line]
@@ -52,19 +66,44 @@ def losses(workdir: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     one, two = tmp_path / "one", tmp_path / "two"
     ended(start(one, devices=8))
-    common = {processes.ADDRESS: f"localhost:{port}", processes.COUNT: "2"}
-    pair = [start(two, devices=4, **common, **{processes.INDEX: str(n)}) for n in range(2)]
+    pair = [start(two, devices=4, **each) for each in variables_of_two()]
     first, second = ended(*pair)
     assert json.loads(first.splitlines()[-1])["step"] == 3
     assert '"step"' not in second  # what the job has once is printed once
     assert losses(two) == pytest.approx(losses(one), rel=1e-6)
     assert len(losses(two)) == 3
     assert json.loads((two / "environment.json").read_text())["processes"] == 2
+    assert not list(two.glob(".shared-*"))
+
+
+@pytest.mark.slow
+def test_two_processes_without_a_common_directory_are_refused(tmp_path):
+    """The same relative path, from different directories: as on two hosts with their own disks."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir()
+    (places[1] / "run").mkdir()  # whether it is there already makes no difference
+    pair = [
+        start("run", devices=1, cwd=place, **each)
+        for place, each in zip(places, variables_of_two(), strict=True)
+    ]
+    try:
+        errors = [job.communicate(timeout=120)[1] for job in pair]
+    finally:
+        for job in pair:
+            job.kill()
+    assert [job.returncode for job in pair] == [experiment.BAD_INPUT] * 2, errors
+    for index, error in enumerate(errors):
+        assert re.search(rf"process 0 on \S+ wrote a file to {places[0]}/run, but not all", error)
+        assert re.search(rf"process 1 on \S+: did not find it in {places[1]}/run within", error)
+        assert (
+            f"shared file system, such as NFS or a mounted bucket; this is process {index}" in error
+        )
+        assert "Traceback" not in error
+    for place in places:
+        assert list((place / "run").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -111,3 +150,95 @@ def test_processes_that_mean_different_things_are_told_apart(monkeypatch):
     )
     with pytest.raises(ConfigError, match="data_digest differs between process 0 and process 2;"):
         processes.refuse_disagreement({"data_digest": "abc"})
+
+
+class Job:
+    """Threads in place of processes, each with its own idea of the directory."""
+
+    def __init__(self, *workdirs: Path):
+        self._workdirs, self._texts = workdirs, [""] * len(workdirs)
+        self._barrier = threading.Barrier(len(workdirs), timeout=10)
+
+    def compare(self, problems: dict[int, str] | None = None, seconds: float = 0.2):
+        """What each of them is refused with, or None."""
+        count = len(self._workdirs)
+        with ThreadPoolExecutor(count) as pool:
+            jobs = [
+                pool.submit(self._one, index, (problems or {}).get(index, ""), seconds)
+                for index in range(count)
+            ]
+            refusals = [job.exception() for job in jobs]
+        assert all(each is None or isinstance(each, ConfigError) for each in refusals), refusals
+        return [each and str(each) for each in refusals]
+
+    def _one(self, index, problem, seconds):
+        def gather(text):
+            self._texts[index] = text
+            self._barrier.wait()
+            texts = list(self._texts)
+            self._barrier.wait()
+            return texts
+
+        workdir = self._workdirs[index]
+        processes.compare_directories(workdir, problem, index, gather, seconds)
+
+
+def test_processes_that_share_a_directory_go_on(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")  # hosts may have it under other names
+    job = Job(tmp_path / "run", tmp_path / "link", tmp_path / "run")
+    assert job.compare() == [None] * 3
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_directory_that_is_not_shared_is_named_on_every_process(tmp_path):
+    for name in ("run", "other"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)  # a run that is resumed
+    job = Job(tmp_path / "run", tmp_path / "run", tmp_path / "other")
+    refusals = job.compare()
+    for index, refusal in enumerate(refusals):
+        assert f"wrote a file to {tmp_path}/run, but not all of the 3 processes see it" in refusal
+        assert re.search(rf"process 2 on \S+: did not find it in {tmp_path}/other", refusal)
+        assert "process 1 on" not in refusal
+        assert refusal.endswith(f"this is process {index}")
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["checkpoints"]
+
+
+def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
+    (tmp_path / "run").mkdir()
+    late = tmp_path / "late"
+
+    def appear():
+        time.sleep(0.3)
+        late.symlink_to(tmp_path / "run")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(appear)
+        assert Job(tmp_path / "run", late).compare(seconds=10) == [None] * 2
+
+
+def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
+    (tmp_path / "run").mkdir()
+    job = Job(tmp_path / "run", tmp_path / "run")
+    for refusal in job.compare({1: "workdir run cannot be written (Read-only file system)"}):
+        assert re.search(r"process 1 on \S+: workdir run cannot be written \(Read-only", refusal)
+    for refusal in job.compare({0: "workdir run cannot be written (Read-only file system)"}):
+        assert re.match(r"process 0 on \S+: workdir run cannot be written \(Read-only", refusal)
+    missing = Job(tmp_path / "run" / "gone", tmp_path / "run")
+    assert all("cannot be written (No such file" in each for each in missing.compare())
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_of_many_processes_the_first_are_listed(tmp_path):
+    for name in ("run", "other"):
+        (tmp_path / name).mkdir()
+    refusals = Job(tmp_path / "run", *[tmp_path / "other"] * 9).compare()
+    for refusal in refusals:
+        assert len(refusal.splitlines()) == 7
+        assert "and 5 other processes" in refusal
+
+
+def test_texts_are_gathered_whole(monkeypatch):
+    monkeypatch.setattr(processes, "process_allgather", lambda mine: [mine, mine[::-1][::-1]])
+    text = json.dumps({"path": "ü" * 256, "problem": "\N{SNOWMAN}" * 256, "host": "h" * 64})
+    assert processes.gather_texts(text) == [text, text]

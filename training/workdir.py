@@ -15,7 +15,7 @@ import jax
 
 from model.config import TransformerConfig
 from schema import ConfigError, path_problems, refuse_remote
-from training.processes import is_primary
+from training.processes import is_primary, refuse_unshared
 
 CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
@@ -40,18 +40,24 @@ FREE = (
 
 
 def prepare(workdir: str | Path) -> Path:
-    """The directory, made if need be; refuses one that cannot be written."""
+    """The directory, made if need be; refuses one that cannot be written.
+
+    Of several processes, all must come here: it is also refused if they do not share it.
+    """
     refuse_remote("--workdir", workdir)
-    workdir = Path(workdir)
+    workdir, problem = Path(workdir), ""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         probe = workdir / f".writable-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(
+        problem = (
             f"workdir {workdir} cannot be written ({error.strerror}); choose another --workdir"
-        ) from error
+        )
+    refuse_unshared(workdir, problem)
+    if problem:
+        raise ConfigError(problem)
     return workdir
 
 
