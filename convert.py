@@ -28,8 +28,8 @@ from model.config import TransformerConfig
 from pretrained import files, published, sentence
 from pretrained.architecture import Head, Options
 from pretrained.layouts import places, their_shapes, to_theirs
-from pretrained.source_path import require_model_directory
-from schema import ConfigError
+from pretrained.source_path import HUB_ADDRESS, require_model_directory
+from schema import ConfigError, refuse_remote
 from training import workdir as records
 from training.checkpoint import DIRECTORY, Checkpoints, find_checkpoint
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
@@ -62,6 +62,9 @@ def convert(
     source_eos: bool = True,
 ) -> None:
     """In whichever direction `source` asks for: a run's directory goes out, any other comes in."""
+    for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
+        if not HUB_ADDRESS.fullmatch(path):  # of which more is said below
+            refuse_remote(flag, path)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
     if is_run and tokenizer:

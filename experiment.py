@@ -9,7 +9,7 @@ import importlib.util
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,11 +17,12 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+import command_line
 from input_pipeline.config import IMAGE_KEYS, DataConfig
 from input_pipeline.task import Hiding
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 from model.kinds import refusals
-from schema import ConfigError, build, did_you_mean
+from schema import ConfigError, build, did_you_mean, refuse_remote
 from training.config import (
     CheckpointConfig,
     EvalConfig,
@@ -37,6 +38,8 @@ from training.config import (
     schedule_problems,
 )
 
+PATH_FLAGS = ("workdir", "from", "to", "tokenizer", "input", "output", "draft_workdir")
+OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 FAMILIES_FOR = {
@@ -185,8 +188,19 @@ def config_flag(default: str) -> flags.FlagHolder:
     Without --config, ml_collections applies the overrides to the default file as soon as the
     flag is defined, which is before `launch` can guard anything.
     """
+    _forget_all_but_help()
+    given = _value_of("config", sys.argv)
     try:
+        for path in (given, given.partition(":")[2]):
+            refuse_remote("--config", path)
+        if given and (problem := command_line.missing_config(given)):
+            raise ConfigError(problem)
+        _define_help_keys()
+        if not Path(default).is_file():  # the script was started from another directory
+            default = str(command_line.ROOT / default)
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
+    except ConfigError as error:
+        _refuse(str(error))
     except Exception as error:  # whatever a config file or an override may raise
         _refuse(_explain(sys.argv, error))
 
@@ -199,14 +213,32 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
     """
     from configs import default
 
+    _forget_all_but_help()
     try:
         workdir = _value_of("workdir", sys.argv)
+        refuse_remote("--workdir", workdir)
+        if given := _value_of("config", sys.argv):
+            raise ConfigError(
+                f"--config={given} is not for this script, which takes the config of the run in "
+                "--workdir; leave it out, and change keys with --config.KEY=VALUE"
+            )
         config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
-        return config_flags.DEFINE_config_dict("config", config, "Changes to the run's config.")
+        _define_help_keys()
+        return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
     except ConfigError as error:
         _refuse(str(error))
     except Exception as error:  # whatever an override may raise
         _refuse(_explain(sys.argv, error))
+
+
+def _forget_all_but_help() -> None:
+    """Who asks for help gets it, whatever else is on the command line and may be wrong."""
+    if command_line.asks_for_help(sys.argv):
+        sys.argv[1:] = ["--help"]
+
+
+def _define_help_keys() -> None:
+    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
 
 
 def _value_of(flag: str, argv: list[str]) -> str:
@@ -225,11 +257,22 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
     With `more_options`, what stands behind `--` on the command line is main's argument.
     """
 
+    if command_line.asks_for_help(sys.argv):
+        command_line.show(_help())
+        sys.exit()
+
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+        for name in PATH_FLAGS:
+            if name in flags.FLAGS:
+                refuse_remote(f"--{name}", flags.FLAGS[name].value or "")
         if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
-            raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --")
+            meant = f". Did you mean --config={argv[1]}?" if argv[1].endswith(".py") else ""
+            raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --{meant}")
+        if "help_keys" in flags.FLAGS and flags.FLAGS.help_keys:
+            command_line.show(command_line.key_listing(flags.FLAGS.config.to_dict()))
+            return
         if more_options:
             main(argv[1:])
         else:
@@ -239,6 +282,19 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         app.run(guarded, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
+
+
+def _help() -> str:
+    config = None
+    if "config" in flags.FLAGS:
+        flag = flags.FLAGS["config"]
+        config = "" if flag.help == OF_A_RUN else config_flags.get_config_filename(flag)
+    return command_line.help_text(sys.modules["__main__"].__doc__ or "", _own_flags(), config)
+
+
+def _own_flags() -> list[flags.Flag]:
+    """The flags that the script itself defines, in its order; absl calls it by its path."""
+    return flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -258,6 +314,12 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def _explain(argv: list[str], error: Exception) -> str:
     """One line on what was wrong with the command line."""
+    if isinstance(error, flags.UnrecognizedFlagError):
+        name = error.flagname
+        own = [flag.name for flag in _own_flags()]
+        return command_line.unknown_flag(
+            name, _value_of(name, argv), own, has_config="config" in flags.FLAGS
+        )
     overrides = [
         a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
     ]
@@ -271,7 +333,7 @@ def _explain(argv: list[str], error: Exception) -> str:
                 if not isinstance(section, Mapping) or key not in section:
                     known = section if isinstance(section, Mapping) else ()
                     name = ".".join(path[: depth + 1])
-                    return f"{name} is not a config key.{did_you_mean(key, known)}"
+                    return f"{name} is not a config key.{_key_meant(override, key, known)}"
                 section = section[key]
     # A config file that raised brings its traceback along, which begins and ends with the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -282,6 +344,18 @@ def _explain(argv: list[str], error: Exception) -> str:
         return lines[0]
     where = lines[0].removesuffix("Error whilst parsing config file:").strip()
     return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
+
+
+def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
+    """A key that --config.a.b may be meant for; `known` are those beside the one that is not."""
+    keys = command_line.key_names()
+    meant = command_line.meant_keys(key, keys, exact=True)
+    if not meant and (guess := did_you_mean(key, known)):
+        return guess
+    meant = meant or command_line.meant_keys(override.partition(".")[2], keys)
+    return (
+        f" Did you mean {' or '.join(f'--config.{each}' for each in meant[:3])}?" if meant else ""
+    )
 
 
 def default_workdir(config_path: str) -> str:

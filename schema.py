@@ -17,9 +17,11 @@ configs/default.py alone, so no field here has one.
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
 
@@ -63,6 +65,38 @@ class ConfigError(ValueError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+# gs://bucket/run, and gs:/bucket/run, which is what pathlib makes of it. One letter is no scheme.
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
+INSTEAD_OF = {
+    "gs": "use a local disk and copy with `gcloud storage cp`, or mount the bucket (gcsfuse)",
+    "s3": "use a local disk and copy with `aws s3 cp`, or mount the bucket",
+    "hf": "download it first (`hf download`)",
+    "file": "write the path without file://",
+    **dict.fromkeys(("http", "https", "ftp"), "download it first"),
+}
+
+
+def path_problems(name: str, path: str | PathLike) -> Iterator[str]:
+    """Says so if a path has a scheme; `name` is that of the flag or key that gave it.
+
+    Python would make a local directory named `gs:` of it, and a run there ends with the machine.
+    """
+    if found := SCHEME.match(text := fspath(path)):
+        scheme, second_slash = found.groups()
+        instead = INSTEAD_OF.get(scheme.lower(), "copy it to a local disk, or mount it there")
+        problem = f"{name}={text} has the scheme {scheme}://, and object storage and URLs are not "
+        yield (
+            f"{problem}supported yet; {instead}"
+            + ("" if second_slash else f"; a local path of this name is ./{text}")
+        )
+
+
+def refuse_remote(name: str, path: str | PathLike) -> None:
+    """Raises ConfigError for a path that is not on a local or mounted disk."""
+    if problems := list(path_problems(name, path)):
+        raise ConfigError(problems)
 
 
 def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:

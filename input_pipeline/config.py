@@ -4,7 +4,15 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from schema import Bounds, Count, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+from schema import (
+    Bounds,
+    Count,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    path_problems,
+)
 
 # What only images know; every one of them is switched off by 0, False or ().
 IMAGE_KEYS = (
@@ -112,6 +120,12 @@ class DataConfig:
         return KINDS.get(source, self.kind)
 
     def problems(self) -> Iterator[str]:
+        for key in ("path", "name", "tokenizer", "cache_dir"):
+            yield from path_problems(f"data.{key}", getattr(self, key))
+        if self.source != "text_to_text_files":  # whose mixture is of tasks
+            for what, _ in self.mixture:
+                source, _, place = what.partition(":")
+                yield from path_problems(f"data.mixture: {source}", place)
         if self.crop_padding and 0 < self.crop_scale < 1:
             yield (
                 f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "

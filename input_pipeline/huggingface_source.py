@@ -5,7 +5,9 @@ a directory: one written by `save_to_disk`, or of files that `load_dataset` can 
 files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=1 forbids it.
 """
 
+import dataclasses
 import os
+from collections.abc import Mapping
 
 from input_pipeline import fields
 from input_pipeline.config import DataConfig
@@ -26,9 +28,7 @@ def load(data: DataConfig) -> Splits:
     identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
     features = next(iter(stored.values())).features
     image = features.get("image")
-    if isinstance(image, datasets.Image):
-        # As it is in the file: what these bytes mean is the same for every source.
-        stored = stored.cast_column("image", datasets.Image(decode=False))
+    stored = _undecoded(stored, features)
 
     def cut(key: str, split: str) -> fields.Cut:
         lengths = {name: len(records) for name, records in stored.items()}
@@ -51,6 +51,31 @@ def load(data: DataConfig) -> Splits:
         description={"huggingface": data.name, "revision": data.version},
         image_mode=getattr(image, "mode", None),
     )
+
+
+def _undecoded(stored, features):
+    """The splits with images, sounds and the like as they are in their files.
+
+    `datasets` would decode every column of a record that is read, images of any format and columns
+    that nobody asked for. What the bytes of an image mean, and which formats are safe, is the same
+    for every source: see pixels.py. Columns of lists of such things are left out: no kind of
+    example has use for them, and casting them would copy the data set.
+    """
+    for name, feature in features.items():
+        if getattr(feature, "decode", False):
+            stored = stored.cast_column(name, dataclasses.replace(feature, decode=False))
+        elif _decodes(feature):
+            stored = stored.remove_columns(name)
+    return stored
+
+
+def _decodes(feature) -> bool:
+    """Whether reading a value of this type decodes a file, at any depth."""
+    if isinstance(feature, Mapping):
+        return any(map(_decodes, feature.values()))
+    if isinstance(feature, list | tuple):
+        return any(map(_decodes, feature))
+    return bool(getattr(feature, "decode", False)) or _decodes(getattr(feature, "feature", ()))
 
 
 def _stored_splits(data: DataConfig):

@@ -14,6 +14,10 @@ from schema import ConfigError
 
 File = Path | bytes  # where an image is, or what is there
 
+# Pillow goes by the content of a file, whatever its name, and some of its formats are risky to
+# open: it hands EPS to Ghostscript, which runs the program in the file. Only these are decoded.
+FORMATS = ("PNG", "JPEG")
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageForm:
@@ -68,10 +72,11 @@ def _name(file: File) -> str:
 
 def _opened(file: File) -> Image.Image:
     try:
-        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
+        stream = io.BytesIO(file) if isinstance(file, bytes) else file
+        with Image.open(stream, formats=FORMATS) as image:
             image.load()
     except UnidentifiedImageError:
-        raise BadRecordError(f"{_name(file)} is not an image") from None
+        raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
     except Exception as error:  # whatever the decoder of a format may raise
         raise BadRecordError(f"{_name(file)} cannot be decoded: {error}") from error
     if image.mode.startswith(("I", "F")):

@@ -19,7 +19,7 @@ from input_pipeline.objectives import Fields
 from input_pipeline.pixels import ImageForm, read
 from input_pipeline.rows import fit
 from input_pipeline.tokenizer import Tokenizer
-from schema import ConfigError
+from schema import ConfigError, refuse_remote
 
 MASK = "[MASK]"
 SENTINEL = "<extra_id_{}>"
@@ -178,6 +178,7 @@ class ImagePrompts:
         self._mean, self._std = mean, std
 
     def __call__(self, path: str, name: str) -> Fields:
+        refuse_remote(name, path)
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
         row = {"image": read(Path(path), self._form), "label": 0}

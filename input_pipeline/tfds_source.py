@@ -14,7 +14,7 @@ from typing import NoReturn
 from input_pipeline import fields
 from input_pipeline.config import DataConfig
 from input_pipeline.source import Splits
-from schema import ConfigError, did_you_mean
+from schema import ConfigError, did_you_mean, refuse_remote
 
 WITH_TENSORFLOW = "once, where TensorFlow is installed (pip install tensorflow)"
 # TFDS finds older builders by importing all of these in turn, and gives up at the first one that
@@ -30,13 +30,11 @@ MOST_LISTED = 10  # of the hundreds of configurations that some data sets have
 
 
 def load(data: DataConfig) -> Splits:
-    import tensorflow_datasets as tfds  # takes a second to import
 
     builder = _open(data)
     info = builder.info
     has_images = data.kind == "images" and "image" in info.features
-    # Images are decoded by us: TFDS uses whichever of two libraries is installed, and they differ.
-    decoders = {"image": tfds.decode.SkipDecoding()} if has_images else None
+    decoders = _undecoded(info.features)
 
     def cut(key: str, split: str) -> fields.Cut:
         try:
@@ -65,6 +63,28 @@ def load(data: DataConfig) -> Splits:
     )
 
 
+def _undecoded(feature):
+    """TFDS's `decoders`, by which all images of a record stay as they are in their files.
+
+    TFDS would decode even those that nobody asked for, with whichever of two libraries is
+    installed. They differ, and take any format; see pixels.py for those that are safe.
+    """
+    import tensorflow_datasets as tfds
+
+    class Skip(tfds.decode.SkipDecoding):  # TFDS's own knows no sequences of images
+        def decode_batch_example_np(self, example):
+            return example
+
+        decode_ragged_example_np = decode_batch_example_np
+
+    if isinstance(feature, tfds.features.FeaturesDict):
+        found = {name: _undecoded(each) for name, each in feature.items()}
+        return {name: each for name, each in found.items() if each is not None} or None
+    if isinstance(feature, tfds.features.Sequence):
+        return _undecoded(feature.feature)
+    return Skip() if isinstance(feature, tfds.features.Image) else None
+
+
 def known_builders() -> list[str]:
     """The names of the data sets that TFDS has code for."""
     import tensorflow_datasets as tfds
@@ -81,6 +101,7 @@ def _open(data: DataConfig):
 
     # TFDS reads the variable once, when imported; reading it here honours later changes.
     data_dir = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    refuse_remote("TFDS_DATA_DIR", data_dir)
     version = {"version": data.version} if data.version else {}
     try:
         builder = read_only_builder.builder_from_files(data.name, data_dir=data_dir, **version)

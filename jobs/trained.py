@@ -18,7 +18,7 @@ from configs import default
 from input_pipeline.subword import SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig
-from schema import ConfigError
+from schema import ConfigError, refuse_remote
 from training import workdir as records
 from training.checkpoint import best_step, saved_steps
 from training.compilation import keep_programs
@@ -68,8 +68,8 @@ def load(
     With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
     own, from `recorded_config`, with changes to what `CHANGEABLE` and `REACH` list.
     """
-    workdir = Path(workdir)
     recorded = recorded_config(workdir)
+    workdir = Path(workdir)
     config = recorded if config is None else config
     changed = changes(recorded, config)
     _refuse_changes(changed)
@@ -115,6 +115,7 @@ def load(
 
 def recorded_config(workdir: str | Path) -> dict[str, Any]:
     """The config of a run. Keys that are younger than the run have their defaults."""
+    refuse_remote("--workdir", workdir)
     return records.with_defaults(records.read_config(Path(workdir)), default.get_config().to_dict())
 
 

@@ -13,6 +13,7 @@ from schema import (
     PositiveInt,
     Probability,
     build,
+    path_problems,
 )
 
 
@@ -60,6 +61,7 @@ class WritingOptions:
                 f"stream shows one answer as it is written, not --num_outputs={self.num_outputs}; "
                 "leave one of them out"
             )
+        yield from path_problems("draft_workdir", self.draft_workdir)
         if self.draft_workdir:
             yield from self._draft_problems()
 

@@ -2,9 +2,13 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,6 +69,7 @@ def test_two_processes_train_as_one(tmp_path):
     assert losses(two) == pytest.approx(losses(one), rel=1e-6)
     assert len(losses(two)) == 3
     assert json.loads((two / "environment.json").read_text())["processes"] == 2
+    assert not list(two.glob(".shared-*"))
 
 
 @pytest.mark.parametrize(
@@ -111,3 +116,95 @@ def test_processes_that_mean_different_things_are_told_apart(monkeypatch):
     )
     with pytest.raises(ConfigError, match="data_digest differs between process 0 and process 2;"):
         processes.refuse_disagreement({"data_digest": "abc"})
+
+
+class Job:
+    """Threads in place of processes, each with its own idea of the directory."""
+
+    def __init__(self, *workdirs: Path):
+        self._workdirs, self._texts = workdirs, [""] * len(workdirs)
+        self._barrier = threading.Barrier(len(workdirs), timeout=10)
+
+    def compare(self, problems: dict[int, str] | None = None, seconds: float = 0.2):
+        """What each of them is refused with, or None."""
+        count = len(self._workdirs)
+        with ThreadPoolExecutor(count) as pool:
+            jobs = [
+                pool.submit(self._one, index, (problems or {}).get(index, ""), seconds)
+                for index in range(count)
+            ]
+            refusals = [job.exception() for job in jobs]
+        assert all(each is None or isinstance(each, ConfigError) for each in refusals), refusals
+        return [each and str(each) for each in refusals]
+
+    def _one(self, index, problem, seconds):
+        def gather(text):
+            self._texts[index] = text
+            self._barrier.wait()
+            texts = list(self._texts)
+            self._barrier.wait()
+            return texts
+
+        workdir = self._workdirs[index]
+        processes.compare_directories(workdir, problem, index, gather, seconds)
+
+
+def test_processes_that_share_a_directory_go_on(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")  # hosts may have it under other names
+    job = Job(tmp_path / "run", tmp_path / "link", tmp_path / "run")
+    assert job.compare() == [None] * 3
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_directory_that_is_not_shared_is_named_on_every_process(tmp_path):
+    for name in ("run", "other"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)  # a run that is resumed
+    job = Job(tmp_path / "run", tmp_path / "run", tmp_path / "other")
+    refusals = job.compare()
+    for index, refusal in enumerate(refusals):
+        assert f"wrote a file to {tmp_path}/run, but not all of the 3 processes see it" in refusal
+        assert re.search(rf"process 2 on \S+: did not find it in {tmp_path}/other", refusal)
+        assert "process 1 on" not in refusal
+        assert refusal.endswith(f"this is process {index}")
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["checkpoints"]
+
+
+def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
+    (tmp_path / "run").mkdir()
+    late = tmp_path / "late"
+
+    def appear():
+        time.sleep(0.3)
+        late.symlink_to(tmp_path / "run")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(appear)
+        assert Job(tmp_path / "run", late).compare(seconds=10) == [None] * 2
+
+
+def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
+    (tmp_path / "run").mkdir()
+    job = Job(tmp_path / "run", tmp_path / "run")
+    for refusal in job.compare({1: "workdir run cannot be written (Read-only file system)"}):
+        assert re.search(r"process 1 on \S+: workdir run cannot be written \(Read-only", refusal)
+    for refusal in job.compare({0: "workdir run cannot be written (Read-only file system)"}):
+        assert re.match(r"process 0 on \S+: workdir run cannot be written \(Read-only", refusal)
+    missing = Job(tmp_path / "run" / "gone", tmp_path / "run")
+    assert all("cannot be written (No such file" in each for each in missing.compare())
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_of_many_processes_the_first_are_listed(tmp_path):
+    for name in ("run", "other"):
+        (tmp_path / name).mkdir()
+    refusals = Job(tmp_path / "run", *[tmp_path / "other"] * 9).compare()
+    for refusal in refusals:
+        assert len(refusal.splitlines()) == 7
+        assert "and 5 other processes" in refusal
+
+
+def test_texts_are_gathered_whole(monkeypatch):
+    monkeypatch.setattr(processes, "process_allgather", lambda mine: [mine, mine[::-1][::-1]])
+    text = json.dumps({"path": "ü" * 256, "problem": "\N{SNOWMAN}" * 256, "host": "h" * 64})
+    assert processes.gather_texts(text) == [text, text]

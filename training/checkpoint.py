@@ -16,7 +16,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from schema import ConfigError
+from schema import ConfigError, refuse_remote
 from training import digests
 from training.config import CheckpointConfig
 from training.endings import SaveFailedError
@@ -255,6 +255,7 @@ def refuse_damaged(checkpoint: Path) -> None:
 
 def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
     """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
+    refuse_remote(key, run)
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
     directory = Path(workdir, DIRECTORY).resolve()
     if not directory.is_dir():

@@ -5,7 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from schema import Bounds, Count, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+from schema import (
+    Bounds,
+    Count,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    path_problems,
+)
 
 HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 
@@ -29,6 +37,8 @@ class RunConfig:
                 f"profile_steps={self.profile_steps} must satisfy 1 <= first <= last <= "
                 f"steps={self.steps}; (0, 0) switches the profiler off"
             )
+        yield from path_problems("init_from", self.init_from)
+        yield from path_problems("compilation_cache", self.compilation_cache)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +87,7 @@ class TaskConfig:
                 f"task.next_sentence=True needs task.objective=masked_lm, not {self.objective}; "
                 "set task.next_sentence=False"
             )
+        yield from path_problems("task.teacher", self.teacher)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,11 @@
 """One job on several processes: how they find each other, and that they mean the same."""
 
+import json
 import os
-from collections.abc import Mapping
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -9,6 +13,11 @@ import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
 from schema import ConfigError
+
+# How long a file that one process wrote may take to be seen by the others: network file systems
+# answer from their caches for a while.
+SHARED_SECONDS = 20.0
+GATHERED_BYTES = 8192  # of a text that processes tell each other
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
@@ -82,3 +91,86 @@ def refuse_disagreement(what: Mapping[str, str]) -> None:
                 f"{name} differs between process 0 and process {', '.join(map(str, different))}; "
                 "give all of them the same command and the same files"
             )
+
+
+def refuse_unshared(workdir: Path, problem: str) -> None:
+    """Refuses a workdir that is not the same directory for all processes of the job.
+
+    All of them save a checkpoint together: where each has a directory of its own, on its own disk,
+    they would wait for each other's files forever. `problem` is what this process found wrong with
+    the directory before; if any did, all of them say so.
+    """
+    if jax.process_count() > 1:
+        compare_directories(workdir, problem, jax.process_index(), gather_texts, SHARED_SECONDS)
+
+
+def compare_directories(
+    workdir: Path,
+    problem: str,
+    index: int,
+    gather: Callable[[str], Sequence[str]],
+    seconds: float,
+) -> None:
+    """As `refuse_unshared`, for the process `index` of those whose texts `gather` collects."""
+    name = f".shared-{secrets.token_hex(8)}"
+    if index == 0 and not problem:
+        try:
+            (workdir / name).write_text(name)
+        except OSError as error:
+            problem = f"{workdir} cannot be written ({error.strerror})"
+    # The others hear the name of the file when it is there: who looks for a file too early may be
+    # told from a cache for a while that there is none.
+    name = gather(name)[0]
+    try:
+        seen = not problem and _appears(workdir / name, name, seconds)
+        # Cut to what GATHERED_BYTES hold of them, however JSON has to write their characters.
+        host, path = platform.node()[:64], os.path.abspath(workdir)[-256:]
+        mine = {"host": host, "path": path, "seen": seen, "problem": problem[:256]}
+        said = [json.loads(text) for text in gather(json.dumps(mine))]
+    finally:
+        if index == 0:  # all have looked by now
+            (workdir / name).unlink(missing_ok=True)
+    if all(each["seen"] for each in said):
+        return
+    if said[0]["problem"]:
+        raise ConfigError(f"process 0 on {said[0]['host']}: {said[0]['problem']}")
+    blind = [
+        f"process {number} on {each['host']}: "
+        + (each["problem"] or f"did not find it in {each['path']} within {seconds:g} s")
+        for number, each in enumerate(said)
+        if not each["seen"]
+    ]
+    more = [f"and {len(blind) - 4} other processes"] if len(blind) > 4 else []
+    raise ConfigError(
+        [
+            f"--workdir is not shared: process 0 on {said[0]['host']} wrote a file to "
+            f"{said[0]['path']}, but not all of the {len(said)} processes see it:",
+            *blind[:4],
+            *more,
+            "give all of them the same directory on a shared file system, such as NFS or a mounted "
+            "bucket; this is process " + str(index),
+        ]
+    )
+
+
+def _appears(path: Path, content: str, seconds: float) -> bool:
+    """Whether a file with this content is there, or comes to be within so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if path.read_text() == content:
+                return True
+            os.listdir(path.parent)  # opening a directory makes NFS ask the server anew
+        except OSError:
+            pass
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+
+
+def gather_texts(text: str) -> list[str]:
+    """The texts of all processes, by their index; of at most GATHERED_BYTES each."""
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    padded = np.zeros(GATHERED_BYTES, np.uint8)
+    padded[: len(encoded)] = encoded
+    return [bytes(row).rstrip(b"\0").decode() for row in process_allgather(padded)]

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from model.config import TransformerConfig
-from schema import ConfigError
-from training.processes import is_primary
+from schema import ConfigError, path_problems, refuse_remote
+from training.processes import is_primary, refuse_unshared
 
 CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
@@ -40,17 +40,24 @@ FREE = (
 
 
 def prepare(workdir: str | Path) -> Path:
-    """The directory, made if need be; refuses one that cannot be written."""
-    workdir = Path(workdir)
+    """The directory, made if need be; refuses one that cannot be written.
+
+    Of several processes, all must come here: it is also refused if they do not share it.
+    """
+    refuse_remote("--workdir", workdir)
+    workdir, problem = Path(workdir), ""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         probe = workdir / f".writable-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ConfigError(
+        problem = (
             f"workdir {workdir} cannot be written ({error.strerror}); choose another --workdir"
-        ) from error
+        )
+    refuse_unshared(workdir, problem)
+    if problem:
+        raise ConfigError(problem)
     return workdir
 
 
@@ -114,7 +121,20 @@ def read_config(workdir: Path) -> dict[str, Any]:
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
-    return {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+    config = {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
+    return _without_remote_caches(config)
+
+
+def _without_remote_caches(config: dict[str, Any]) -> dict[str, Any]:
+    """Paths with a scheme once became local directories; runs with a cache in one still load.
+
+    What was in the cache can be made again elsewhere.
+    """
+    for section, key in ((config, "compilation_cache"), (config.get("data"), "cache_dir")):
+        path = section.get(key) if isinstance(section, dict) else None
+        if isinstance(path, str) and any(path_problems(key, path)):
+            section[key] = ""
+    return config
 
 
 def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:

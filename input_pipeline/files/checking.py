@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from input_pipeline.cache import cache_directory
 from input_pipeline.config import DataConfig
+from input_pipeline.pixels import FORMATS
 from input_pipeline.preparation import refuse_bad_records
 from input_pipeline.source import BadRecordError, Example, LazyList, content_digest
 from input_pipeline.whole import make_directory
@@ -39,7 +40,7 @@ def check(examples: Sequence[Example], max_bad_records: int, record: Path) -> Se
 
 def check_record(data: DataConfig, digest: str, split: str) -> Path:
     """Where it is kept that all images of a split can be read, by this version of Pillow."""
-    key = content_digest([digest, split, Image.__version__])[:32]
+    key = content_digest([digest, split, Image.__version__, *FORMATS])[:32]
     return cache_directory(data) / f"checked-{key}"
 
 

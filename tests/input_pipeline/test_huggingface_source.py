@@ -106,7 +106,9 @@ def test_an_image_that_cannot_be_read_is_named(datasets, tmp_path, stored):
     records = [{"image": image, "label": 0} for image in (good, stored, good)]
     datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "images")
     keys = dict(train_split="train[:2]", eval_split="train[2:]", cache_dir=str(tmp_path / "cache"))
-    with pytest.raises(ConfigError, match=r"record 1: its image is not an image; mend it"):
+    with pytest.raises(
+        ConfigError, match=r"record 1: its image is not a PNG or JPEG image; mend it"
+    ):
         load(tmp_path / "images", "images", **keys)
     splits = load(tmp_path / "images", "images", **keys, max_bad_records=1)
     assert [len(splits.train), len(splits.evals["train[2:]"])] == [1, 1]

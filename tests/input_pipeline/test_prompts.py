@@ -203,7 +203,7 @@ def test_images_are_as_in_training(tmp_path, channels):
     assert make(str(tmp_path / "large.png"), "")["images"].shape == (8, 8, channels)
     assert refusal(make, "nowhere.png").startswith("line 7: 'nowhere.png' is no file; ")
     (tmp_path / "text.png").write_text("no image")
-    assert "text.png is not an image" in refusal(make, str(tmp_path / "text.png"))
+    assert "text.png is not a PNG or JPEG image" in refusal(make, str(tmp_path / "text.png"))
 
 
 def test_buckets_are_few_and_hold_what_they_must():

@@ -15,7 +15,7 @@ WHAT = {
     12: "other processes", 13: "every example once", 14: "resumed with another config",
     15: "a loss that is no number", 16: "a loss that leaps", 17: "bad records", 18: "nothing to do",
     19: "fuzzed configs", 20: "hostile files", 21: "a standstill", 22: "evaluation fails",
-    23: "two runs in a workdir",
+    23: "two runs in a workdir", 24: "a workdir that is not shared",
 }  # fmt: skip
 
 

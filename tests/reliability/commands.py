@@ -181,16 +181,19 @@ class Command:
         self._out.close()
 
 
+def variables_of(count: int) -> list[dict[str, str]]:
+    """What each of so many processes is told of the others."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    common = {processes.ADDRESS: address, processes.COUNT: str(count)}
+    return [common | {processes.INDEX: str(n)} for n in range(count)]
+
+
 @contextlib.contextmanager
 def started(config: dict, workdir: Path, count: int = 1, **options) -> Iterator[list[Command]]:
     """A job on so many processes."""
-    variables = [{}]
-    if count > 1:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
-        common = {processes.ADDRESS: address, processes.COUNT: str(count)}
-        variables = [common | {processes.INDEX: str(n)} for n in range(count)]
+    variables = variables_of(count) if count > 1 else [{}]
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(Command(config, workdir, **options, **each)) for each in variables

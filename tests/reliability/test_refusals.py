@@ -1,8 +1,9 @@
-"""Rows 14, 17 to 20 and 23: what must be refused, in time, in few lines and without harm."""
+"""Rows 14, 17 to 20, 23 and 24: what must be refused, in time, in few lines and without harm."""
 
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import train
 from configs import default
 from schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
-from tests.reliability.commands import ROOT, Command, config_of, finish, metrics
+from tests.reliability.commands import ROOT, Command, config_of, finish, metrics, variables_of
 
 OTHERS = {
     "width": dict(model=dict(width=32)),
@@ -196,3 +197,26 @@ def test_a_workdir_is_for_one_run_at_a_time(texts, tmp_path, figure):
     with Command({**config, "steps": 3}, tmp_path / "run") as third:
         assert third.wait() == 0, third.text
     figure(23, "the second was refused, naming the first; after a kill -9 the next one ran")
+
+
+@pytest.mark.slow
+def test_processes_that_share_no_workdir_are_refused(texts, tmp_path, figure):
+    """As on two hosts, each with a disk of its own; they used to wait for each other forever."""
+    config = config_of("decoder", texts, 3)
+    places = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    places[0].parent.mkdir()
+    places[1].mkdir(parents=True)  # whether it is there already makes no difference
+    begin = time.monotonic()
+    first, second = (
+        Command(config, place, **each) for place, each in zip(places, variables_of(2), strict=True)
+    )
+    with first, second:
+        assert [first.wait(), second.wait()] == [2, 2], first.text + second.text
+    seconds = time.monotonic() - begin
+    for index, command in enumerate((first, second)):
+        assert re.search(rf"process 0 on \S+ wrote a file to {places[0]}, but", command.text)
+        assert re.search(rf"process 1 on \S+: did not find it in {places[1]}", command.text)
+        assert f"mounted bucket; this is process {index}" in command.text
+        assert "Traceback" not in command.text
+    assert [list(place.iterdir()) for place in places] == [[], []]
+    figure(24, f"both refused with code 2 in {seconds:.0f} s, saying what each saw")

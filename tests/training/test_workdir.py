@@ -213,3 +213,15 @@ def test_a_directory_is_for_one_run_at_a_time_until_that_is_dead(tmp_path):
         holder.stdin.write("end\n")
     with workdir.lock(tmp_path):
         assert f"process {os.getpid()}" in (tmp_path / "lock").read_text()
+
+
+def test_all_processes_compare_the_directory_also_if_one_cannot_write_it(monkeypatch, tmp_path):
+    compared = []
+    monkeypatch.setattr(workdir, "refuse_unshared", lambda *given: compared.append(given))
+    assert workdir.prepare(tmp_path / "run") == tmp_path / "run"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        workdir.prepare(tmp_path / "file" / "run")
+    (first, no_problem), (second, problem) = compared
+    assert (first, no_problem) == (tmp_path / "run", "")
+    assert second == tmp_path / "file" / "run" and "cannot be written (Not a directory)" in problem

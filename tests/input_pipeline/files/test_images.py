@@ -131,9 +131,9 @@ def deep(path):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (empty, "is not an image"),
+        (empty, "is not a PNG or JPEG image"),
         (truncated, "cannot be decoded"),
-        (text, "is not an image"),
+        (text, "is not a PNG or JPEG image"),
         (deep, "more than 8 bits"),
     ],
 )

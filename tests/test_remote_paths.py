@@ -1,0 +1,166 @@
+"""Paths with a scheme, such as gs://bucket/run, are refused wherever a path is taken.
+
+Python would make a local directory named `gs:` of them.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import convert
+import evaluate
+import experiment
+import generate
+import prepare
+import train
+from configs import dates
+from input_pipeline import tfds_source
+from input_pipeline.prompts import ImagePrompts
+from jobs import trained, writing_options
+from schema import ConfigError, refuse_remote
+from tests import scripts
+from tests.test_bad_input import assert_short_and_clear, changed
+from tests.tiny import data_config
+from training.checkpoint import find_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+BUCKET = "gs://bucket/run"
+SAID = f"={BUCKET} has the scheme gs://, and object storage and URLs are not supported yet"
+KEYS = ["init_from", "compilation_cache", "task.teacher"]
+KEYS += [f"data.{key}" for key in ("path", "name", "tokenizer", "cache_dir")]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Where a path that is taken for a local one would leave its mark."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    yield directory
+    assert os.listdir(directory) == []
+
+
+def refusal(function, *args, **kwargs):
+    with pytest.raises(ConfigError) as refused:
+        function(*args, **kwargs)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys(key, tmp_path):
+    config = changed(dates.get_config(), {key: BUCKET})
+    for run in (
+        lambda: train.train_and_evaluate(config, tmp_path / "run"),
+        lambda: prepare.prepare(config),
+        lambda: experiment.from_mapping(config),  # which is all that plan.py reads paths with
+    ):
+        assert_short_and_clear(refusal(run), f"{key}{SAID}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_parts_of_a_mixture():
+    mixture = (("text_files:/local/*.txt", 1.0), (f"text_files:{BUCKET}", 1.0))
+    message = refusal(
+        experiment.from_mapping, changed(dates.get_config(), {"data.mixture": mixture})
+    )
+    assert_short_and_clear(message, f"data.mixture: text_files{SAID}")
+    assert "local" not in message.split(";")[0]
+
+
+@pytest.mark.parametrize("path", [BUCKET, Path(BUCKET), "s3://bucket/run", "hdfs://host/run"])
+def test_workdirs(path):
+    config = dates.get_config().to_dict()
+    for run in (
+        lambda: train.train_and_evaluate(config, path),
+        lambda: evaluate.evaluate(path),
+        lambda: generate.generate(path, ["a"]),
+        lambda: trained.load(path),
+    ):
+        assert_short_and_clear(refusal(run), f"--workdir={path} has the scheme ")
+
+
+def test_other_runs(tmp_path):
+    assert f"init_from{SAID}" in refusal(find_checkpoint, BUCKET)
+    assert "task.teacher=gs://bucket/run:20 has" in refusal(
+        find_checkpoint, f"{BUCKET}:20", "task.teacher"
+    )
+    assert f"--draft_workdir{SAID}" in refusal(writing_options.choose, {"draft_workdir": BUCKET})
+
+
+def test_conversion(tmp_path):
+    local = str(tmp_path / "model")
+    assert f"--from{SAID}" in refusal(convert.convert, BUCKET, local)
+    assert f"--to{SAID}" in refusal(convert.convert, local, BUCKET)
+    assert f"--tokenizer{SAID}" in refusal(convert.convert, local, local + "2", tokenizer=BUCKET)
+
+
+def test_images_as_prompts():
+    make = ImagePrompts(6, 1, (), ())
+    assert refusal(make, "gs://bucket/a.png", "line 3").startswith("line 3=gs://bucket/a.png has")
+
+
+def test_where_tfds_looks(monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", BUCKET)
+    data = data_config(source="tfds", name="mnist", kind="images")
+    assert f"TFDS_DATA_DIR{SAID}" in refusal(tfds_source.load, data)
+
+
+COMMANDS = {
+    f"train.py --config={ROOT}/configs/dates.py --workdir=gs://bucket/run": "--workdir",
+    "train.py --config=gs://bucket/run": "--config",
+    f"train.py --config={ROOT}/configs/dates.py:gs://bucket/run": "--config",
+    "evaluate.py --workdir gs://bucket/run": "--workdir",
+    "generate.py --workdir=x --input=gs://bucket/run": "--input",
+    "generate.py --workdir=x --prompt=a --output=gs://bucket/run": "--output",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_flags(command):
+    ended = scripts.run(*command.split())
+    assert_short_and_clear(ended.err, f"{COMMANDS[command]}{SAID}")
+    assert (ended.code, ended.out) == (experiment.BAD_INPUT, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        (BUCKET, "gcloud storage cp"),
+        ("s3://bucket/run", "aws s3 cp"),
+        ("https://host/a.txt", "download it first"),
+        ("file:///data/a.txt", "write the path without file://"),
+        ("abfs://c@host/run", "copy it to a local disk, or mount it"),
+        ("gs:/bucket/run", "a local path of this name is ./gs:/bucket/run"),
+    ],
+)
+def test_the_fix_is_named(path, fix):
+    assert fix in refusal(refuse_remote, "--workdir", path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "-",
+        "runs/a",
+        "/tmp/run:20",
+        "a:b",
+        "a:20",
+        "./gs:/bucket/run",
+        "C:/data",
+        "org/name:sst2",
+    ],
+)
+def test_local_paths_pass(path):
+    refuse_remote("--workdir", path)
+
+
+def test_a_run_whose_caches_were_in_such_a_directory_still_loads(tmp_path):
+    config = changed(
+        dates.get_config(), {"compilation_cache": BUCKET, "data.cache_dir": BUCKET, "seed": 7}
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = experiment.from_mapping(trained.recorded_config(tmp_path))
+    assert (loaded.run.seed, loaded.run.compilation_cache, loaded.data.cache_dir) == (7, "", "")
