@@ -25,7 +25,7 @@ from jobs.loop import Loop
 from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
-from training.checkpoint import Checkpoints
+from training.checkpoint import Checkpoints, saved_steps
 from training.compilation import keep_programs
 from training.endings import EndedError
 from training.evaluation import Evaluator, HeldOut, measure_names
@@ -52,7 +52,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     """Runs a whole job; returns the last evaluation's metrics."""
     experiment = door.from_mapping(config)
     run, task = experiment.run, experiment.task
-    workdir = records.prepare(workdir)
+    workdir, begun = records.prepare(workdir), ""
+    if saved_steps(workdir):
+        config, begun = records.as_begun(workdir, config, default.get_config().to_dict())
+        experiment = door.from_mapping(config)
     keep_programs(run.compilation_cache)
     mesh = make_mesh(experiment.mesh)
     check_batch(
@@ -100,6 +103,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         changes = record_run(workdir, experiment, model_config, data, resuming=start > 0)
 
         # From other runs: parameters to start from or to adapt, a teacher
+        if not start:
+            origins.refuse_other_sinusoids(run.init_from, model_config)
         batch = data.train_batch(0)
         whole = abstract_params(model, task, batch, mesh)
         taken = origins.take(experiment, whole, workdir, data, resuming=start > 0)
@@ -122,7 +127,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=processes.is_primary()
         ) as reporter:
-            for line in resumed(workdir, start, changes) if start else taken.lines:
+            for line in resumed(workdir, start, changes, begun) if start else taken.lines:
                 reporter.log(line)
             reporter.log(describe(data.description))
             reporter.log(parameter_table(whole))
@@ -212,9 +217,9 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def resumed(workdir: Path, step: int, changes: Sequence[str]) -> list[str]:
-    begun = f"resuming {workdir} at step {step}"
-    return [begun, *(f"changed since then: {change}" for change in changes)]
+def resumed(workdir: Path, step: int, changes: Sequence[str], begun: str = "") -> list[str]:
+    lines = [f"resuming {workdir} at step {step}", *([begun] if begun else [])]
+    return [*lines, *(f"changed since then: {change}" for change in changes)]
 
 
 def describe(data: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from input_pipeline.preparation import Job, prepare
 from input_pipeline.sources import components
 from input_pipeline.table import Form
 from input_pipeline.task import Hiding
-from train import tokens_in
+from jobs.loop import amount_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that each measurement is made.")
 BATCHES = flags.DEFINE_integer("batches", 30, "Batches in a round.")
@@ -110,7 +110,7 @@ def measure_batches(data: pipeline.Data) -> list[tuple[float, float]]:
         batches = [data.train_batch(n) for n in range(first, first + BATCHES.value)]
         seconds = time.perf_counter() - begin
         rates.append(
-            tuple(sum(map(count, batches)) / seconds for count in (examples_in, tokens_in))
+            tuple(sum(map(count, batches)) / seconds for count in (examples_in, amount_in))
         )
     return rates
 

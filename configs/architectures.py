@@ -20,7 +20,9 @@ def choose(model, name):
         return
     record = Path(name, RECORD)
     if record.is_file():
-        model.update({**json.loads(record.read_text())["model"], "num_classes": 0})
+        # Runs that are older than this key had sinusoids of 1.
+        older = {"sinusoidal_scale": 1.0}
+        model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
         sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
@@ -46,6 +48,7 @@ def _style(**changes):
             input="tokens",
             kv_heads=0,
             position="learned",
+            sinusoidal_scale=0.0,
             rope_theta=10_000.0,
             rope_scaling="default",
             rope_factor=1.0,

@@ -41,6 +41,9 @@ def get_config(arg=None):
             # Embeddings
             # sinusoidal | learned | rope | alibi | t5_bias | transformer_xl | none
             position="sinusoidal",
+            # Amplitude of the sinusoids; 0: the size that token embeddings have at first, so that
+            # neither swamps the other. That is 1 with embedding_scale=True, as in the 2017 paper
+            sinusoidal_scale=0.0,
             rope_theta=10_000.0,
             # How rope reaches beyond the length it was first trained at: default | linear (all
             # angles divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)):
@@ -81,8 +84,9 @@ def get_config(arg=None):
             attention_memory=256,  # recurrent: positions before the chunk that are seen besides
             attention_features=256,  # performer: random features
             attention_kernel="softmax",  # performer: softmax | relu
-            # performer: steps of training between draws of features; 0: always those of evaluation
-            attention_redraw=1000,
+            # performer: steps of training between draws of random features; 0: always those of
+            # evaluation. Many steps with one draw fit the model to it; see docs/attention.md
+            attention_redraw=0,
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from experiment import Experiment
 from input_pipeline.pipeline import Data
+from model.config import TransformerConfig
 from schema import ConfigError
 from training.checkpoint import Checkpoints
 from training.endings import DivergedError, EvaluationFailedError, StoppedError
@@ -50,7 +51,8 @@ class Loop:
     def run(self, state: TrainState) -> dict[str, float]:
         """Returns the scores of the evaluation after the last step."""
         run, failure = self.experiment.run, self.experiment.failure
-        self._throughput, self._shapes, self._failed_evaluations = Throughput(), set(), 0
+        self._throughput = Throughput(unit_of(self.experiment.model))
+        self._shapes, self._failed_evaluations = set(), 0
         self._left_out = int(state.guard.batches_left_out)
         start = step = int(state.step)
         batches, unsettled, scores = self._batches(step), None, {}
@@ -118,7 +120,8 @@ class Loop:
         shape = tuple(array.shape for array in batch.values())
         if shape in self._shapes:
             state, metrics = self.train_step(state, put_batch(batch, self.mesh))
-            self._throughput.count(tokens_in(batch) * jax.process_count(), self.flops_of(batch))
+            rows_or_tokens = amount_in(batch) * jax.process_count()
+            self._throughput.count(rows_or_tokens, self.flops_of(batch))
             return state, metrics
         self.reporter.log("compiling the training step")
         # That takes time that says nothing about the steps to come.
@@ -139,7 +142,7 @@ class Loop:
             return False
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
         what = (
-            f"the loss at step {step} is {metrics['train/loss']:g} and its gradient's norm "
+            f"the loss at step {step} is {metrics['failure/loss']:g} and its gradient's norm "
             f"{metrics['optim/grad_norm']:g}, {self._record_examples(step, metrics)}"
         )
         if verdict == NOT_FINITE and failure.nonfinite == "stop":
@@ -169,7 +172,7 @@ class Loop:
         ids = self.data.train_ids(step - 1 + self._left_out)
         own = f"-{jax.process_index()}" if jax.process_count() > 1 else ""
         name = f"failures{own}.jsonl"
-        record = {"step": step, "loss": str(metrics["train/loss"]), "examples": ids}
+        record = {"step": step, "loss": str(metrics["failure/loss"]), "examples": ids}
         with (self.workdir / name).open("a") as file:
             file.write(json.dumps(record) + "\n")
         more = f" and {len(ids) - NAMED_EXAMPLES} more in {name}" if ids[NAMED_EXAMPLES:] else ""
@@ -219,8 +222,13 @@ def is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
-    """Real tokens on all sides of this process's rows; an image counts as one."""
+def unit_of(model: TransformerConfig) -> str:
+    """What a run's speed is counted in."""
+    return "images" if model.input == "patches" else "tokens"
+
+
+def amount_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Images, or real tokens on all sides, of this process's rows."""
     if "images" in batch:
         return len(batch["images"])
     sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]

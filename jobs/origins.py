@@ -1,6 +1,7 @@
 """What a run takes over from other runs: parameters to start from or to adapt, and a teacher."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,23 @@ def refuse_missing(experiment: Experiment) -> None:
         find_checkpoint(experiment.run.init_from)
     if experiment.task.teacher:
         find_checkpoint(experiment.task.teacher, "task.teacher")
+
+
+def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
+    """Parameters are of no use beside sinusoids of another amplitude, which no shape tells."""
+    if not init_from or model.position != "sinusoidal":
+        return
+    workdir = find_checkpoint(init_from)[0].parent
+    if not (workdir / records.MODEL).exists():
+        return
+    theirs = trained.recorded_model_config(workdir)
+    if theirs.position == "sinusoidal" and not math.isclose(
+        theirs.sinusoidal_scale, model.sinusoidal_scale, rel_tol=1e-6
+    ):
+        raise ConfigError(
+            f"init_from: {workdir} has sinusoids of {theirs.sinusoidal_scale:g}, this model of "
+            f"{model.sinusoidal_scale:g}; set model.sinusoidal_scale={theirs.sinusoidal_scale!r}"
+        )
 
 
 def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool) -> Taken:

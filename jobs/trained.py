@@ -76,8 +76,7 @@ def load(
     experiment = door.from_mapping(config)
     task = experiment.task
     keep_programs(experiment.run.compilation_cache)
-    recorded_model, labels = records.read_model(workdir)
-    model_config = _model_config(recorded_model, workdir / records.MODEL)
+    model_config, labels = recorded_model_config(workdir), records.read_model(workdir)[1]
     reach = {name.partition(".")[2]: now for name, now in changed.items() if name in REACH}
     if "max_length" in reach and model_config.position == "learned":
         raise ConfigError(
@@ -124,10 +123,13 @@ def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
     return {name: now for name, _, now in records.differences(recorded, dict(config))}
 
 
-def _model_config(recorded: Mapping[str, Any], path: Path) -> TransformerConfig:
+def recorded_model_config(workdir: Path) -> TransformerConfig:
     """With the sizes that the data decided, which the config does not have."""
+    recorded, path = records.read_model(workdir)[0], workdir / records.MODEL
     config, problems = schema.build(
-        TransformerConfig, {**default.get_config().model.to_dict(), **recorded}, "model"
+        TransformerConfig,
+        records.model_with_defaults(recorded, default.get_config().model.to_dict()),
+        "model",
     )
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])

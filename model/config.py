@@ -46,6 +46,7 @@ class TransformerConfig:
     max_length: PositiveInt
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
+    sinusoidal_scale: NonNegativeFloat
     rope_theta: PositiveFloat
     rope_scaling: Literal["default", "linear", "ntk", "llama3"]
     rope_factor: PositiveFloat
@@ -136,16 +137,25 @@ class TransformerConfig:
         image_channels: int = 0,
     ) -> "TransformerConfig":
         """Every 0 that means "work it out" replaced, from the other keys or the data's facts."""
+        image_channels = self.image_channels or image_channels
         return dataclasses.replace(
             self,
+            sinusoidal_scale=self.sinusoidal_scale or self._initial_embedding_std(image_channels),
             vocab_size=self.vocab_size or vocab_size,
             separator_id=self.separator_id or separator_id,
             kv_heads=self.kv_heads or self.heads,
             head_size=self.head_size or self.width // self.heads,
             num_classes=self.num_classes or num_classes,
             image_size=self.image_size or image_size,
-            image_channels=self.image_channels or image_channels,
+            image_channels=image_channels,
         )
+
+    def _initial_embedding_std(self, image_channels: int) -> float:
+        """Of embedded tokens before training, or of patches whose pixels have a variance of 1."""
+        is_image = self.input == "patches"
+        inputs = self.patch_size**2 * image_channels if is_image else self.width
+        std = self.init_std * inputs**0.5 if self.init_std else 1.0
+        return std if is_image or self.embedding_scale else std * self.width**-0.5
 
     def problems(self) -> Iterator[str]:
         yield from self._size_problems()

@@ -182,7 +182,8 @@ class Stack(nn.Module):
         """Adds absolute positions, normalises and drops as configured."""
         config = self.config
         if config.position == "sinusoidal":
-            x_btd += sinusoidal(positions_bt, config.width).astype(x_btd.dtype)
+            waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.width)
+            x_btd += waves_btd.astype(x_btd.dtype)
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
             # Beside rows that still speak, others have ended, and go on to where there is none.

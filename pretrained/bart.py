@@ -148,7 +148,7 @@ BART = Architecture(
 MARIAN = Architecture(
     model_type="marian",
     heads={"MarianMTModel": Head("seq2seq")},
-    style=STYLE | dict(position="sinusoidal", embedding_norm=False),
+    style=STYLE | dict(position="sinusoidal", sinusoidal_scale=1.0, embedding_norm=False),
     keys=KEYS,
     fixed=FIXED
     | dict(

@@ -54,6 +54,14 @@ def metrics(workdir):
     ]
 
 
+def units(workdir):
+    """What the run's speed was counted in."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    names = {name for line in lines for name in json.loads(line)}
+    rates = {name.removeprefix("perf/").removesuffix("_per_second") for name in names}
+    return rates & {"images", "tokens"}
+
+
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
     config, data, measures = EXPERIMENTS[family]
@@ -71,6 +79,7 @@ def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
     assert expected.keys() == found.keys()
     assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
     assert metrics(parts) == metrics(whole)
+    assert units(whole) == {"images" if family == "ViT" else "tokens"}
     check_files(whole, has_tokenizer=family != "ViT")
 
 

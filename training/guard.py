@@ -58,10 +58,11 @@ def after(guard: Guard, verdict: Array, loss: Array) -> Guard:
     )
 
 
-def findings(guard: Guard, verdict: Array) -> dict[str, Array]:
+def findings(guard: Guard, verdict: Array, loss: Array) -> dict[str, Array]:
     """What the run has to know of a step, as metrics."""
     return {
         "failure/verdict": verdict,
+        "failure/loss": loss,  # the one that was judged: all that is minimised
         "failure/skipped": guard.skipped,
         "failure/in_a_row": guard.in_a_row,
         "failure/rollbacks": guard.rollbacks,

@@ -165,6 +165,13 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
             return terms
 
 
+def adds_to_cross_entropy(task: TaskConfig) -> bool:
+    """Whether more is minimised than the cross-entropy that evaluation reports as its loss."""
+    return bool(
+        task.label_smoothing or task.z_loss or task.auxiliary_masked_lm or task.next_sentence
+    )
+
+
 def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
     """What the sum of each term is to be divided by; needs no model."""
     return {

@@ -23,11 +23,13 @@ from schema import ConfigError
 # What a log line shows of the metrics it is given, in this order, and how.
 LOG_COLUMNS = {
     "train/loss": "loss {:.4f}",
+    "train/total_loss": "total loss {:.4f}",
     "train/accuracy": "accuracy {:.4f}",
     "train/teacher_kl": "teacher KL {:.4f}",
     "optim/learning_rate": "lr {:.3g}",
     "optim/grad_norm": "grad norm {:.3g}",
     "perf/tokens_per_second": "{:,.0f} tokens/s",
+    "perf/images_per_second": "{:,.0f} images/s",
     "perf/mfu": "MFU {:.1%}",
     "perf/data_wait_fraction": "data wait {:.1%}",
 }

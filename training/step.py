@@ -18,7 +18,7 @@ from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
 from training.guard import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
-from training.losses import term_counts, term_sums, total_loss
+from training.losses import adds_to_cross_entropy, term_counts, term_sums, total_loss
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
 from training.precision import updated
@@ -216,7 +216,8 @@ def make_train_step(
             params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
         answers = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
-            "train/loss": loss,
+            # What evaluation calls its loss; the rest of what is minimised is told beside it.
+            "train/loss": sums["nll"] / jnp.maximum(answers, 1),
             "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
             # The optimizer counts the updates, of which a step that is skipped makes none.
             "optim/learning_rate": jnp.asarray(
@@ -226,8 +227,10 @@ def make_train_step(
         }
         if teacher is not None:
             metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
+        if teacher is not None or adds_to_cross_entropy(task):
+            metrics["train/total_loss"] = loss
         guard = after(state.guard, verdict, loss)
-        metrics |= findings(guard, verdict)
+        metrics |= findings(guard, verdict, loss)
         return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
 
     return jax.jit(

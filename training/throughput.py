@@ -1,4 +1,4 @@
-"""How fast a run goes: tokens per second, arithmetic per second, time spent waiting for data."""
+"""How fast a run goes: tokens or images and FLOPs in a second, time spent waiting for data."""
 
 import contextlib
 import time
@@ -10,15 +10,19 @@ from training.chips import peak_flops
 
 
 class Throughput:
-    """Counts steps since the last report; time inside `paused` does not count."""
+    """Counts steps since the last report; time inside `paused` does not count.
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+    `unit` is what a step's data is counted in: tokens or images.
+    """
+
+    def __init__(self, unit: str, clock: Callable[[], float] = time.perf_counter):
+        self._unit = unit
         self._clock = clock
         self._restart()
 
     def _restart(self) -> None:
         self._begin = self._clock()
-        self._steps = self._tokens = self._flops = 0
+        self._steps = self._amount = self._flops = 0
         self._waited = 0.0
 
     @contextlib.contextmanager
@@ -33,10 +37,10 @@ class Throughput:
         yield
         self._begin += self._clock() - begin
 
-    def count(self, tokens: int, flops: int) -> None:
-        """One step more, of so much text and so much arithmetic on all devices."""
+    def count(self, amount: int, flops: int) -> None:
+        """One step more, of so many tokens or images and FLOPs on all devices."""
         self._steps += 1
-        self._tokens += tokens
+        self._amount += amount
         self._flops += flops
 
     def report(self) -> dict[str, float]:
@@ -49,7 +53,7 @@ class Throughput:
         seconds = max(self._clock() - self._begin, 1e-9)
         flops = self._flops / seconds / jax.device_count()
         rates = {
-            "perf/tokens_per_second": self._tokens / seconds,
+            f"perf/{self._unit}_per_second": self._amount / seconds,
             "perf/steps_per_second": self._steps / seconds,
             "perf/tflops_per_device": flops / 1e12,
             "perf/data_wait_fraction": self._waited / seconds,

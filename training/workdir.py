@@ -27,6 +27,9 @@ FIXED = (
 )  # fmt: skip
 # Keys of older runs that mean nothing any more.
 RETIRED = ("checkpoint.wait",)
+# Defaults that are others today. A run that began with these, or before there was such a key, goes
+# on with them.
+FORMER_DEFAULTS = {"model.sinusoidal_scale": 1.0, "model.attention_redraw": 1000}
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
@@ -93,7 +96,7 @@ def record_config(
 ) -> list[str]:
     """Writes config.json; returns what changed since the run began, or refuses the change.
 
-    `defaults` are what keys had that are younger than the run.
+    `defaults` are today's, for keys that are younger than the run.
     """
     path = workdir / CONFIG
     # Through JSON and back, so that tuples compare equal to the lists they are stored as.
@@ -147,12 +150,44 @@ def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded config in which keys that are younger than the run have their defaults."""
+    """A recorded config in which keys that are younger than the run have their defaults.
+
+    They are today's, but for those that would change what the run computes.
+    """
     config = dict(defaults)
+    for name, former in FORMER_DEFAULTS.items():
+        section, key = name.split(".")
+        if section in config:
+            config[section] = {**config[section], key: former}
     for key, value in _without_retired(record).items():
         is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
         config[key] = {**config[key], **value} if is_section else value
     return config
+
+
+def as_begun(
+    workdir: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """The config for resuming a run that began when some defaults were others, and a line on it.
+
+    The same command would otherwise be taken for another run.
+    """
+    config, kept = dict(config), []
+    if not (workdir / CONFIG).exists():
+        return config, ""
+    recorded = with_defaults(read_config(workdir), defaults)
+    for name, former in FORMER_DEFAULTS.items():
+        section, key = name.split(".")
+        is_default = config[section][key] == defaults[section][key]
+        if is_default and recorded[section][key] == former != config[section][key]:
+            config[section] = {**config[section], key: former}
+            kept.append(f"{name}={former}")
+    return config, f"as when the run began: {', '.join(kept)}" if kept else ""
+
+
+def model_with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a recorded model alone."""
+    return with_defaults({"model": record}, {"model": defaults})["model"]
 
 
 def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:

@@ -10,9 +10,10 @@ import evaluate
 import train
 from configs import langid, langid_mlm
 from input_pipeline.tokenizer import load_tokenizer
-from jobs import trained
+from jobs import origins, trained
 from schema import ConfigError
 from tests.runs import STEPS, TINY, saved, tiny
+from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
@@ -40,6 +41,21 @@ def refusal(config, workdir):
         train.train_and_evaluate(config, workdir)
     (line,) = str(refused.value).splitlines()
     return line
+
+
+def test_sinusoids_of_another_amplitude_are_refused(first, tmp_path):
+    """Runs that differ in model.init_std, or in age, have parameters of the same shapes."""
+    shutil.copytree(first, tmp_path / "base")
+    path = tmp_path / "base" / "model.json"
+    record = json.loads(path.read_text())
+    record["model"] |= dict(position="sinusoidal", sinusoidal_scale=1.0)
+    path.write_text(json.dumps(record))
+    ours = tiny_config(position="sinusoidal")
+    with pytest.raises(ConfigError, match=r"of 1, this model of 0\.25; set .*scale=1\.0"):
+        origins.refuse_other_sinusoids(str(tmp_path / "base"), ours)
+    same = tiny_config(position="sinusoidal", sinusoidal_scale=1.0)
+    for init_from, model in ((tmp_path / "base", same), (first, ours), ("", ours)):
+        origins.refuse_other_sinusoids(str(init_from), model)
 
 
 def assert_same(workdir, other):

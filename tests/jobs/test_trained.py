@@ -16,6 +16,7 @@ from input_pipeline.embedded import names
 from jobs import trained
 from schema import ConfigError
 from tests.runs import STEPS, saved, tiny
+from training import workdir as records
 
 BEST = dict(best_metric="eval/held_out/loss", best_mode="min")
 
@@ -123,6 +124,37 @@ def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
     model = trained.load(older)
     assert model.experiment.eval.batch_size == 256
     assert model.model_config.rope_theta == 10_000.0
+
+
+def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
+    """It computes, and goes on with, what it began with."""
+    config = with_changes(run[1], "model", position="sinusoidal")
+    older = copy_of(run, tmp_path, model=dict(position="sinusoidal", attention_redraw=1000))
+    for name in ("model.json", "config.json"):
+        record = json.loads((older / name).read_text())
+        del record["model"]["sinusoidal_scale"]
+        record["model"] |= dict(position="sinusoidal")
+        (older / name).write_text(json.dumps(record))
+    loaded = trained.load(older)
+    assert loaded.model_config.sinusoidal_scale == 1.0
+    chosen = langid.get_config(str(older)).model
+    assert (chosen.sinusoidal_scale, chosen.position) == (1.0, "sinusoidal")
+
+    defaults = langid.default.get_config().to_dict()
+    resumed, line = records.as_begun(older, config, defaults)
+    assert line == (
+        "as when the run began: model.sinusoidal_scale=1.0, model.attention_redraw=1000"
+    )
+    assert resumed["model"]["attention_redraw"] == 1000
+    digests = {name: record[name] for name in records.DIGESTS}
+    record = {**resumed, **digests}
+    assert records.record_config(older, record, resuming=True, defaults=defaults) == []
+    # What is recorded now is found again; and what was asked for otherwise is not overruled.
+    assert records.as_begun(older, resumed, defaults) == (resumed, "")
+    asked = with_changes(config, "model", sinusoidal_scale=0.5, attention_redraw=7)
+    assert records.as_begun(older, asked, defaults) == (asked, "")
+    # A run of today is left alone.
+    assert records.as_begun(run[0], run[1], defaults) == (run[1], "")
 
 
 def test_keys_that_are_retired_since_the_run_are_passed_over(run, tmp_path):

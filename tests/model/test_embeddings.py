@@ -1,13 +1,17 @@
 """Which tables there are, who shares them, and how they are scaled."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import architectures
 from model.heads import LanguageModel, MaskedLanguageModel
+from model.layers import Embedding, PatchEmbedding
+from model.positions import sinusoidal
 from tests.model.examples import pack, text_arguments, text_logits, text_params, tokens, unpadded
-from tests.tiny import quick_jit, random_params, tiny_config
+from tests.tiny import IMAGES, quick_jit, random_params, tiny_config
 
 TARGET, SOURCE = unpadded(3, 12, seed=0), unpadded(3, 12, seed=5)
 SHORT = pack([np.array([3, 4, 3], np.int32)], columns=3)  # most tokens do not occur
@@ -75,6 +79,7 @@ def test_output_bias_is_added_to_logits():
 @pytest.mark.parametrize("share", [True, False])
 def test_embedding_scale_multiplies_by_the_root_of_width(share):
     options = dict(family="encoder_decoder", tie_output=False, share_embeddings=share)
+    options |= dict(sinusoidal_scale=1.0)
     scaled, plain = tiny_config(**options, embedding_scale=True), tiny_config(**options)
     params = text_params(scaled)
     tables = {
@@ -87,6 +92,63 @@ def test_embedding_scale_multiplies_by_the_root_of_width(share):
     np.testing.assert_allclose(
         text_logits(scaled, TARGET, SOURCE),
         text_logits(plain, TARGET, SOURCE, params=larger),
+        atol=1e-5,
+    )
+
+
+SIZES = {
+    "plain": dict(width=64),
+    "scaled, as in the paper": dict(width=64, embedding_scale=True),
+    "initialised by a number": dict(width=64, init_std=0.02),
+    "both": dict(width=64, init_std=0.02, embedding_scale=True),
+}
+
+
+def root_mean_square(x):
+    return float(np.sqrt(np.square(np.asarray(x, np.float64)).mean()))
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_neither_sinusoids_nor_tokens_swamp_the_other_at_first(case):
+    config = tiny_config(**SIZES[case], position="sinusoidal", vocab_size=200)
+    ids = np.arange(200)[None]
+    model = Embedding(config, 200, "vocab")
+    tokens_btd = model.apply(nn.unbox(model.init(jax.random.key(0), ids)), ids)
+    if config.embedding_scale:
+        tokens_btd *= 64**0.5
+    waves_btd = config.sinusoidal_scale * sinusoidal(ids, 64)
+    ratio = root_mean_square(tokens_btd) / root_mean_square(waves_btd)
+    assert ratio == pytest.approx(2**0.5, rel=0.05), "a sine's mean square is a half"
+
+
+def test_neither_sinusoids_nor_patches_swamp_the_other_at_first():
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(20, 6, 6, 2)).astype(np.float32)
+    for init_std in (0.0, 0.02):
+        config = tiny_config(**IMAGES, init_std=init_std, class_token=False, pooling="mean")
+        model = PatchEmbedding(config)
+        patches_btd = model.apply(nn.unbox(model.init(jax.random.key(0), images)), images)
+        ratio = root_mean_square(patches_btd) / config.sinusoidal_scale
+        assert ratio == pytest.approx(1, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["transformer_style", "transformer_base", "transformer_big"])
+def test_the_papers_sinusoids_are_exactly_of_one(name):
+    changes = architectures.ARCHITECTURES[name]()
+    assert tiny_config(**changes).sinusoidal_scale == 1.0
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0])
+def test_sinusoids_are_a_table_of_positions_that_is_not_learnt(scale):
+    config = tiny_config(family="decoder", position="sinusoidal", sinusoidal_scale=scale)
+    learned = tiny_config(family="decoder", position="learned")
+    params = text_params(config)
+    table = scale * sinusoidal(np.arange(32)[None], 16)[0]
+    backbone = params["backbone"]
+    decoder = backbone["decoder"] | {"position_embedding": {"embedding": table}}
+    np.testing.assert_allclose(
+        text_logits(config, TARGET),
+        text_logits(learned, TARGET, params=params | {"backbone": backbone | {"decoder": decoder}}),
         atol=1e-5,
     )
 

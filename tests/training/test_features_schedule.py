@@ -15,7 +15,10 @@ BATCH = make_batch("causal_lm")
 
 @functools.cache
 def job(redraw=2, seed=0, accumulate=1, **model):
-    changes = dict(attention="performer", attention_features=8, attention_redraw=redraw) | model
+    """With a `redraw` of None, that of configs/default.py."""
+    changes = dict(attention="performer", attention_features=8) | model
+    if redraw is not None:
+        changes |= dict(attention_redraw=redraw)
     optimizer = PLAIN_DESCENT | dict(accumulate=accumulate)
     return make_job("causal_lm", BATCH, model=changes, optimizer=optimizer, seed=seed)
 
@@ -41,8 +44,9 @@ def test_the_same_within_a_period_and_others_after_it():
     assert loss_at(0, seed=1) not in losses
 
 
-def test_without_redrawing_training_sees_what_evaluation_sees():
-    losses = {loss_at(step, redraw=0) for step in (0, 1, 5000)}
+def test_by_default_training_sees_what_evaluation_sees():
+    """Else parameters fit features that evaluation and generation do not use."""
+    losses = {loss_at(step, redraw=None) for step in (0, 1, 5000)}
     assert len(losses) == 1
     np.testing.assert_allclose(losses.pop(), eval_loss(), rtol=1e-6)
     assert abs(loss_at(0) - eval_loss()) > 1e-5

@@ -1,4 +1,7 @@
-"""Arithmetic counted from the architecture, against XLA's own count of the compiled model."""
+"""Arithmetic counted from the architecture, against XLA's own count of the compiled model.
+
+Of attention only the visible pairs count: they are counted again by loops over positions.
+"""
 
 import dataclasses
 
@@ -6,8 +9,11 @@ import jax
 import numpy as np
 import pytest
 
+from model.kinds import KINDS, SUMMED
+from tests.attention_oracle import is_near
 from tests.tiny import IMAGES, tiny_config
 from tests.training.examples import TASK
+from training import flops
 from training.flops import forward_flops, train_flops
 from training.task import make_model, model_arguments
 
@@ -65,6 +71,9 @@ def test_the_count_agrees_with_the_compiler(case):
     config = tiny_config(**SIZES | dict(unroll=8) | changes)
     batch, length = batch_and_length(config, objective)
     counted = ROWS * forward_flops(config, objective, length, SOURCE)
+    if config.has_decoder:  # `dot` multiplies pairs that are then masked
+        masked = length * (length - 1) / 2
+        counted += ROWS * config.decoder_layers * per_pair(config) * masked
     # The compiler also counts what is no product: softmax, norms, activations.
     assert 0.97 < counted / xla_flops(config, objective, batch) < 1
 
@@ -84,12 +93,63 @@ def test_six_operations_for_each_parameter_and_token():
     assert train_flops(config, "causal_lm", 64) == pytest.approx(6 * parameters * 64, rel=0.02)
 
 
-def test_attention_is_counted_in_full():
-    """Twice the length, four times the scores: causal models are not counted as half."""
-    config = tiny_config(family="decoder", decoder_layers=1)
-    scores = [
-        forward_flops(config, "causal_lm", length) - length * forward_flops(config, "causal_lm", 1)
-        for length in (64, 128)
-    ]
-    per_pair = 2 * 2 * config.heads * config.head_size
-    assert scores == [per_pair * (64**2 - 64), per_pair * (128**2 - 128)]
+def per_pair(config):
+    """A score of each head, and its share of the sum of values."""
+    return 2 * 2 * config.heads * config.head_size
+
+
+def attention_pairs(config, objective, length):
+    """All that grows otherwise than with the length: as many pairs, for each layer."""
+    (layers,) = {config.encoder_layers, config.decoder_layers}
+    total = forward_flops(config, objective, length)
+    rest = length * (forward_flops(config, objective, 1) - layers * per_pair(config))
+    return (total - rest) / layers / per_pair(config)
+
+
+def pairs_by_hand(kind, config, length, causal):
+    """Loops over queries and keys, by the rules that tests/attention_oracle.py has."""
+    chunk, found = config.attention_chunk, 0
+    for query in range(length):
+        keys = [key for key in range(length) if key <= query or not causal]
+        if kind == "hierarchical":  # another chunk is one key
+            own = [key for key in keys if key // chunk == query // chunk]
+            others = {key // chunk for key in keys} - {query // chunk}
+            found += len(own) + len(others)
+        else:
+            found += sum(is_near(kind, config, query, key) for key in keys)
+    return found
+
+
+MASKED = [kind for kind in KINDS if kind not in SUMMED]
+
+
+@pytest.mark.parametrize("length", [1, 7, 24, 31])
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [(kind, True) for kind in MASKED] + [(kind, False) for kind in MASKED if kind != "recurrent"],
+)
+def test_attention_is_counted_by_its_visible_pairs(kind, causal, length):
+    objective, family = ("causal_lm", "decoder") if causal else ("masked_lm", "encoder")
+    config = tiny_config(
+        family=family, attention=kind, attention_window=5, attention_dilation=2,
+        attention_chunk=8, attention_overlap=3, attention_memory=6,
+    )  # fmt: skip
+    expected = pairs_by_hand(kind, config, length, causal)
+    assert attention_pairs(config, objective, length) == expected
+
+
+def test_causal_attention_is_half_of_all_pairs():
+    """As MaxText counts it, but for the diagonal, which is seen."""
+    config = tiny_config(family="decoder")
+    length = 4096
+    found = attention_pairs(config, "causal_lm", length)
+    assert found == length * (length + 1) / 2
+    assert found == pytest.approx(length**2 / 2, rel=1e-3)
+
+
+def test_pairs_are_counted_once_for_each_length(monkeypatch):
+    """The count is asked for at every step, beside the device."""
+    config = tiny_config(family="decoder", attention="local")
+    forward_flops(config, "causal_lm", 333)
+    monkeypatch.setattr(flops, "np", None)
+    forward_flops(config, "causal_lm", 333)

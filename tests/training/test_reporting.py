@@ -229,6 +229,11 @@ def test_a_log_line_says_what_a_person_wants_to_know():
     assert "MFU" not in log_line(1200, 50000, metrics)
 
 
+def test_a_log_line_tells_losses_and_images_from_their_like():
+    metrics = {"train/total_loss": 2.5, "train/loss": 2.0, "perf/images_per_second": 1234.5}
+    assert log_line(1, 9, metrics) == "step 1/9  loss 2.0000  total loss 2.5000  1,234 images/s"
+
+
 def test_a_log_line_shows_every_result_of_an_evaluation():
     line = log_line(7, 9, {"eval/dates/exact_match": 0.98125, "eval/dates/loss": 0.1})
     assert line == "step 7/9  eval/dates/exact_match 0.9812  eval/dates/loss 0.1"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.training.examples import make_batch, make_job
+from training.step import make_eval_step
 
 # Without Adam's division, which makes a rounding error of a vanishing gradient a whole update.
 PLAIN_DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
@@ -37,38 +38,63 @@ def same(tree, other):
     return all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize(
-    ("objective", "task"),
-    [
-        ("causal_lm", dict(label_smoothing=0.1, z_loss=0.01)),
-        ("masked_lm", dict(next_sentence=True)),
-        ("classify_text", {}),
-    ],
-)
-def test_micro_batches_add_up_to_the_whole_batch(objective, task):
-    # Of four micro-batches one has no weight at all, and the others have unequal ones.
+TASKS = {
+    "causal_lm": dict(label_smoothing=0.1, z_loss=0.01),
+    "masked_lm": dict(next_sentence=True),
+    "classify_text": {},
+}
+
+
+def uneven_batch(objective):
+    """Of four micro-batches one has no weight at all, and the others have unequal ones."""
     batch = make_batch(objective)
     batch["weights"][2] = 0
-    shares = [float(batch["weights"][part::4].sum()) for part in range(4)]
+    return batch
+
+
+@functools.cache
+def one_step(objective, accumulate):
+    """The job, the parameters before and after, and the metrics."""
+    batch = uneven_batch(objective)
+    optimizer = PLAIN_DESCENT | dict(accumulate=accumulate)
+    job = make_job(objective, batch, task=TASKS[objective], optimizer=optimizer)
+    before = job.start()
+    start = jax.tree.map(np.array, before.params)
+    after, metrics = job.step(before, batch)
+    return job, start, after.params, metrics
+
+
+@pytest.mark.parametrize("objective", TASKS)
+def test_micro_batches_add_up_to_the_whole_batch(objective):
+    weights = uneven_batch(objective)["weights"]
+    shares = [float(weights[part::4].sum()) for part in range(4)]
     assert shares[1] == 0
     assert len(set(shares)) > 2
 
-    def one_step(accumulate):
-        optimizer = PLAIN_DESCENT | dict(accumulate=accumulate)
-        job = make_job(objective, batch, task=task, optimizer=optimizer)
-        before = job.start()
-        start = jax.tree.map(np.array, before.params)
-        after, metrics = job.step(before, batch)
-        return start, after.params, metrics
-
-    start, whole, whole_metrics = one_step(1)
-    _, parts, parts_metrics = one_step(4)
+    _, start, whole, whole_metrics = one_step(objective, 1)
+    _, _, parts, parts_metrics = one_step(objective, 4)
     for name, value in arrays(whole).items():
         np.testing.assert_allclose(arrays(parts)[name], value, rtol=0, atol=2e-7, err_msg=name)
     moved = [np.abs(value - arrays(start)[name]).max() for name, value in arrays(whole).items()]
     assert np.median(moved) > 1e-3, "or there was nothing to compare"
     for name, value in whole_metrics.items():
         np.testing.assert_allclose(parts_metrics[name], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("objective", TASKS)
+def test_the_loss_of_training_is_the_one_that_evaluation_reports(objective):
+    """Smoothing, z-loss and other predictions are in the total alone."""
+    job, start, _, metrics = one_step(objective, 4)
+    sums, _ = make_eval_step(job.model, job.task)(start, uneven_batch(objective))
+    nll, count = sums["nll"]
+    np.testing.assert_allclose(metrics["train/loss"], nll / count, rtol=1e-5)
+    assert ("train/total_loss" in metrics) == bool(TASKS[objective])
+    if TASKS[objective]:
+        assert metrics["train/total_loss"] > 1.01 * metrics["train/loss"]
+    if objective == "masked_lm":
+        nll, count = sums["next_sentence_nll"]
+        added = metrics["train/total_loss"] - metrics["train/loss"]
+        np.testing.assert_allclose(added, nll / count, rtol=1e-4)
 
 
 def test_dropout_is_a_function_of_seed_and_step():

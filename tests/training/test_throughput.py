@@ -25,7 +25,7 @@ def clock():
 
 
 def test_rates_since_the_last_report(clock):
-    meter = Throughput(clock)
+    meter = Throughput("tokens", clock)
     for tokens in (300, 500):
         clock.tick(2)
         meter.count(tokens, 6e12)
@@ -41,8 +41,17 @@ def test_rates_since_the_last_report(clock):
     assert (rates["perf/tokens_per_second"], rates["perf/steps_per_second"]) == (40, 1)
 
 
+def test_images_are_not_called_tokens(clock):
+    meter = Throughput("images", clock)
+    clock.tick(2)
+    meter.count(128, 1)
+    rates = meter.report()
+    assert rates["perf/images_per_second"] == 64
+    assert "perf/tokens_per_second" not in rates
+
+
 def test_waiting_for_data_counts_and_is_told(clock):
-    meter = Throughput(clock)
+    meter = Throughput("tokens", clock)
     for _ in range(2):
         with meter.waiting_for_data():
             clock.tick(1)
@@ -57,7 +66,7 @@ def test_waiting_for_data_counts_and_is_told(clock):
 
 
 def test_a_pause_does_not_count(clock):
-    meter = Throughput(clock)
+    meter = Throughput("tokens", clock)
     clock.tick(2)
     with meter.paused():
         clock.tick(1000)
@@ -67,14 +76,14 @@ def test_a_pause_does_not_count(clock):
 
 
 def test_without_a_step_there_is_no_rate_and_without_time_no_error(clock):
-    meter = Throughput(clock)
+    meter = Throughput("tokens", clock)
     assert meter.report() == {}
     meter.count(1, 1)
     assert meter.report()["perf/data_wait_fraction"] == 0
 
 
 def test_utilisation_is_told_where_the_peak_is_known(clock, monkeypatch):
-    meter = Throughput(clock)
+    meter = Throughput("tokens", clock)
     clock.tick(1)
     meter.count(1, 100e12)
     assert "perf/mfu" not in meter.report(), "no maker promises anything for this machine"
