@@ -94,6 +94,12 @@ class ExampleRows:
     def origins(self, index: int) -> list[int]:
         return [self._table.origin(self.entry(index))]
 
+    def pieces(self, index: int) -> list[tuple[int, int, int]]:
+        """Which ids of which example the row holds: (example, first id, end). For a single text."""
+        start = 0 if self._starts is None else int(self._starts[index])
+        ((field,),) = (side.fields for side in self._sides)
+        return [(*self.origins(index), start, start + len(self.parts(index)[0][field]))]
+
     def sizes(self) -> np.ndarray:
         """How many columns each row needs on each side."""
         lengths = [self._lengths(side) for side in self._sides]
@@ -137,13 +143,23 @@ class WindowRows:
         start = index * self._width
         return [{"text": self._table.stream("text")[start : start + self._width]}]
 
+    def pieces(self, index: int) -> list[tuple[int, int, int]]:
+        """Which ids of which document the window holds: (document, first id, end)."""
+        start, stop = index * self._width, (index + 1) * self._width
+        ends = self._table.ends("text")
+        found = []
+        for entry in range(int(np.searchsorted(ends, start, side="right")), len(ends)):
+            first = int(ends[entry - 1]) if entry else 0
+            if first >= stop:
+                break
+            inside = max(start, first) - first, min(stop, int(ends[entry])) - first
+            if inside[0] < inside[1]:  # a document may have no ids
+                found.append((self._table.origin(entry), *inside))
+        return found
+
     def origins(self, index: int) -> list[int]:
         """All documents of which something is in the window."""
-        ends = np.cumsum(self._table.lengths("text"))
-        start = index * self._width
-        first, last = np.searchsorted(ends, [start, start + self._width - 1], side="right")
-        last = min(last, len(ends) - 1)
-        return sorted({self._table.origin(i) for i in range(first, last + 1)})
+        return sorted({document for document, _, _ in self.pieces(index)})
 
 
 class SentenceRows:
