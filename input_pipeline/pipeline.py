@@ -54,14 +54,22 @@ def load(
     cache: Cache | None = None,
     tokenizer: Tokenizer | None = None,
     to_train: bool = True,
+    evaluate_on_train: bool = False,
 ) -> "Data":
     """`cache` is for who wants to say how it is filled, or to see what is in it.
 
     A model that is trained already comes with its `tokenizer`; the config's is then not looked at.
     Without `to_train` the held-out sets alone are prepared, and there are no training batches.
+    With `evaluate_on_train` the training examples take the place of the held-out ones: laid out as
+    those are, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
+    if evaluate_on_train:
+        found = [
+            dataclasses.replace(each, splits=each.splits.scored_on_train(data.train_split))
+            for each in found
+        ]
     cache = cache or Cache(data)
     splits = found[0].splits
     if tokenizer is None:
@@ -189,7 +197,7 @@ class Data:
         return LazyList(batch, range(0, len(indices), batch_size))
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
-        """The first `count` examples of a held-out set as text, in the order of its batches' rows."""
+        """The first examples of a held-out set as text, in the order of its batches' rows."""
         rows, examples = self._evals[name]
         if not count:
             return []

@@ -77,8 +77,10 @@ class Rowmaker:
 
         Running text is laid end to end, unless training keeps documents apart.
         """
-        storage = "memory" if splits.storage == "none" else splits.storage
-        return self._rows(splits, name, splits.evals[name], "truncate", storage)
+        examples, storage = splits.evals[name], splits.storage
+        if storage == "none" and examples is not splits.train:
+            storage = "memory"
+        return self._rows(splits, name, examples, "truncate", storage)
 
     def _rows(
         self,

@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import re
 
 import numpy as np
@@ -68,7 +69,15 @@ def small_sources(monkeypatch):
 
 
 def load(
-    source, objective, *, seed=0, process_index=0, process_count=1, next_sentence=False, **keys
+    source,
+    objective,
+    *,
+    seed=0,
+    process_index=0,
+    process_count=1,
+    next_sentence=False,
+    evaluate_on_train=False,
+    **keys,
 ):
     sizes = dict(batch_size=8, length=24, encoder_length=32, prefetch=2)
     return pipeline.load(
@@ -78,6 +87,7 @@ def load(
         seed=seed,
         process_index=process_index,
         process_count=process_count,
+        evaluate_on_train=evaluate_on_train,
     )
 
 
@@ -185,6 +195,28 @@ def test_evaluation_counts_every_row_once(source, objective, keys):
     real = weights.reshape(len(weights), -1).any(axis=1)
     assert real.tolist() == [True] * rows + [False] * (4 * len(batches) - rows)
     assert len(data.eval_batches("held_out", 4, max_batches=1)) == 1
+
+
+@pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
+def test_training_rows_are_evaluated_as_if_they_were_held_out(source, objective, keys, monkeypatch):
+    if source == "digits":
+        keys = {**keys, "flip": True, "crop_padding": 1}
+    if source == "names":
+        keys = {**keys, "over_long": "drop", "length": 9}
+    data = load(source, objective, evaluate_on_train=True, **keys)
+    assert data.eval_names == ("train",)
+    held_out = dataclasses.replace(SMALL[source], evals={"held_out": SMALL[source].train})
+    monkeypatch.setitem(sources.EMBEDDED, source, lambda: held_out)
+    expected = load(source, objective, **keys).eval_batches("held_out", 8)
+    for batch, other in zip(data.eval_batches("train", 8), expected, strict=True):
+        assert_equal(batch, other)
+
+
+def test_training_rows_that_are_made_on_demand_are_evaluated_without_making_all_of_them():
+    data = load("listops", "classify_text", evaluate_on_train=True, length=128)
+    (batch,) = data.eval_batches("train", 4, 1)
+    texts = [example["text"] for example in data.eval_examples("train", 4)]
+    assert [data.tokenizer.decode(row) for row in batch["inputs"]] == texts
 
 
 def test_evaluation_rows_are_in_the_order_of_the_examples():
