@@ -162,6 +162,14 @@ class _Reader:
 class Classifier(_Reader):
     """Answers with classes, the likeliest first."""
 
+    def prompt(self, text: str, name: str) -> Fields:
+        # Training refuses empty texts too: the class of one would say nothing.
+        parts = text.split("\t") if _takes_two(self._model) else [text]
+        if not all(part.strip() for part in parts):
+            what = "has an empty text" if text.strip() else "is empty"
+            raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
+        return super().prompt(text, name)
+
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
         return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
