@@ -20,7 +20,7 @@ import jax
 from absl import flags
 
 import experiment as door
-from input_pipeline import pipeline
+from input_pipeline import pipeline, too_long
 from jobs import held_out, trained
 from jobs.fitting import refuse_other_data
 from schema import ConfigError
@@ -53,6 +53,9 @@ def evaluate(
     data, names = load_data(model, split)
     refuse_other_data(model, data)
     is_primary = processes.is_primary()
+    if is_primary:
+        for line in too_long.lines(data.description):
+            print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
         sets = held_out.hold_out(names, data, model.experiment, mesh)
         evaluator = Evaluator(

@@ -7,6 +7,7 @@ everything that is wrong. Past this file no code sees a ConfigDict.
 import dataclasses
 import importlib.util
 import itertools
+import logging as std_logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -228,6 +229,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+            logging.get_absl_handler().setFormatter(LogLine())
         if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
             raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --")
         if more_options:
@@ -239,6 +241,13 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         app.run(guarded, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
+
+
+class LogLine(std_logging.Formatter):
+    """`warning: what happened`, as in all other lines of a run's log."""
+
+    def format(self, record: std_logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def _refuse(reason: str) -> NoReturn:

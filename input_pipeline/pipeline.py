@@ -130,6 +130,7 @@ class Data:
             "train_rows": sum(len(stream.rows) for stream in self._streams),
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
             "too_long": dict(make.too_long),
+            "over_long": [dataclasses.asdict(each) for each in make.over_long.values()],
             "bad_records": dict(make.bad_records),
             "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
@@ -138,6 +139,15 @@ class Data:
     @property
     def eval_names(self) -> tuple[str, ...]:
         return tuple(self._evals)
+
+    def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
+        """Which bucket of lengths a training batch is of, from 1 on, and how many there are."""
+        if not self._config.buckets:
+            return None
+        sides = {"inputs": "length", "encoder_inputs": "encoder_length"}
+        sides = [(name, key) for name, key in sides.items() if name in batch]
+        widths = [tuple(getattr(s.layout, key) for _, key in sides) for s in self._streams]
+        return 1 + widths.index(tuple(batch[name].shape[1] for name, _ in sides)), len(widths)
 
     def train_batch(self, n: int) -> Batch:
         """This process's rows of the n-th batch."""
@@ -259,7 +269,12 @@ class Data:
 
     def _eval_row(self, name: str, index: int) -> Fields:
         rng = randomness.generator(EVAL_SEED, randomness.EVAL_ROW, index)
-        return self._fields(self._evals[name][0], index, rng, self._eval_layout)
+        rows = self._evals[name][0]
+        fields = self._fields(rows, index, rng, self._eval_layout)
+        if self._kind == "pairs":
+            # Whoever says a truncated target has not given the answer.
+            fields["target_cut"] = np.int32(rows.is_cut(index, "target"))
+        return fields
 
     def _fields(
         self,

@@ -25,6 +25,7 @@ class Side:
     fields: tuple[str, ...]
     length: int  # columns
     added: int  # ids that the objective adds, such as eos
+    key: str = "data.length"  # of the config: what `length` is
 
     @property
     def room(self) -> int:
@@ -57,11 +58,19 @@ class ExampleRows:
         self._table, self._sides = table, sides
         self._entries = self._starts = None  # all of them, from their beginnings
         self.too_long = 0
+        # Sides that are too long in some entries: in how many, and columns that the longest needs.
+        self.long_sides: list[tuple[Side, int, int]] = []
         if isinstance(table, LazyTable):
             return
         too_long = np.zeros(len(table), bool)
         for side in sides:
-            too_long |= self._lengths(side) > side.room
+            lengths = self._lengths(side)
+            long_here = lengths > side.room
+            too_long |= long_here
+            if long_here.any():
+                self.long_sides.append(
+                    (side, int(long_here.sum()), int(lengths.max()) + side.added)
+                )
         self.too_long = int(too_long.sum())
         if over_long == "drop":
             self._entries = np.flatnonzero(~too_long)
@@ -90,6 +99,11 @@ class ExampleRows:
             texts = fit([row[field] for field in side.fields], side.room)
             row.update(zip(side.fields, texts, strict=True))
         return [row]
+
+    def is_cut(self, index: int, field: str) -> bool:
+        """Whether a field of the row has lost its end."""
+        whole = self._table.entry(self.entry(index))[field]
+        return len(self.parts(index)[0][field]) < len(whole)
 
     def origins(self, index: int) -> list[int]:
         return [self._table.origin(self.entry(index))]

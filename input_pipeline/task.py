@@ -96,7 +96,10 @@ def choose(
             special = len(tokenizer.text_start_ids) + 1
             _refuse_short("length", length, special + 1, "target and eos")
             _refuse_short("encoder_length", encoder_length, special + 1, "source and eos")
-            sides = (Side(("source",), encoder_length, special), Side(("target",), length, special))
+            sides = (
+                Side(("source",), encoder_length, special, "data.encoder_length"),
+                Side(("target",), length, special),
+            )
             return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
         case "masked_lm", _ if hiding.next_sentence:
             _refuse_short("length", length, 5, "cls, sep and text")
