@@ -72,9 +72,9 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
     long = sum(size > trained_length for size in sizes)
     if long:
         logging.warning(
-            "%d of %d lines have more tokens than rows had in training: up to %d, not %d",
-            long, len(rows), max(sizes), trained_length,
-        )  # fmt: skip
+            f"{long:,} of {len(rows):,} lines have more tokens than rows had in training: up to "
+            f"{max(sizes):,}, not {trained_length:,}"
+        )
 
 
 class Filler:

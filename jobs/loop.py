@@ -193,7 +193,7 @@ class Loop:
         self.checkpoints.forget_after(step)
         self.reporter.rewind(step)
         self.reporter.log(
-            f"back at step {step}; {self._left_out} batches are left out from here in all"
+            f"back at step {step}; {self._left_out:,} batches are left out from here in all"
         )
         return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
 
