@@ -2,13 +2,15 @@
 
 The newest checkpoint of the run in DIR unless --step names one; with --average=N the mean of the
 last N up to there. The held-out sets of the run's own config, unless --split names one of them or
-another split of the data. --config.a.b=v changes what that config says of data, eval and mesh, and
+another split of the data; --split=train scores the training examples, which says how well the run
+fits what it saw. --config.a.b=v changes what that config says of data, eval and mesh, and
 how far the model looks.
 
 Prints one JSON object, and appends it to DIR/evaluations.jsonl.
 """
 
 import dataclasses
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ import jax
 from absl import flags
 
 import experiment as door
-from input_pipeline import pipeline
+from input_pipeline import pipeline, too_long
 from jobs import held_out, trained
 from jobs.fitting import refuse_other_data
 from schema import ConfigError
@@ -51,6 +53,9 @@ def evaluate(
     data, names = load_data(model, split)
     refuse_other_data(model, data)
     is_primary = processes.is_primary()
+    if is_primary:
+        for line in too_long.lines(data.description):
+            print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
         sets = held_out.hold_out(names, data, model.experiment, mesh)
         evaluator = Evaluator(
@@ -81,7 +86,7 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
     """The data, and the names of those of its held-out sets that are meant by --split."""
     experiment = model.experiment
 
-    def load(eval_split: str) -> pipeline.Data:
+    def load(eval_split: str, evaluate_on_train: bool = False) -> pipeline.Data:
         section = dataclasses.replace(experiment.data, eval_split=eval_split)
         if problems := list(section.problems()):
             raise ConfigError(problems)
@@ -94,9 +99,18 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
             process_count=jax.process_count(),
             tokenizer=model.tokenizer,
             to_train=False,
+            evaluate_on_train=evaluate_on_train,
         )
 
-    data = load(experiment.data.eval_split)
+    eval_split, train_split = experiment.data.eval_split, experiment.data.train_split
+    # Of 'train[:99%]' the name is 'train'; what else that split holds is held out.
+    names = train_split, train_split.partition("[")[0]
+    if split and split in names and split != eval_split:
+        data = load(eval_split, evaluate_on_train=True)
+        if processes.is_primary():
+            print(caution(split, data, experiment.eval.batches), file=sys.stderr)
+        return data, data.eval_names
+    data = load(eval_split)
     if not split or split in data.eval_names:
         return data, (split,) if split else data.eval_names
     other = load(split)
@@ -107,6 +121,15 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
             f"it holds out: {', '.join(data.eval_names)}"
         )
     return other, other.eval_names
+
+
+def caution(split: str, data: pipeline.Data, batches: int) -> str:
+    rows = sum(data.description["eval_rows"].values())
+    sample = "" if batches else "; --config.eval.batches=N scores a sample of N batches"
+    return (
+        f"warning: --split={split}: these are {rows:,} training rows, whose score says how well "
+        f"the run fits what it saw, not how well it does on new data{sample}"
+    )
 
 
 def main() -> None:

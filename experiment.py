@@ -7,6 +7,7 @@ everything that is wrong. Past this file no code sees a ConfigDict.
 import dataclasses
 import importlib.util
 import itertools
+import logging as std_logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -264,6 +265,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+            logging.get_absl_handler().setFormatter(LogLine())
         for name in PATH_FLAGS:
             if name in flags.FLAGS:
                 refuse_remote(f"--{name}", flags.FLAGS[name].value or "")
@@ -295,6 +297,13 @@ def _help() -> str:
 def _own_flags() -> list[flags.Flag]:
     """The flags that the script itself defines, in its order; absl calls it by its path."""
     return flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+
+
+class LogLine(std_logging.Formatter):
+    """`warning: what happened`, as in all other lines of a run's log."""
+
+    def format(self, record: std_logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 def _refuse(reason: str) -> NoReturn:

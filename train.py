@@ -18,7 +18,7 @@ from ml_collections import config_flags
 
 import experiment as door
 from configs import default
-from input_pipeline import pipeline
+from input_pipeline import pipeline, too_long
 from jobs import held_out, origins, save_noise
 from jobs.fitting import fit_to_data
 from jobs.loop import Loop
@@ -129,7 +129,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         ) as reporter:
             for line in resumed(workdir, start, changes, begun) if start else taken.lines:
                 reporter.log(line)
-            reporter.log(describe(data.description))
+            for line in describe(data.description):
+                reporter.log(line)
             reporter.log(parameter_table(whole))
             reporter.log(trainable(abstract.params, fixed.base, tuning))
 
@@ -144,7 +145,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
             def evaluate(step: int, state: TrainState, between) -> dict[str, float]:
                 params = merge(state.eval_params, fixed.base)
-                scores = held_out.measure(evaluator, params, sets, between=between)
+                scores = held_out.measure(
+                    evaluator,
+                    params,
+                    sets,
+                    show_progress=processes.is_primary(),
+                    keep_bars=False,
+                    between=between,
+                )
                 reporter.report(step, scores)
                 write_samples(workdir, step, params, evaluator, sets, data, experiment.eval.samples)
                 return scores
@@ -222,15 +230,14 @@ def resumed(workdir: Path, step: int, changes: Sequence[str], begun: str = "") -
     return [*lines, *(f"changed since then: {change}" for change in changes)]
 
 
-def describe(data: Mapping[str, Any]) -> str:
-    """One line on what is trained on and what of it could not be used as it is."""
+def describe(data: Mapping[str, Any]) -> list[str]:
+    """Lines on what is trained on, and on what of it could not be used as it is."""
     held_out = ", ".join(f"{name} {rows:,}" for name, rows in data["eval_rows"].items())
-    line = f"data: {data['train_rows']:,} rows to train on; held out: {held_out}"
-    for what in ("too_long", "bad_records"):
-        counts = [f"{split} {count:,}" for split, count in data[what].items() if count]
-        if counts:
-            line += f"; {what.replace('_', ' ')}: {', '.join(counts)}"
-    return line
+    lines = [f"data: {data['train_rows']:,} rows to train on; held out: {held_out}"]
+    skipped = [f"{split} {count:,}" for split, count in data["bad_records"].items() if count]
+    if skipped:
+        lines.append(f"bad records: skipped {', '.join(skipped)}")
+    return [*lines, *too_long.lines(data)]
 
 
 def trainable(own, base, tuning) -> str:

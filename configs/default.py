@@ -277,13 +277,14 @@ def get_config(arg=None):
         dict(
             every=500,  # steps; always after the last; 0: only then
             batch_size=256,
-            batches=0,  # at most this many of each held-out set; 0: all
+            # At most this many batches of each held-out set: a fixed random sample; 0: all of it
+            batches=0,
             # Besides those that go with the task: bleu | chrf | rouge, of answers in words; and of
             # classes macro_f1 | matthews | top5_accuracy, or if they are numbers pearson | spearman
             measures=(),
             beam_size=1,  # answers kept while one is searched for; 1: the likeliest token each time
             length_penalty=0.6,  # of the beam's answers; 0: long ones lose
-            samples=8,  # rows written to samples/; 0: none
+            samples=8,  # rows written to samples/, the first of the same random order; 0: none
         )
     )
     return config.lock()

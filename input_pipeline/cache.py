@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from absl import logging
 
 from input_pipeline import packing
 from input_pipeline.config import DataConfig
@@ -16,13 +17,14 @@ from input_pipeline.source import Example, LazyList, Splits, content_digest, goo
 from input_pipeline.table import Form, LazyTable, Table
 from input_pipeline.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizer_files import open_tokenizer
-from input_pipeline.tokenizer_training import VERSION, Kind, train_tokenizer
+from input_pipeline.tokenizer_training import VERSION, Kind, spelling_problem, train_tokenizer
 from input_pipeline.whole import make_whole
 from schema import ConfigError, did_you_mean
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
 TRAINABLE = typing.get_args(Kind)
+SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # of each part; of each text
 TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
 
 
@@ -54,7 +56,10 @@ class Cache:
         if not directory.exists():
             tokenizer = train_tokenizer(name, _texts(splits), size)
             make_whole(directory, tokenizer.save)
-        return load_tokenizer(directory)
+        tokenizer = load_tokenizer(directory)
+        if problem := spelling_problem(name, tokenizer, size, _sample(splits)):
+            logging.warning("%s", problem)
+        return tokenizer
 
     def table(
         self,
@@ -100,6 +105,14 @@ def _texts(splits: Sequence[Splits]) -> Iterator[str]:
     for each in splits:
         for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
             yield from _texts_of(example)
+
+
+def _sample(splits: Sequence[Splits]) -> Iterator[str]:
+    """Some text of all parts, soon read: enough to see how a tokenizer does on it."""
+    for each in splits:
+        numbers = range(0, len(each.train), max(1, len(each.train) // SAMPLE_EXAMPLES))
+        for example in good_records(LazyList(each.train.__getitem__, numbers)):
+            yield from (text[:SAMPLE_CHARACTERS] for text in _texts_of(example))
 
 
 def _texts_of(example: Example) -> list[str]:

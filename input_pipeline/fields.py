@@ -5,7 +5,8 @@ be wrong with it, is the same for both.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ class Cut:
 
     records: Sequence[Record]
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
+    # The values of one field, where there is a faster way to them than all records.
+    column: Callable[[str], Iterable[Any]] | None = None
+
+    def values(self, field: str) -> Iterable[Any]:
+        if self.column:
+            return self.column(field)
+        return (self.records[index][field] for index in range(len(self.records)))
 
 
 def splits(
@@ -40,13 +48,18 @@ def splits(
     _refuse_overlap(data, train, held_out)
     if train.records:
         _refuse_unknown_fields(data, train.records[0])
-    labels = _labels(data, features) if data.kind in ("labelled", "images") else ()
+    labels, by_name = (), False
+    if data.kind in ("labelled", "images"):
+        labels = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
+        by_name = labels is None
+        labels = _names_in(train, data) if by_name else tuple(labels)
     form = None
     if data.kind == "images":
         form = form_of(map(_file, train.records), data.image_size, image_mode)
     cuts = {data.train_split: train, data.eval_split: held_out}
     examples = {
-        split: _Examples(cut.records, data, split, labels, form) for split, cut in cuts.items()
+        split: _Examples(cut.records, data, split, labels, by_name, form)
+        for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
     digest = content_digest(
@@ -78,10 +91,12 @@ class _Examples(Sequence[Example]):
         data: DataConfig,
         split: str,
         labels: tuple[str, ...],
+        by_name: bool,
         form: ImageForm | None,
     ):
         self._records, self._data, self._split = records, data, split
         self._labels, self._form = labels, form
+        self._numbers = {name: number for number, name in enumerate(labels)} if by_name else None
 
     def __len__(self):
         return len(self._records)
@@ -121,6 +136,11 @@ class _Examples(Sequence[Example]):
 
     def _label(self, record: Record) -> int:
         label = record[self._data.label_field]
+        if self._numbers is not None:
+            name = _label_name(label)
+            if name not in self._numbers:
+                raise BadRecordError(f"label {name!r} does not occur in training")
+            return self._numbers[name]
         if label is None or label == -1:
             raise BadRecordError(f"its label is {label}: this split comes without; choose another")
         if not 0 <= label < len(self._labels):
@@ -160,14 +180,33 @@ def _file(record: Record) -> bytes:
     return stored or b""
 
 
-def _labels(data: DataConfig, features: Mapping[str, Any]) -> tuple[str, ...]:
-    names = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
-    if names is None:
+def _names_in(train: Cut, data: DataConfig) -> tuple[str, ...]:
+    """Labels that are names in the records: those of the training split, sorted, as of files."""
+    names, problem = set(), None
+    for value in train.values(data.label_field):
+        try:
+            names.add(_label_name(value))
+        except BadRecordError as error:
+            problem = problem or error
+    if not names and problem:
         raise ConfigError(
-            f"data.label_field={data.label_field!r} of {data.name} is not a class label, "
-            "a number with a list of names"
+            f"data.label_field={data.label_field!r} of {data.name} cannot be used: {problem}; it "
+            "takes text, whole numbers, or numbers with a list of names (ClassLabel)"
         )
-    return tuple(names)
+    return tuple(sorted(names))
+
+
+def _label_name(value: Any) -> str:
+    """A label as text, by the same rule as in files of one's own."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"its label is not UTF-8 at byte {error.start}") from None
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (is_whole or isinstance(value, str)) or value == "":
+        raise BadRecordError(f"its label {value!r} is neither text nor a whole number")
+    return str(value)
 
 
 def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:

@@ -7,7 +7,8 @@ files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from input_pipeline import fields
 from input_pipeline.config import DataConfig
@@ -40,7 +41,13 @@ def load(data: DataConfig) -> Splits:
             ) from None
         pieces = [(part.splitname, part.from_, part.to) for part in parts]
         records = [stored[name].select(range(first, end)) for name, first, end in pieces]
-        return fields.Cut(datasets.concatenate_datasets(records), pieces)
+        joined = datasets.concatenate_datasets(records)
+
+        def column(field: str) -> Iterator[Any]:
+            for batch in joined.select_columns([field]).iter(batch_size=1000):
+                yield from batch[field]
+
+        return fields.Cut(joined, pieces, column)
 
     return fields.splits(
         data,

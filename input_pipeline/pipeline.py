@@ -8,7 +8,7 @@ rows of a batch; the shares of all processes, in order, are the batch of a singl
 """
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +24,8 @@ from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.rows import Rows
-from input_pipeline.source import Example, LazyList, content_digest, good_records
+from input_pipeline.shuffle import sampled
+from input_pipeline.source import Example, LazyList, content_digest
 from input_pipeline.sources import Component, components, name_of
 from input_pipeline.streams import Rowmaker, Stream
 from input_pipeline.table import ORIGIN
@@ -53,14 +54,22 @@ def load(
     cache: Cache | None = None,
     tokenizer: Tokenizer | None = None,
     to_train: bool = True,
+    evaluate_on_train: bool = False,
 ) -> "Data":
     """`cache` is for who wants to say how it is filled, or to see what is in it.
 
     A model that is trained already comes with its `tokenizer`; the config's is then not looked at.
     Without `to_train` the held-out sets alone are prepared, and there are no training batches.
+    With `evaluate_on_train` the training examples take the place of the held-out ones: laid out as
+    those are, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
+    if evaluate_on_train:
+        found = [
+            dataclasses.replace(each, splits=each.splits.scored_on_train(data.train_split))
+            for each in found
+        ]
     cache = cache or Cache(data)
     splits = found[0].splits
     if tokenizer is None:
@@ -121,6 +130,7 @@ class Data:
             "train_rows": sum(len(stream.rows) for stream in self._streams),
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
             "too_long": dict(make.too_long),
+            "over_long": [dataclasses.asdict(each) for each in make.over_long.values()],
             "bad_records": dict(make.bad_records),
             "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
@@ -129,6 +139,15 @@ class Data:
     @property
     def eval_names(self) -> tuple[str, ...]:
         return tuple(self._evals)
+
+    def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
+        """Which bucket of lengths a training batch is of, from 1 on, and how many there are."""
+        if not self._config.buckets:
+            return None
+        sides = {"inputs": "length", "encoder_inputs": "encoder_length"}
+        sides = [(name, key) for name, key in sides.items() if name in batch]
+        widths = [tuple(getattr(s.layout, key) for _, key in sides) for s in self._streams]
+        return 1 + widths.index(tuple(batch[name].shape[1] for name, _ in sides)), len(widths)
 
     def train_batch(self, n: int) -> Batch:
         """This process's rows of the n-th batch."""
@@ -173,23 +192,26 @@ class Data:
         return {**self.__dict__, "_evals": {}}
 
     def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> Sequence[Batch]:
-        """This process's rows of each batch of a held-out set, in the set's own order.
+        """This process's rows of each batch of a held-out set.
 
-        They are made when asked for: a set may be large. The last batch is filled up with copies
-        of a real row whose weights are all 0.
+        The rows come in a fixed pseudo-random order, so the first `max_batches` batches are a fair
+        sample of a set that is sorted. Batches are made when asked for: a set may be large. The
+        last one is filled up with copies of a real row whose weights are all 0.
         """
         share = _share_of(batch_size, self._process_index, self._process_count, "eval.batch_size")
-        count = self._eval_count(name, batch_size, max_batches)
+        indices = self._eval_indices(name, batch_size * max_batches)
 
         def batch(first: int) -> Batch:
-            return _stacked([self._eval_fields(name, first + i, count) for i in share])
+            return _stacked([self._eval_fields(name, indices, first + i) for i in share])
 
-        return LazyList(batch, range(0, count, batch_size))
+        return LazyList(batch, range(0, len(indices), batch_size))
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
         """The first examples of a held-out set as text, in the order of its batches' rows."""
         rows, examples = self._evals[name]
-        first = range(min(count, len(rows)))
+        if not count:
+            return []
+        first = self._eval_indices(name, count).tolist()
         if self._kind == "images":
             return [examples[index] for index in first]
         parts = [rows.parts(index)[0] for index in first]
@@ -204,19 +226,26 @@ class Data:
         Total loss in nats / ln 2 / this number = bits per byte: of the text as it was, so that
         tokenizers compare, whatever they lose of it.
         """
-        count = self._eval_count(name, batch_size, max_batches)
+        indices = np.sort(self._eval_indices(name, batch_size * max_batches)).tolist()
         rows, examples = self._evals[name]
         if self._kind == "pairs":
-            parts = (rows.parts(index)[0] for index in range(count))
+            parts = (rows.parts(index)[0] for index in indices)
             covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
             return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
-        # Rows follow each other as the text does, so the sizes are dealt out in one go.
-        sizes = itertools.chain.from_iterable(map(self._document_sizes, good_records(examples)))
+        # In the order of the text, neighbouring rows share a document.
+        document_sizes = functools.lru_cache(maxsize=1)(
+            lambda example: self._document_sizes(examples[example])
+        )
         total = 0
-        for index in range(count):
-            length = len(rows.parts(index)[0]["text"])
-            counts = self._eval_fields(name, index, count)["weights"][:length] > 0
-            total += int(np.fromiter(itertools.islice(sizes, length), np.int64)[counts].sum())
+        for index in indices:
+            pieces = [document_sizes(example)[a:b] for example, a, b in rows.pieces(index)]
+            sizes = np.concatenate(pieces)
+            predicted = self._eval_row(name, index)["weights"] > 0
+            # Where bos begins a row, its first target is the text's first id; where nothing does,
+            # its second.
+            first = len(self.tokenizer.causal_prefix) - 1
+            counts = np.append(False, predicted) if first < 0 else predicted[first:]
+            total += int(sizes[counts[: len(sizes)]].sum())
         return total
 
     def _document_sizes(self, document: Example) -> np.ndarray:
@@ -226,9 +255,10 @@ class Data:
             return sizes
         return np.append(sizes, len(document["text"].encode()) - sizes.sum())
 
-    def _eval_count(self, name: str, batch_size: int, max_batches: int) -> int:
+    def _eval_indices(self, name: str, most: int) -> np.ndarray:
+        """The rows of a held-out set in the order of its batches; 0: all of them."""
         rows = len(self._evals[name][0])
-        return min(rows, batch_size * max_batches) if max_batches else rows
+        return sampled(min(rows, most) if most else rows, rows)
 
     def _train_fields(self, part: int, index: int, real: bool, place: int) -> Fields:
         rng = randomness.generator(self._seed, randomness.TRAIN_ROW, place)
@@ -236,12 +266,19 @@ class Data:
         fields = self._fields(stream.rows, index, rng, stream.layout, self._task.augment)
         return fields if real else _without_weight(fields)
 
-    def _eval_fields(self, name: str, index: int, count: int) -> Fields:
-        real = index < count
-        index = index if real else 0
+    def _eval_fields(self, name: str, indices: np.ndarray, place: int) -> Fields:
+        if place < len(indices):
+            return self._eval_row(name, int(indices[place]))
+        return _without_weight(self._eval_row(name, int(indices[0])))
+
+    def _eval_row(self, name: str, index: int) -> Fields:
         rng = randomness.generator(EVAL_SEED, randomness.EVAL_ROW, index)
-        fields = self._fields(self._evals[name][0], index, rng, self._eval_layout)
-        return fields if real else _without_weight(fields)
+        rows = self._evals[name][0]
+        fields = self._fields(rows, index, rng, self._eval_layout)
+        if self._kind == "pairs":
+            # Whoever says a truncated target has not given the answer.
+            fields["target_cut"] = np.int32(rows.is_cut(index, "target"))
+        return fields
 
     def _fields(
         self,

@@ -25,6 +25,7 @@ class Side:
     fields: tuple[str, ...]
     length: int  # columns
     added: int  # ids that the objective adds, such as eos
+    key: str = "data.length"  # of the config: what `length` is
 
     @property
     def room(self) -> int:
@@ -57,11 +58,19 @@ class ExampleRows:
         self._table, self._sides = table, sides
         self._entries = self._starts = None  # all of them, from their beginnings
         self.too_long = 0
+        # Sides that are too long in some entries: in how many, and columns that the longest needs.
+        self.long_sides: list[tuple[Side, int, int]] = []
         if isinstance(table, LazyTable):
             return
         too_long = np.zeros(len(table), bool)
         for side in sides:
-            too_long |= self._lengths(side) > side.room
+            lengths = self._lengths(side)
+            long_here = lengths > side.room
+            too_long |= long_here
+            if long_here.any():
+                self.long_sides.append(
+                    (side, int(long_here.sum()), int(lengths.max()) + side.added)
+                )
         self.too_long = int(too_long.sum())
         if over_long == "drop":
             self._entries = np.flatnonzero(~too_long)
@@ -91,8 +100,19 @@ class ExampleRows:
             row.update(zip(side.fields, texts, strict=True))
         return [row]
 
+    def is_cut(self, index: int, field: str) -> bool:
+        """Whether a field of the row has lost its end."""
+        whole = self._table.entry(self.entry(index))[field]
+        return len(self.parts(index)[0][field]) < len(whole)
+
     def origins(self, index: int) -> list[int]:
         return [self._table.origin(self.entry(index))]
+
+    def pieces(self, index: int) -> list[tuple[int, int, int]]:
+        """Which ids of which example the row holds: (example, first id, end). For a single text."""
+        start = 0 if self._starts is None else int(self._starts[index])
+        ((field,),) = (side.fields for side in self._sides)
+        return [(*self.origins(index), start, start + len(self.parts(index)[0][field]))]
 
     def sizes(self) -> np.ndarray:
         """How many columns each row needs on each side."""
@@ -137,13 +157,23 @@ class WindowRows:
         start = index * self._width
         return [{"text": self._table.stream("text")[start : start + self._width]}]
 
+    def pieces(self, index: int) -> list[tuple[int, int, int]]:
+        """Which ids of which document the window holds: (document, first id, end)."""
+        start, stop = index * self._width, (index + 1) * self._width
+        ends = self._table.ends("text")
+        found = []
+        for entry in range(int(np.searchsorted(ends, start, side="right")), len(ends)):
+            first = int(ends[entry - 1]) if entry else 0
+            if first >= stop:
+                break
+            inside = max(start, first) - first, min(stop, int(ends[entry])) - first
+            if inside[0] < inside[1]:  # a document may have no ids
+                found.append((self._table.origin(entry), *inside))
+        return found
+
     def origins(self, index: int) -> list[int]:
         """All documents of which something is in the window."""
-        ends = np.cumsum(self._table.lengths("text"))
-        start = index * self._width
-        first, last = np.searchsorted(ends, [start, start + self._width - 1], side="right")
-        last = min(last, len(ends) - 1)
-        return sorted({self._table.origin(i) for i in range(first, last + 1)})
+        return sorted({document for document, _, _ in self.pieces(index)})
 
 
 class SentenceRows:

@@ -7,7 +7,7 @@ whatever falls outside the wanted range, until it falls inside, it permutes that
 
 import numpy as np
 
-from input_pipeline.randomness import SHUFFLE, generator
+from input_pipeline.randomness import EVAL_ORDER, SHUFFLE, generator
 
 ROUNDS = 6  # four suffice for large ranges; small ones mix better with more
 
@@ -25,6 +25,15 @@ def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np
         here = epochs == epoch
         indices[here] = permuted(offsets[here], size, keys)
     return indices.astype(np.int64)
+
+
+def sampled(count: int, size: int) -> np.ndarray:
+    """The first `count` numbers of one fixed permutation of range(size).
+
+    The permutation depends on `size` alone, so a smaller sample is the beginning of a larger one.
+    """
+    keys = generator(0, EVAL_ORDER, 0).integers(2**64, size=ROUNDS, dtype=np.uint64)
+    return permuted(np.arange(count, dtype=np.uint64), size, keys).astype(np.int64)
 
 
 def permuted(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:

@@ -37,6 +37,10 @@ class Splits:
     storage: Literal["disk", "memory", "none"] = "disk"
     text_pairs: bool = False  # labelled: every example has a text_pair
 
+    def scored_on_train(self, name: str) -> "Splits":
+        """The same, with the training split as the only one to evaluate on."""
+        return dataclasses.replace(self, evals={name: self.train})
+
 
 class LazyList(Sequence):
     """[function(argument) for argument in arguments], each made whenever it is asked for."""

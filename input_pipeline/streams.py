@@ -21,6 +21,7 @@ from input_pipeline.rows import (
 from input_pipeline.source import Example, Splits
 from input_pipeline.task import Task
 from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.too_long import NAMES, TooLong
 from schema import ConfigError
 
 
@@ -41,6 +42,7 @@ class Rowmaker:
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
         # By split: examples that had to be cut or left out, and records that could not be read.
         self.too_long: Counter[str] = Counter()
+        self.over_long: dict[tuple[str, str], TooLong] = {}  # the same, by split and side
         self.bad_records: Counter[str] = Counter()
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
@@ -77,8 +79,10 @@ class Rowmaker:
 
         Running text is laid end to end, unless training keeps documents apart.
         """
-        storage = "memory" if splits.storage == "none" else splits.storage
-        return self._rows(splits, name, splits.evals[name], "truncate", storage)
+        examples, storage = splits.evals[name], splits.storage
+        if storage == "none" and examples is not splits.train:
+            storage = "memory"
+        return self._rows(splits, name, examples, "truncate", storage)
 
     def _rows(
         self,
@@ -100,7 +104,8 @@ class Rowmaker:
             rows = WindowRows(table, task.sides[0].room)
         else:
             rows = ExampleRows(table, task.sides, over_long)
-        too_long = 0 if splits.kind == "documents" else rows.too_long  # those just go on
+        goes_on = splits.kind == "documents"  # in the next row, whatever its length
+        too_long = 0 if goes_on else rows.too_long
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
@@ -108,6 +113,20 @@ class Rowmaker:
                 "raise data.length, or choose another data.over_long or data.path"
             )
         self.too_long[split] += too_long
+        for side, count, longest in () if goes_on else rows.long_sides:
+            found = TooLong(
+                split=split,
+                what=NAMES[side.fields],
+                key=side.key,
+                length=side.length,
+                action=over_long,
+                count=count,
+                total=len(table),
+                longest=longest,
+                costs_answers="target" in side.fields and split in splits.evals,
+            )
+            before = self.over_long.get((split, found.what))
+            self.over_long[split, found.what] = before + found if before else found
         self.bad_records[split] += len(table.bad)
         return rows
 

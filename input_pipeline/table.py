@@ -56,14 +56,18 @@ class Table:
         """All entries of a field, one behind the other."""
         return self.arrays[f"ids.{field}"]
 
+    def ends(self, field: str) -> np.ndarray:
+        """Where each entry ends in the stream."""
+        return self.arrays[f"ends.{field}"]
+
     def lengths(self, field: str) -> np.ndarray:
-        return np.diff(self.arrays[f"ends.{field}"], prepend=0)
+        return np.diff(self.ends(field), prepend=0)
 
     def numbers(self, name: str) -> np.ndarray:
         return self.arrays[f"number.{name}"]
 
     def ids(self, field: str, index: int) -> np.ndarray:
-        ends = self.arrays[f"ends.{field}"]
+        ends = self.ends(field)
         return self.stream(field)[ends[index - 1] if index else 0 : ends[index]]
 
     def entry(self, index: int) -> dict[str, np.ndarray | int]:

@@ -102,7 +102,7 @@ def choose(
             _refuse_short("length", length, of_target + 1, "target and eos")
             _refuse_short("encoder_length", encoder_length, of_source + 1, "source and eos")
             sides = (
-                Side(("source",), encoder_length, of_source),
+                Side(("source",), encoder_length, of_source, "data.encoder_length"),
                 Side(("target",), length, of_target),
             )
             return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)

@@ -103,9 +103,9 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
     long = sum(size > trained_length for size in sizes)
     if long:
         logging.warning(
-            "%d of %d lines have more tokens than rows had in training: up to %d, not %d",
-            long, len(rows), max(sizes), trained_length,
-        )  # fmt: skip
+            f"{long:,} of {len(rows):,} lines have more tokens than rows had in training: up to "
+            f"{max(sizes):,}, not {trained_length:,}"
+        )
 
 
 def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
@@ -222,6 +222,14 @@ class _Reader:
 
 class Classifier(_Reader):
     """Answers with classes, the likeliest first."""
+
+    def prompt(self, text: str, name: str) -> Fields:
+        # Training refuses empty texts too: the class of one would say nothing.
+        parts = text.split("\t") if _takes_two(self._model) else [text]
+        if not all(part.strip() for part in parts):
+            what = "has an empty text" if text.strip() else "is empty"
+            raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
+        return super().prompt(text, name)
 
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:

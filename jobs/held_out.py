@@ -29,20 +29,35 @@ def measure(
     sets: Mapping[str, HeldOut],
     *,
     show_progress: bool = False,
+    keep_bars: bool = True,
     between: Callable[[], None] | None = None,
 ) -> dict[str, float]:
     """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal.
 
-    `between` is called before each batch.
+    `between` is called before each batch. Without `keep_bars` a bar is wiped out when its set is
+    done: below the bar of a training run it would push that one up.
     """
     scores = {}
     for name, held_out in sets.items():
+        total = len(held_out.batches)
         if between:
             held_out = dataclasses.replace(held_out, batches=_calling(between, held_out.batches))
         if show_progress:
-            bar = tqdm(held_out.batches, name, unit="batch", disable=None)
+            bar = tqdm(
+                held_out.batches,
+                f"evaluating {name}",
+                total=total,
+                unit="batch",
+                disable=None,
+                leave=keep_bars,
+                dynamic_ncols=True,
+            )
             held_out = dataclasses.replace(held_out, batches=bar)
-        found = evaluator.measure(params, held_out)
+        try:
+            found = evaluator.measure(params, held_out)
+        finally:
+            if show_progress:
+                bar.close()  # also where a run stops in the middle
         scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
     return scores
 

@@ -123,7 +123,9 @@ class Loop:
             rows_or_tokens = amount_in(batch) * jax.process_count()
             self._throughput.count(rows_or_tokens, self.flops_of(batch))
             return state, metrics
-        self.reporter.log("compiling the training step")
+        rows = self.experiment.data.batch_size
+        shape_name = compiled_for(batch, rows, self.data.bucket_of(batch))
+        self.reporter.log(f"compiling the training step for {shape_name}")
         # That takes time that says nothing about the steps to come.
         jax.block_until_ready(state)
         with self._throughput.paused():
@@ -194,7 +196,7 @@ class Loop:
         self.checkpoints.forget_after(step)
         self.reporter.rewind(step)
         self.reporter.log(
-            f"back at step {step}; {self._left_out} batches are left out from here in all"
+            f"back at step {step}; {self._left_out:,} batches are left out from here in all"
         )
         return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
 
@@ -216,6 +218,16 @@ class Loop:
             self.reporter.log(f"the evaluation at step {step} failed ({error}); training goes on")
             self.reporter.report(step, {"eval/failures": self._failed_evaluations})
             return {}
+
+
+def compiled_for(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
+    """The shapes that a step is compiled for, and why there is more than one."""
+    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
+    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
+    if bucket and bucket[1] > 1:
+        shown += " (bucket {} of {} of data.buckets)".format(*bucket)
+    return shown
 
 
 def is_due(step: int, every: int) -> bool:

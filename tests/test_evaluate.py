@@ -45,6 +45,8 @@ def write_translation(directory):
         for ending, line in (("en", english), ("de", german)):
             lines = [line(split, number) + "\n" for number in range(size)]
             write(directory / f"{split}.{ending}", "".join(lines))
+            if split == "train":
+                write(directory / f"copy.{ending}", "".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +200,25 @@ def test_another_split_of_the_files(translated):
     assert scores_of(one_set) == last
 
 
+def test_training_rows_are_scored_as_a_copy_of_them_held_out(translated, capsys):
+    workdir, last = translated
+    train_scores = scores_of(evaluate.evaluate(workdir, split="train"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: --split=train: these are {SIZES['train']} training rows")
+    copied = scores_of(evaluate.evaluate(workdir, split="copy"))
+    assert train_scores == {
+        name.replace("/copy/", "/train/"): value for name, value in copied.items()
+    }
+    assert train_scores["eval/train/loss"] != last["eval/validation/loss"]
+
+
+def test_the_training_rows_of_an_embedded_source_are_scored(pictures):
+    config = with_changes(pictures[0], eval=dict(batches=2))
+    scores = scores_of(evaluate.evaluate(pictures[0], split="train", config=config))
+    assert {name.split("/")[1] for name in scores} == {"train"}
+    assert scores["eval/train/loss"] != pictures[1]["eval/held_out/loss"]
+
+
 def test_the_mean_of_the_checkpoints_is_another_model(translated):
     workdir, last = translated
     record = evaluate.evaluate(workdir, average=2)
@@ -210,8 +231,6 @@ def test_the_mean_of_the_checkpoints_is_another_model(translated):
 def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures):
     with pytest.raises(ConfigError, match=r"has no nope\.en"):
         evaluate.evaluate(translated[0], split="nope")
-    with pytest.raises(ConfigError, match="'train' is what the model is trained on"):
-        evaluate.evaluate(translated[0], split="train")
     with pytest.raises(
         ConfigError, match=r"--split=test: .*digits has no such split; .*: held_out"
     ):

@@ -440,6 +440,18 @@ def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
     assert "step=7 is no checkpoint of" in refusal(generate.generate, run, LINES, step="7")
 
 
+def test_an_empty_line_has_no_class():
+    model = untrained(langid, data=dict(length=24))
+    message = "{} is empty, which has no class; fill it in or leave it out"
+    for blank in ("", "  ", "\t \t"):
+        assert refusal(ask, model, ["Maria", blank]) == message.format("line 2")
+    pairs = untrained(langid, data=dict(length=24, source="labelled_text_files"))
+    assert refusal(prompt, pairs, "") == message.format("line 7")
+    assert refusal(prompt, pairs, "a\t ").startswith("line 7 has an empty text, which has no")
+    assert len(prompt(pairs, "a\tb")["inputs"]) == 5
+    assert refusal(prompt, untrained(digits), "") == message.format("line 7")
+
+
 def test_lines_that_are_too_long_are_refused_by_name():
     learned = writer(position="learned", max_length=16)
     assert len(prompt(learned, "x" * 15)["inputs"]) == 16

@@ -1,6 +1,7 @@
 """Whole jobs, tiny: what they leave behind, and that an interruption changes nothing."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import experiment
 import train
 from configs import (
     classify_text,
@@ -198,3 +200,13 @@ def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
     assert scores["step"] == 2
     assert 0 <= scores["eval/held_out/accuracy"] <= 1
     assert "step 2/2" in ended.stderr
+    # One style: lower case at the beginning, no full stop at the end, no prefix of a library.
+    assert "compiling the training step for images 4 x 8 x 8 x 1" in ended.stderr
+    for line in ended.stderr.splitlines():
+        assert line[0] == "-" or line[0].islower(), line
+        assert line[-1] != ".", line
+
+
+def test_warnings_have_the_style_of_the_log():
+    record = logging.LogRecord("absl", logging.WARNING, "x.py", 1, "%d were %s", (3, "cut"), None)
+    assert experiment.LogLine().format(record) == "warning: 3 were cut"

@@ -108,7 +108,8 @@ class Evaluator:
                 tokens_bn, expected_bn, weights_bn = self._generate(
                     params, batch, has_one_answer=True
                 )
-                sums = {**sums, "exact_match": _exact_rows(tokens_bn, expected_bn, weights_bn)}
+                exact = _exact_rows(tokens_bn, expected_bn, weights_bn, batch.get("target_cut", 0))
+                sums = {**sums, "exact_match": exact}
                 if held_out.references:
                     hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
             totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
@@ -266,9 +267,14 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 
 
 @jax.jit
-def _exact_rows(tokens_bn: Array, expected_bn: Array, weights_bn: Array) -> tuple[Array, Array]:
-    """Rows whose generated tokens are the target's, up to its end; and rows in all."""
+def _exact_rows(
+    tokens_bn: Array, expected_bn: Array, weights_bn: Array, cut_b: Array | int
+) -> tuple[Array, Array]:
+    """Rows whose generated tokens are the target's, up to its end; and rows in all.
+
+    A target that was truncated (`cut_b`) cannot be met.
+    """
     # The end-of-sequence token is among the targets, so nothing can follow a right answer.
-    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1)
+    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1) & (cut_b == 0)
     real_b = (weights_bn > 0).any(axis=1)
     return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

@@ -90,7 +90,7 @@ class Reporter:
         try:
             yield
         except OSError as error:
-            self.log(f"{type(sink).__name__}: {what} not recorded ({error})")
+            self.log(f"{sink.NAME}: {what} not recorded ({error})")
 
     def rewind(self, step: int) -> None:
         """Forgets what was reported after `step`, from which the run goes on."""
@@ -101,7 +101,11 @@ class Reporter:
         self._bar.update(step)
 
     def log(self, text: str) -> None:
-        """A line on stderr, above the progress bar if there is one."""
+        """A line on stderr, above the progress bar if there is one.
+
+        All lines have one style: what it is about in lower case, then a colon or the values; no
+        full stop; thousands with commas, except in step numbers, which are names of checkpoints.
+        """
         if self._primary:
             tqdm.write(text, file=sys.stderr)
 
@@ -113,8 +117,10 @@ class Reporter:
 class JsonLines:
     """metrics.jsonl: one object a line, with the step and the metrics of one report."""
 
+    NAME = "metrics.jsonl"
+
     def __init__(self, workdir: Path, resume_step: int):
-        self._path = workdir / "metrics.jsonl"
+        self._path = workdir / self.NAME
         if self._path.exists():
             _drop_lines_after(resume_step, self._path)
         self._open()
@@ -166,10 +172,11 @@ class TensorBoard:
     whoever reports would wait for it without end.
     """
 
+    NAME = "tensorboard"
     PAUSE = 30  # seconds after a failure, before it is tried again
 
     def __init__(self, workdir: Path, resume_step: int):
-        self._directory = workdir / "tensorboard"
+        self._directory = workdir / self.NAME
         self._directory.mkdir(exist_ok=True)
         self._files, self._file, self._failed = 0, None, -math.inf
         self._open(resume_step)
@@ -232,6 +239,8 @@ def _framed(event) -> bytes:
 
 
 class WeightsAndBiases:
+    NAME = "wandb"
+
     def __init__(self, workdir: Path, resume_step: int, project: str):
         try:
             import wandb  # an optional extra

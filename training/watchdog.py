@@ -47,7 +47,7 @@ class Watchdog:
 
     def _tell(self) -> None:
         end = "; the run is ended" if self._ends else ""
-        text = f"no progress for {self._seconds:g} s (failure.watchdog_seconds){end}. All stacks:"
+        text = f"no progress for {self._seconds:g} s (failure.watchdog_seconds){end}; all stacks:"
         try:
             with self._path.open("a") as file:
                 self._dump(text, file)

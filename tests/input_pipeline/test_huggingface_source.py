@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from input_pipeline import huggingface_source
+from input_pipeline.files import labelled_text
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
 from tests.tiny import data_config
@@ -44,10 +45,13 @@ def reviews(datasets, tmp_path):
             "premise": datasets.Value("string"),
             "hypothesis": datasets.Value("string"),
             "label": datasets.ClassLabel(names=["no", "yes"]),
+            "score": datasets.Value("float32"),
         }
     )
-    records = [{"premise": f"a{n}", "hypothesis": f"b{n}", "label": n % 2} for n in range(10)]
-    records.append({"premise": "secret", "hypothesis": "", "label": -1})
+    records = [
+        {"premise": f"a{n}", "hypothesis": f"b{n}", "label": n % 2, "score": 0.5} for n in range(10)
+    ]
+    records.append({"premise": "secret", "hypothesis": "", "label": -1, "score": 0.5})
     datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "reviews")
     return tmp_path / "reviews"
 
@@ -74,6 +78,53 @@ def test_labelled_text_and_a_split_of_its_own(reviews):
     assert [held_out[n]["text"] for n in range(2)] == ["a8", "a9"]
     with pytest.raises(BadRecordError, match=r"split train\[8:\], record 2: its label is -1"):
         _ = held_out[2]
+
+
+NAMED = [("noun", "Haus"), ("verb", "gehen"), ("adjective", "rot"), ("noun", "Baum")]
+UNSEEN = ("adverb", "oft")
+
+
+@pytest.mark.parametrize("number_labels", [False, True])
+def test_labels_that_are_text_give_what_the_same_lines_give_as_files(
+    datasets, tmp_path, number_labels
+):
+    """Oracle: the source that reads TSV files."""
+
+    def label_of(name):
+        return (
+            {"noun": 10, "verb": 9, "adjective": -1, "adverb": 2}[name] if number_labels else name
+        )
+
+    splits = {"train": NAMED, "test": [NAMED[1], NAMED[0], UNSEEN]}
+    made = {}
+    for split, rows in splits.items():
+        rows = [(label_of(label), text) for label, text in rows]
+        lines = [f"{label}\t{text}\n" for label, text in rows]
+        (tmp_path / f"{split}.tsv").write_text("".join(lines))
+        columns = dict(zip(("label", "text"), map(list, zip(*rows, strict=True)), strict=True))
+        made[split] = datasets.Dataset.from_dict(columns)
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    files = labelled_text.load(
+        data_config(source="labelled_text_files", path=str(tmp_path), eval_split="test")
+    )
+    found = load(tmp_path / "saved", "labelled")
+    assert found.labels == files.labels
+    assert list(found.train) == list(files.train)
+    for index in range(2):
+        assert found.evals["test"][index] == files.evals["test"][index]
+    unseen = f"label '{label_of(UNSEEN[0])}' does not occur in training"
+    for each in (found, files):
+        with pytest.raises(BadRecordError, match=unseen):
+            _ = each.evals["test"][2]
+
+
+def test_a_record_without_a_label_is_bad_and_the_others_are_not(datasets, tmp_path):
+    columns = {"text": ["a", "b", "c", "d"], "label": ["x", None, "y", "x"]}
+    datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "saved")
+    found = load(tmp_path / "saved", "labelled", train_split="train[:3]", eval_split="train[3:]")
+    assert found.labels == ("x", "y")
+    with pytest.raises(BadRecordError, match=r"record 1: its label None is neither text nor"):
+        _ = found.train[1]
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), (None, 1)])
@@ -144,9 +195,10 @@ def test_what_is_not_there_is_refused(pairs, reviews):
     assert "has no field 'fr' but 'de', 'en'." in refusal(pairs, "pairs", **changes)
     assert "It has: train, test" in refusal(pairs, "pairs", eval_split="dev", **LANGUAGES)
     assert "share records" in refusal(pairs, "pairs", eval_split="train[3:]", **LANGUAGES)
-    changes = {"text_field": "premise", "label_field": "hypothesis", "train_split": "train[:8]"}
+    changes = {"text_field": "premise", "label_field": "score", "train_split": "train[:8]"}
     message = refusal(reviews, "labelled", eval_split="train[8:]", **changes)
-    assert "'hypothesis' of" in message and "is not a class label" in message
+    assert "data.label_field='score' of" in message
+    assert "its label 0.5 is neither text nor a whole number; it takes text, whole" in message
 
 
 def test_a_data_set_that_cannot_be_reached_is_named(datasets, monkeypatch):

@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import re
 
 import numpy as np
@@ -6,6 +7,8 @@ import pytest
 
 from input_pipeline import pipeline, sources
 from input_pipeline.source import Splits
+from input_pipeline.special_tokens import Template
+from input_pipeline.tokenizer import ByteTokenizer
 from schema import ConfigError
 from tests.tiny import data_config, hiding
 
@@ -68,7 +71,15 @@ def small_sources(monkeypatch):
 
 
 def load(
-    source, objective, *, seed=0, process_index=0, process_count=1, next_sentence=False, **keys
+    source,
+    objective,
+    *,
+    seed=0,
+    process_index=0,
+    process_count=1,
+    next_sentence=False,
+    evaluate_on_train=False,
+    **keys,
 ):
     sizes = dict(batch_size=8, length=24, encoder_length=32, prefetch=2)
     return pipeline.load(
@@ -78,6 +89,7 @@ def load(
         seed=seed,
         process_index=process_index,
         process_count=process_count,
+        evaluate_on_train=evaluate_on_train,
     )
 
 
@@ -108,7 +120,10 @@ def test_the_processes_together_build_the_batch_of_one(source, objective, keys):
 @pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
 def test_shapes_and_types_never_change(source, objective, keys):
     data = load(source, objective, **keys)
-    batches = [*(data.train_batch(n) for n in range(20)), *data.eval_batches("held_out", 8)]
+    evals = [dict(batch) for batch in data.eval_batches("held_out", 8)]
+    for batch in evals if source == "dates" else ():
+        assert batch.pop("target_cut").shape == (8,)  # which evaluation alone has to know
+    batches = [*(data.train_batch(n) for n in range(20)), *evals]
     layouts = [{name: (v.shape, v.dtype) for name, v in batch.items()} for batch in batches]
     assert all(layout == layouts[0] for layout in layouts)
     for name, (shape, dtype) in layouts[0].items():
@@ -187,6 +202,28 @@ def test_evaluation_counts_every_row_once(source, objective, keys):
     assert len(data.eval_batches("held_out", 4, max_batches=1)) == 1
 
 
+@pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
+def test_training_rows_are_evaluated_as_if_they_were_held_out(source, objective, keys, monkeypatch):
+    if source == "digits":
+        keys = {**keys, "flip": True, "crop_padding": 1}
+    if source == "names":
+        keys = {**keys, "over_long": "drop", "length": 9}
+    data = load(source, objective, evaluate_on_train=True, **keys)
+    assert data.eval_names == ("train",)
+    held_out = dataclasses.replace(SMALL[source], evals={"held_out": SMALL[source].train})
+    monkeypatch.setitem(sources.EMBEDDED, source, lambda: held_out)
+    expected = load(source, objective, **keys).eval_batches("held_out", 8)
+    for batch, other in zip(data.eval_batches("train", 8), expected, strict=True):
+        assert_equal(batch, other)
+
+
+def test_training_rows_that_are_made_on_demand_are_evaluated_without_making_all_of_them():
+    data = load("listops", "classify_text", evaluate_on_train=True, length=128)
+    (batch,) = data.eval_batches("train", 4, 1)
+    texts = [example["text"] for example in data.eval_examples("train", 4)]
+    assert [data.tokenizer.decode(row) for row in batch["inputs"]] == texts
+
+
 def test_evaluation_rows_are_in_the_order_of_the_examples():
     data = load("dates", "seq2seq")
     targets = np.concatenate([b["targets"] for b in data.eval_batches("held_out", 4)])
@@ -198,7 +235,9 @@ def test_evaluation_rows_are_in_the_order_of_the_examples():
 
 def test_evaluation_examples_of_running_text_are_the_windows():
     data = load("pydoc", "causal_lm", length=6)
-    assert data.eval_examples("held_out", 2) == [{"text": "hélas"}, {"text": TEXT[:5]}]
+    shown = [example["text"] for example in data.eval_examples("held_out", 1000)]
+    assert len(shown) == data.description["eval_rows"]["held_out"]
+    assert {"hélas", TEXT[:5], TEXT[5:11]} <= set(shown) and len("".join(shown)) == 105
 
 
 def test_eval_bytes_are_the_bytes_of_the_text():
@@ -223,8 +262,12 @@ def test_eval_bytes_are_those_of_the_text_whatever_the_tokenizer(tokenizer, pack
     assert counts == sorted(counts) and 0 < counts[0] < counts[-1] == data.eval_bytes("held_out", 4)
 
 
-def test_prefixes_are_not_counted_as_bytes_to_predict():
-    data = load("pydoc", "prefix_lm")
+@pytest.mark.parametrize("objective", ["causal_lm", "prefix_lm"])
+@pytest.mark.parametrize("template", [None, Template(), Template(prefix=(1, 4))])
+def test_only_what_is_predicted_counts_as_bytes(objective, template, monkeypatch):
+    """Neither prefixes nor, where no special id begins a row, its first id."""
+    monkeypatch.setattr(ByteTokenizer, "template", template)
+    data = load("pydoc", objective)
     batches = data.eval_batches("held_out", 4)
     eos = data.tokenizer.eos_id
     said = sum((batch["weights"] * (batch["targets"] != eos)).sum() for batch in batches)

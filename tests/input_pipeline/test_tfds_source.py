@@ -1,6 +1,8 @@
 """Data sets that TFDS prepares here, read back as a run would read them."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -168,14 +170,17 @@ def refusal(load, *args, **changes):
 def test_a_wrong_field_is_refused_with_the_right_ones():
     message = refusal(reviews, text_field="sentense")
     assert message == (
-        "data.text_field: tiny_reviews has no field 'sentense' but 'label', 'reply', 'sentence', "
-        "'stars'. Did you mean 'sentence'?"
+        "data.text_field: tiny_reviews has no field 'sentense' but 'label', 'rating', 'reply', "
+        "'sentence', 'stars'. Did you mean 'sentence'?"
     )
     assert "data.target_language: tiny_pairs has no field 'fr'" in refusal(
         pairs, target_language="fr"
     )
     assert "tiny_reviews has no field 'image'" in refusal(load, "tiny_reviews", "images")
-    assert "'stars' of tiny_reviews is not a class label" in refusal(reviews, label_field="stars")
+    message = refusal(reviews, label_field="rating")
+    assert re.search(
+        r"'rating' of tiny_reviews cannot be used: its label \d+\.5 is neither", message
+    )
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are():
@@ -192,12 +197,81 @@ def test_a_record_cannot_be_in_both_splits(eval_split):
 
 def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepared):
     for name in ("wmt17_translate/de-en", "cifar10"):
-        assert refusal(load, name, "documents") == (
-            f"{name} is not prepared in {prepared}; do so once, where TensorFlow is installed "
-            f"(pip install tensorflow): tfds build {name} --file_format=array_record "
-            f"--data_dir={prepared}"
-        )
-    assert "tfds build glue/sst2:2.0.0 " in refusal(load, "glue/sst2", "documents", version="2.0.0")
+        message = refusal(load, name, "documents")
+        assert message.startswith(f"{name} is not prepared in {prepared} (TFDS_DATA_DIR); prepare")
+        assert "pip install tensorflow first; reading them takes none" in message
+    # Up to the download, the command runs without TensorFlow.
+    message = refusal(load, "glue/sst2", "documents", version="2.0.0")
+    command = shlex.split(message.partition("once: ")[2].partition(" (if")[0])
+    assert command[:2] == ["python", "-c"]
+    code = command[2].replace(".download_and_prepare()", ".info.full_name")
+    imports, _, last = code.partition("; ")
+    shown = f"{imports}; print({last}); {NO_TENSORFLOW}"
+    ended = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "glue/sst2/2.0.0\n"), ended.stderr
+
+
+NO_TENSORFLOW = "import sys; assert 'tensorflow' not in sys.modules"
+OWN_BUILDER = """
+import sys
+import tensorflow_datasets as tfds
+
+class MyReviews(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {"text": tfds.features.Text(), "label": tfds.features.Text()}
+        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(8), "validation": self._generate_examples(4)}
+
+    def _generate_examples(self, size):
+        for number in range(size):
+            yield number, {"text": f"film {number}", "label": ("good", "bad")[number % 2]}
+
+MyReviews(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+
+
+def test_a_builder_of_one_s_own_is_prepared_without_tensorflow_and_found_by_name(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    refused = refusal(load, "my_reviews", "labelled")
+    assert (
+        f"data.name='my_reviews' is neither in {tmp_path} (TFDS_DATA_DIR), which has nothing"
+        in (refused)
+    )
+    assert f"YourBuilder(data_dir='{tmp_path}', file_format='array_record')" in refused
+    program = [sys.executable, "-c", f"{OWN_BUILDER}\n{NO_TENSORFLOW}", str(tmp_path)]
+    ended = subprocess.run(program, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    by_name = load("my_reviews", "labelled")
+    # Labels that are text are the classes, sorted, as in files of one's own.
+    assert by_name.labels == ("bad", "good")
+    assert {(e["text"], e["label"]) for e in by_name.evals["validation"]} == {
+        (f"film {n}", 1 - n % 2) for n in range(4)
+    }
+    directory = tmp_path / "my_reviews" / "1.0.0"
+    monkeypatch.setenv("TFDS_DATA_DIR", "/nowhere")
+    by_directory = load(str(directory), "labelled")
+    assert list(by_directory.train) == list(by_name.train)
+    assert by_directory.digest == by_name.digest
+    assert "data.version='2.0.0', but" in refusal(load, str(directory), "labelled", version="2.0.0")
+
+
+def test_a_version_or_configuration_that_is_not_there_is_refused_with_those_that_are(
+    prepared, monkeypatch
+):
+    assert refusal(pairs, version="3.0.0") == (
+        f"data.version='3.0.0' of tiny_pairs is not in {prepared} (TFDS_DATA_DIR), which has "
+        "1.2.0; choose one of these, or '' for the newest"
+    )
+    monkeypatch.setattr(tfds_source, "known_builders", list)
+    assert refusal(load, "tiny_images/gray", "images").endswith(
+        "(TFDS_DATA_DIR), which has tiny_images/colour, tiny_images/grey; choose one of these"
+    )
 
 
 def test_a_name_that_tfds_does_not_know_is_refused_with_the_nearest():
@@ -223,9 +297,10 @@ def test_files_that_cannot_be_read_in_any_order_are_refused_with_the_conversion(
     (directory / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "tfrecord"}))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     assert refusal(pairs) == (
-        f"{directory} holds tfrecord files, which cannot be read in any order; convert them once, "
-        "where TensorFlow is installed (pip install tensorflow): tfds convert_format "
-        f"--out_file_format=array_record --dataset_version_dir={directory}"
+        f"{directory} holds tfrecord files, which cannot be read in any order; prepare the data "
+        "set again in another directory with file_format='array_record', which takes no TensorFlow "
+        "(see docs/data.md), or convert these files where TensorFlow is installed: "
+        f"tfds convert_format --out_file_format=array_record --dataset_version_dir={directory}"
     )
     # The conversion puts the new files beside the old ones, which stay the first choice.
     info = {**info, "fileFormat": "tfrecord", "alternativeFileFormats": ["array_record"]}

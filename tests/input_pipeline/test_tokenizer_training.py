@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from input_pipeline.cache import Cache
+from input_pipeline.source import Splits
 from input_pipeline.tokenizer import load_tokenizer
-from input_pipeline.tokenizer_training import train_tokenizer
+from input_pipeline.tokenizer_training import spelling_problem, train_tokenizer
 from schema import ConfigError
 from tests.input_pipeline.varied_strings import AWKWARD, names
+from tests.tiny import data_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KINDS = ["bpe", "unigram", "wordpiece"]
@@ -82,6 +85,31 @@ def test_special_ids_and_those_beyond_the_vocabulary_are_dropped(tokenizer):
 
 def test_common_words_take_few_ids(tokenizer):
     assert len(tokenizer.encode("Englisch (Vereinigte Staaten)")) < 20
+
+
+def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path):
+    for kind in KINDS:
+        assert spelling_problem(kind, trained[kind], SIZE, TEXTS) is None
+    # Nothing but the bytes fits in: a token is a byte.
+    size = 256 + 106
+    alphabet = train_tokenizer("unigram", TEXTS, size)
+    words, ids = sum(len(text.split()) for text in TEXTS), sum(len(t.encode()) for t in TEXTS)
+    assert spelling_problem("unigram", alphabet, size, TEXTS) == (
+        "data.tokenizer=unigram cuts text into little more than characters: "
+        f"{ids / words:.1f} tokens per word, 1.0 bytes per token; raise data.tokenizer_size (now "
+        "362) or set data.tokenizer=bpe"
+    )
+    # More than the text yields would not help.
+    problem = spelling_problem("bpe", alphabet, size + 1, TEXTS)
+    assert problem.endswith("; set data.tokenizer=byte, which needs no vocabulary")
+    # It is said wherever the tokenizer comes from: made now, or found in the cache.
+    examples = [{"text": text, "label": 0} for text in TEXTS]
+    splits = Splits("labelled", examples, {}, ("a",), {}, "digest")
+    keys = dict(tokenizer="unigram", tokenizer_size=size, cache_dir=str(tmp_path))
+    for _ in range(2):
+        caplog.clear()
+        Cache(data_config(**keys)).tokenizer([splits])
+        assert "cuts text into little more than characters" in caplog.text
 
 
 def test_many_texts_at_once_give_the_same_ids(tokenizer):

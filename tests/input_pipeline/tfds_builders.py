@@ -37,6 +37,7 @@ class TinyReviews(_Builder):
             "reply": tfds.features.Text(),
             "label": tfds.features.ClassLabel(names=["bad", "good"]),
             "stars": np.int64,
+            "rating": np.float64,
         }
     )
 
@@ -46,6 +47,7 @@ class TinyReviews(_Builder):
             "reply": f"no, film {number + 1}",
             "label": -1 if number == 18 else number % 2,
             "stars": number,
+            "rating": number + 0.5,
         }
 
 

@@ -154,6 +154,20 @@ def test_answers_are_right_or_wrong_as_a_whole():
     assert "bits_per_byte" not in scores
 
 
+def test_an_answer_that_was_truncated_cannot_be_right():
+    rows = dict(
+        **SOURCE,
+        segment_ids=[[1, 1, 1]] * 5,
+        inputs=[[BOS, 5, 6]] * 5,
+        targets=[[5, 6, EOS]] * 5,
+        weights=[[1, 1, 1]] * 5,
+    )
+    scores = measure("seq2seq", CHAIN, batch(**rows), has_one_answer=True)
+    assert scores["exact_match"] == 1
+    cut = batch(**rows, target_cut=[0, 1, 0, 1, 0])
+    assert measure("seq2seq", CHAIN, cut, has_one_answer=True)["exact_match"] == pytest.approx(0.6)
+
+
 def test_the_answer_begins_where_the_prompt_ends():
     scores = measure(
         "prefix_lm",

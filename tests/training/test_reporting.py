@@ -134,7 +134,7 @@ def test_a_full_disk_does_not_stop_reports(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    for sink in ("TensorBoard", "JsonLines"):
+    for sink in ("tensorboard", "metrics.jsonl"):
         for step in (11, 99, 100, 290):
             assert f"{sink}: step {step} is not recorded" in done.stderr
         assert f"{sink}: going back to step 99 is not recorded" in done.stderr

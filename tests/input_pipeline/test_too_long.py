@@ -1,0 +1,96 @@
+"""What is said of examples that do not fit, against lengths counted here."""
+
+import numpy as np
+import pytest
+
+from input_pipeline import too_long
+from jobs.loop import compiled_for
+from tests.input_pipeline.corpora import COUNT, load, write_corpus
+from train import describe
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def lengths(corpus, split, language):
+    """Tokens of each line, with eos: a byte is one."""
+    lines = (corpus / f"pairs/{split}.{language}").read_text().splitlines()
+    return np.array([len(line) + 1 for line in lines])
+
+
+@pytest.mark.parametrize(
+    ("over_long", "done"), [("truncate", "truncated to"), ("drop", "dropped, above")]
+)
+def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, over_long, done):
+    data = load(corpus, "pairs", length=20, encoder_length=24, over_long=over_long)
+    source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
+    held_out = lengths(corpus, "validation", "de")
+    assert (source > 24).any() and (target > 20).any() and (held_out > 20).any()
+    lines = describe(data.description)
+    assert lines[0].startswith("data: ") and "too long" not in lines[0]
+    assert (
+        f"too long: {(source > 24).sum()} of {COUNT} sources of train were {done} "
+        f"data.encoder_length=24 tokens; the longest has {source.max()}: raise "
+        "data.encoder_length to keep all"
+    ) in lines
+    assert (
+        f"too long: {(target > 20).sum()} of {COUNT} targets of train were {done} "
+        f"data.length=20 tokens; the longest has {target.max()}: raise data.length to keep all"
+    ) in lines
+    # Whatever is done to training examples, held-out ones are truncated.
+    assert (
+        f"too long: {(held_out > 20).sum()} of {len(held_out)} targets of validation were "
+        f"truncated to data.length=20 tokens; the longest has {held_out.max()}: raise data.length "
+        "to keep all; a truncated target counts as wrong in exact_match, and bleu, chrf and rouge "
+        "compare with the whole one"
+    ) in lines
+
+
+def test_parts_of_a_mixture_are_counted_together(corpus):
+    (target,) = [
+        each
+        for each in load(corpus, "tasks", length=20, encoder_length=99).description["over_long"]
+        if each["split"] == "train"
+    ]
+    expected = lengths(corpus, "train", "de")
+    assert (target["what"], target["total"]) == ("targets", COUNT)
+    assert target["count"] == (expected > 20).sum() and target["longest"] == expected.max()
+
+
+def test_nothing_is_said_where_all_fits(corpus):
+    for kind in ("pairs", "documents", "labelled"):
+        assert too_long.lines(load(corpus, kind, length=99, encoder_length=99).description) == []
+    assert too_long.lines(load(corpus, "documents", length=8).description) == []  # it goes on
+
+
+@pytest.mark.parametrize("kind", ["pairs", "prefixes"])
+def test_evaluation_knows_which_targets_lost_their_end(corpus, kind):
+    data = load(corpus, kind, length=24, encoder_length=48)
+    (batch,) = data.eval_batches("validation", 9)
+    whole = [example["target"] for example in data.eval_examples("validation", 9)]
+    kept = [
+        data.tokenizer.decode(row[weights > 0])
+        for row, weights in zip(batch["targets"], batch["weights"], strict=True)
+    ]
+    cut = [text != target for text, target in zip(kept, whole, strict=True)]
+    assert batch["target_cut"].tolist() == cut and 0 < sum(cut) < 9
+
+
+def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
+    data = load(corpus, "labelled", buckets=(12, 20))
+    made = {}
+    for n in range(40):
+        batch = data.train_batch(n)
+        made[batch["inputs"].shape[1]] = compiled_for(batch, 8, data.bucket_of(batch))
+    assert made == {
+        12: "inputs 8 x 12 (bucket 1 of 3 of data.buckets)",
+        20: "inputs 8 x 20 (bucket 2 of 3 of data.buckets)",
+        48: "inputs 8 x 48 (bucket 3 of 3 of data.buckets)",
+    }
+    # Rows are those of the whole batch, of which a process has its share.
+    share = load(corpus, "pairs", process_count=2)
+    batch = share.train_batch(0)
+    shown = compiled_for(batch, 8, share.bucket_of(batch))
+    assert shown == "encoder_inputs 8 x 48, inputs 8 x 48"
