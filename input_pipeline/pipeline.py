@@ -122,6 +122,7 @@ class Data:
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
             "too_long": dict(make.too_long),
             "bad_records": dict(make.bad_records),
+            **({"padded_to": make.bucket_lengths} if make.bucket_lengths else {}),
             "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
         }
@@ -263,7 +264,7 @@ class Data:
 
 def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
     sizes = [len(stream.rows) for stream in streams]
-    if config.buckets:
+    if config.sorts_by_length:
         return InBuckets(sizes, config.batch_size, seed)
     if config.mixture:
         return ByWeight(sizes, [stream.weight for stream in streams], config.batch_size, seed)

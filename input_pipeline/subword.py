@@ -165,7 +165,7 @@ Style = Literal["wordpiece", "byte_level", "metaspace"]
 
 def _style(tokenizer: Tokenizer) -> Style:
     """How pieces spell text."""
-    if isinstance(tokenizer.model, models.WordPiece):
+    if isinstance(tokenizer.model, models.WordPiece | models.WordLevel):
         return "wordpiece"
     stages = f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"
     return "byte_level" if "ByteLevel" in stages else "metaspace"
