@@ -111,8 +111,10 @@ class SubwordTokenizer:
         if self._unknown_id not in encoding.ids:
             return ""
         start, stop = encoding.offsets[encoding.ids.index(self._unknown_id)]
-        # WordPiece gives up a whole word for one character in it, or for its length.
         word = text[start:stop]
+        if isinstance(self._tokenizer.model, models.WordLevel):
+            return word
+        # WordPiece gives up a whole word for one character in it, or for its length.
         return next((c for c in word if self._unknown_id in self.encode(c)), word)
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:

@@ -3,13 +3,16 @@
 import dataclasses
 import itertools
 import json
+import os
+import signal
 
 import jax
 import numpy as np
 import pytest
 
 import train
-from configs import digits
+from configs import digits, pydoc
+from experiment import from_mapping
 from tests.runs import saved, tiny
 from training import evaluation, time_limit
 from training.checkpoint import saved_steps
@@ -96,17 +99,10 @@ def stopping_at(last):
 
     def step(loop, state, batch):
         if int(state.step) + 1 == last:
-            signal_self()
+            os.kill(os.getpid(), signal.SIGINT)
         return original(loop, state, batch)
 
     return step
-
-
-def signal_self():
-    import os
-    import signal
-
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_run_that_never_saved_has_all_of_its_time_again(tmp_path, a_second_a_step):
@@ -191,9 +187,6 @@ def test_an_interruption_takes_no_patience_and_gives_none(tmp_path, scored, monk
 
 
 def test_the_loss_of_what_has_no_classes_is_to_fall():
-    from configs import pydoc
-    from experiment import from_mapping
-
     patient = tiny(pydoc, eval=dict(patience=1))
     experiment = train.with_best_metric(from_mapping(patient), {"held_out": None})
     assert experiment.checkpoint.best_metric == "eval/held_out/loss"
