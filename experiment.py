@@ -176,7 +176,9 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             f"optimizer.accumulate={accumulate} does not divide data.batch_size={data.batch_size}"
         )
     saves, scores = experiment.checkpoint.every, experiment.eval.every
-    if experiment.checkpoint.best_metric and saves and (not scores or saves % scores):
+    # With patience, a run saves whenever it is better than before.
+    chooses = experiment.checkpoint.best_metric and not experiment.eval.patience
+    if chooses and saves and (not scores or saves % scores):
         yield (
             f"checkpoint.best_metric chooses among scored steps, but checkpoint.every={saves} is "
             f"not a multiple of eval.every={scores}; make them equal"

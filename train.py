@@ -9,15 +9,18 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 from absl import flags
 from ml_collections import config_flags
 
 import experiment as door
 from configs import default
+from experiment import Experiment
 from input_pipeline import pipeline, too_long
 from jobs import held_out, origins, save_noise
 from jobs.fitting import fit_to_data
@@ -34,6 +37,7 @@ from training.flops import row_flops
 from training.measures import signatures
 from training.mesh import check_batch, check_offload, make_mesh
 from training.optimizer import make_optimizer
+from training.patience import Patience, recorded_scores
 from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
 from training.step import (
@@ -46,6 +50,7 @@ from training.step import (
 )
 from training.stopping import AT_ONCE
 from training.task import make_model
+from training.time_limit import TimeLimit
 
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, float]:
@@ -76,13 +81,17 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     )
     model_config = fit_to_data(experiment.model, data)
     sets = held_out.hold_out(data.eval_names, data, experiment, mesh)
-    check_best_metric(experiment, sets)
+    experiment = with_best_metric(experiment, sets)
 
     # Model
     model = make_model(model_config, task)
     schedule = learning_rate(experiment.optimizer, run.steps, model_config.width)
     scales = rate_scales(experiment.finetune, model_config)
-    optimizer = make_optimizer(experiment.optimizer, schedule, scales)
+
+    def optimizer_with(schedule: optax.Schedule) -> optax.GradientTransformation:
+        return make_optimizer(experiment.optimizer, schedule, scales)
+
+    optimizer = optimizer_with(schedule)
 
     with (
         records.lock(workdir),
@@ -131,6 +140,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 reporter.log(line)
             for line in describe(data.description):
                 reporter.log(line)
+            if lengths := data.description.get("padded_to"):
+                reporter.log(f"batches are padded to one of: {', '.join(map(str, lengths))}")
             reporter.log(parameter_table(whole))
             reporter.log(trainable(abstract.params, fixed.base, tuning))
 
@@ -169,7 +180,14 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 tuning,
                 teacher and Teacher(teacher.model, teacher.experiment.task),
                 experiment.failure,
+                optimizer_with,
             )
+            time_limit = TimeLimit(workdir, run.time_limit, resuming=start > 0)
+            if run.time_limit:
+                used = f", {time_limit.share:.0%} used" if time_limit.share else ""
+                reporter.log(f"time limit: {run.time_limit:g} minutes{used}")
+            metric, mode = experiment.checkpoint.best_metric, experiment.checkpoint.best_mode
+            scores = recorded_scores(workdir, metric, start)
             loop = Loop(
                 experiment,
                 workdir,
@@ -177,7 +195,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 mesh,
                 checkpoints,
                 reporter,
-                train_step=lambda state, batch: train_step(state, batch, fixed),
+                train_step=lambda state, batch, time: train_step(state, batch, fixed, time),
                 evaluate=evaluate,
                 state_at=state_at,
                 # Of the whole batch, of which this process may have a part.
@@ -185,12 +203,24 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                     experiment.data.batch_size
                     * row_flops(model_config, task, batch, teacher and teacher.model_config)
                 ),
+                time_limit=time_limit,
+                patience=Patience(experiment.eval.patience, metric, mode, scores),
             )
             return loop.run(state_at(start))
 
 
-def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:
+def with_best_metric(experiment: Experiment, sets: Mapping[str, HeldOut]) -> Experiment:
+    """With the metric by which a run is judged, if it has patience and names none.
+
+    Refuses one that is not measured.
+    """
     metric = experiment.checkpoint.best_metric
+    if experiment.eval.patience and not metric:
+        has_classes = experiment.task.objective in ("classify_text", "classify_images")
+        measure, mode = ("accuracy", "max") if has_classes else ("loss", "min")
+        metric = f"eval/{next(iter(sets))}/{measure}"
+        checkpoint = replace(experiment.checkpoint, best_metric=metric, best_mode=mode)
+        return replace(experiment, checkpoint=checkpoint)
     known = [
         f"eval/{name}/{measure}"
         for name, split in sets.items()
@@ -201,6 +231,7 @@ def check_best_metric(experiment, sets: Mapping[str, HeldOut]) -> None:
             f"checkpoint.best_metric={metric} is not measured here.{did_you_mean(metric, known)} "
             f"Measured are: {', '.join(known)}"
         )
+    return experiment
 
 
 def record_run(
@@ -270,7 +301,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the first step
         sys.exit(AT_ONCE)
     if processes.is_primary():
-        print(json.dumps({"step": CONFIG.value.steps, **scores}))
+        print(json.dumps({"step": saved_steps(workdir)[-1], **scores}))
 
 
 if __name__ == "__main__":

@@ -16,18 +16,26 @@ from configs import architectures, default
 
 def get_config(arg=None):
     config = default.get_config()
-    config.steps = 1000
+    config.steps = 2000
     config.model.update(architectures.bert_style())
-    # A plain mean and norms before the sublayers suit training from nothing on little text.
-    config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.0))
+    # A plain mean and norms before the sublayers suit training from nothing on little text. So do
+    # small initial weights: a word that is seen twice has nearly no say yet.
+    config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.02))
     config.model.update(dict(position="rope", pooling="mean", pooler=False))
-    config.model.update(dict(encoder_layers=2, width=128, heads=4, feed_forward=512))
-    config.model.update(dict(dropout_embedding=0.3, dropout_residual=0.3))
+    config.model.update(dict(encoder_layers=1, width=64, heads=4, feed_forward=128))
+    config.model.update(dict(dropout_embedding=0.5, dropout_residual=0.3))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="labelled_text_files", batch_size=64, length=64))
-    config.data.update(dict(tokenizer="wordpiece", tokenizer_size=8192))
+    config.data.update(dict(tokenizer="word", tokenizer_size=8192, lowercase=True, bucket_count=3))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
-    config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=100, batch_size=256, measures=("macro_f1",)))
-    config.checkpoint.every = 100
+    # Decay of embeddings is what keeps rare words from being learnt by heart.
+    config.optimizer.update(dict(learning_rate=3e-3, warmup_steps=30, weight_decay=1.0))
+    config.optimizer.update(dict(decay_embeddings=True, ema_decay=0.98))
+    if arg and not arg.endswith("_style"):
+        # An architecture's own size, or a run to start from with a tokenizer of its own: what is
+        # set above for a small model and few words is not for them.
+        config.data.update(dict(tokenizer="wordpiece", lowercase=False))
+        config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
+        config.optimizer.update(dict(decay_embeddings=False, ema_decay=0.0))
+    config.eval.update(dict(every=50, patience=4, batch_size=256, measures=("macro_f1",)))
     return config

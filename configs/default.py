@@ -15,6 +15,9 @@ def get_config(arg=None):
     # The run
     config.seed = 0
     config.steps = 1000
+    # Minutes from the first step on, over all resumptions; then, or after `steps`, the run ends as
+    # if done, its learning rate at the end of its decay. 0: no limit
+    config.time_limit = 0.0
     config.log_every = 50  # steps between log lines
     config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
     config.profile_steps = (0, 0)  # first and last step of a profiler trace
@@ -146,16 +149,19 @@ def get_config(arg=None):
             listops_arguments=3,
             listops_min_length=4,
             listops_max_length=30,
-            # byte; or bpe | wordpiece | unigram, trained on the data; or a file: tokenizer.json,
-            # a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json (vocab.bpe beside it)
+            # byte; or bpe | wordpiece | unigram | word, trained on the data; or a file:
+            # tokenizer.json, a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json
+            # (vocab.bpe beside it)
             tokenizer="byte",
             tokenizer_size=8192,  # ids of a tokenizer that is trained
+            lowercase=False,  # a tokenizer that is trained takes upper case for lower
             cache_dir="",  # where prepared text is kept; "": ~/.cache/backbone
             batch_size=64,  # rows in a step, over all processes
             length=64,  # T: columns of the decoder's (or only) side
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models
             packing=False,  # several examples to a row, each seeing itself alone
             buckets=(),  # (16, 32): batches of like lengths, padded to these rather than to length
+            bucket_count=0,  # choose so many buckets from the lengths of the training examples
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
             # Images: 0 to 1 in each channel, less image_mean, divided by image_std
             image_size=0,  # shorter side resized, centre cut out; 0: all are of one square size
@@ -279,6 +285,9 @@ def get_config(arg=None):
             batch_size=256,
             # At most this many batches of each held-out set: a fixed random sample; 0: all of it
             batches=0,
+            # The run ends after so many evaluations in a row that are not the best so far, by
+            # checkpoint.best_metric, or else the first set's accuracy (classes) or loss; 0: never
+            patience=0,
             # Besides those that go with the task: bleu | chrf | rouge, of answers in words; and of
             # classes macro_f1 | matthews | top5_accuracy, or if they are numbers pearson | spearman
             measures=(),

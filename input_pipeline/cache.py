@@ -51,10 +51,12 @@ class Cache:
                     f"{', '.join(TRAINABLE)}.{did_you_mean(name, ('byte', *TRAINABLE))}"
                 )
             return open_tokenizer(name)
-        key = content_digest([f"{VERSION} {name} {size}", *(each.digest for each in splits)])[:32]
+        settings = f"{VERSION} {name} {size}{' lowercase' if self._data.lowercase else ''}"
+        key = content_digest([settings, *(each.digest for each in splits)])[:32]
         directory = self.directory / f"tokenizer-{key}"
         if not directory.exists():
-            tokenizer = train_tokenizer(name, _texts(splits), size)
+            lowercase = self._data.lowercase
+            tokenizer = train_tokenizer(name, _texts(splits), size, lowercase=lowercase)
             make_whole(directory, tokenizer.save)
         tokenizer = load_tokenizer(directory)
         if problem := spelling_problem(name, tokenizer, size, _sample(splits)):

@@ -1,9 +1,11 @@
 """The `data` section of a config."""
 
 import dataclasses
+import typing
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+from input_pipeline.tokenizer_training import Kind
 from schema import (
     Bounds,
     Count,
@@ -34,6 +36,8 @@ FIELD_KEYS = {
     "images": ("label_field",),
 }
 OPTIONAL = ("text_pair_field",)
+
+MOST_BUCKETS = 16  # that may be asked for: each costs a compilation
 
 SHORTEST_LIST = 4  # an operator, two digits and the bracket
 
@@ -90,6 +94,7 @@ class DataConfig:
     # Text to ids
     tokenizer: str
     tokenizer_size: PositiveInt
+    lowercase: bool
     cache_dir: str
     # Ids to rows
     batch_size: PositiveInt
@@ -97,6 +102,7 @@ class DataConfig:
     encoder_length: PositiveInt
     packing: bool
     buckets: tuple[PositiveInt, ...]
+    bucket_count: Annotated[int, Bounds(at_least=0, at_most=MOST_BUCKETS)]
     over_long: Literal["truncate", "split", "drop"]
     # Images
     image_size: Count
@@ -110,6 +116,11 @@ class DataConfig:
     # Read ahead
     prefetch: Count
     workers: Count
+
+    @property
+    def sorts_by_length(self) -> bool:
+        """Whether a batch has examples of like lengths."""
+        return bool(self.buckets or self.bucket_count)
 
     @property
     def example_kind(self) -> str:
@@ -140,12 +151,24 @@ class DataConfig:
                 f"data.eval_split={self.eval_split!r} is what the model is trained on; "
                 "choose another split"
             )
-        if self.packing and self.buckets:
-            yield "data.packing=True and data.buckets are two ways to save padding; choose one"
-        if self.mixture and self.buckets:
+        if self.buckets and self.bucket_count:
             yield (
-                "data.buckets sorts batches by length, so data.mixture could not keep its "
-                "proportions; set data.buckets=(), or mix with data.packing=True"
+                f"data.buckets={self.buckets} and data.bucket_count={self.bucket_count} both say "
+                "what to pad to; set one of them to () or 0"
+            )
+        for key, off in (("buckets", ()), ("bucket_count", 0)):
+            if self.packing and getattr(self, key):
+                yield f"data.packing=True and data.{key} are two ways to save padding; choose one"
+            if self.mixture and getattr(self, key):
+                yield (
+                    f"data.{key} sorts batches by length, so data.mixture could not keep its "
+                    f"proportions; set data.{key}={off}, or mix with data.packing=True"
+                )
+        trained = typing.get_args(Kind)
+        if self.lowercase and self.tokenizer not in trained:
+            yield (
+                f"data.lowercase=True is for a tokenizer that is trained on the data "
+                f"({', '.join(trained)}), not data.tokenizer={self.tokenizer!r}; set it to False"
             )
 
     def _missing_names(self) -> Iterator[str]:

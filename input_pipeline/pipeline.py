@@ -132,6 +132,7 @@ class Data:
             "too_long": dict(make.too_long),
             "over_long": [dataclasses.asdict(each) for each in make.over_long.values()],
             "bad_records": dict(make.bad_records),
+            **({"padded_to": make.bucket_lengths} if make.bucket_lengths else {}),
             "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
         }
@@ -300,7 +301,7 @@ class Data:
 
 def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
     sizes = [len(stream.rows) for stream in streams]
-    if config.buckets:
+    if config.sorts_by_length:
         return InBuckets(sizes, config.batch_size, seed)
     if config.mixture:
         return ByWeight(sizes, [stream.weight for stream in streams], config.batch_size, seed)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from input_pipeline.buckets import choose_buckets
 from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
 from input_pipeline.layout import Layout
@@ -44,15 +45,17 @@ class Rowmaker:
         self.too_long: Counter[str] = Counter()
         self.over_long: dict[tuple[str, str], TooLong] = {}  # the same, by split and side
         self.bad_records: Counter[str] = Counter()
+        self.bucket_lengths: list[int] = []  # what batches are padded to, if not all alike
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
         """The training split's rows: in one stream, or one for each bucket of lengths."""
         data, task = self._data, self._task
-        needs_lengths = data.packing or data.buckets or data.over_long == "drop"
+        needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
         if splits.storage == "none" and needs_lengths:
             raise ConfigError(
                 f"data.source={data.source!r} makes its examples on demand, too many to know all "
-                "their lengths; set data.packing=False, data.buckets=() and data.over_long=truncate"
+                "their lengths; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
+                "data.over_long=truncate"
             )
         rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
         if data.packing:
@@ -60,9 +63,14 @@ class Rowmaker:
             packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
             layout = task.layout(data.length, data.encoder_length, packed=True)
             yield Stream(packed, weight, layout)
-        elif data.buckets:
-            bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
-            bucket_of = _smallest_fitting(rows.sizes(), [s.length for s in task.sides], bounds)
+        elif data.sorts_by_length:
+            sizes, lengths = rows.sizes(), [side.length for side in task.sides]
+            if data.bucket_count:
+                bounds = choose_buckets(sizes.max(axis=1), data.bucket_count, max(lengths))
+            else:
+                bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
+            bucket_of = _smallest_fitting(sizes, lengths, bounds)
+            self.bucket_lengths = sorted({*self.bucket_lengths, *bounds})
             for number, bound in enumerate(bounds):
                 chosen = np.flatnonzero(bucket_of == number)
                 if len(chosen):

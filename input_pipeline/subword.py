@@ -140,8 +140,10 @@ class SubwordTokenizer(SpecialTokens):
         if self._unknown_id not in encoding.ids:
             return ""
         start, stop = encoding.offsets[encoding.ids.index(self._unknown_id)]
-        # WordPiece gives up a whole word for one character in it, or for its length.
         word = text[start:stop]
+        if isinstance(self._tokenizer.model, models.WordLevel):
+            return word
+        # WordPiece gives up a whole word for one character in it, or for its length.
         return next((c for c in word if self._unknown_id in self.encode(c)), word)
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
@@ -198,7 +200,7 @@ Style = Literal["wordpiece", "byte_level", "metaspace"]
 
 def _style(tokenizer: Tokenizer) -> Style:
     """How pieces spell text."""
-    if isinstance(tokenizer.model, models.WordPiece):
+    if isinstance(tokenizer.model, models.WordPiece | models.WordLevel):
         return "wordpiece"
     stages = f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"
     return "byte_level" if "ByteLevel" in stages else "metaspace"

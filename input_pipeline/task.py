@@ -164,10 +164,11 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, hidin
             f"data.packing=True does not go with {what}: rows must hold one example each, or are "
             "full already; set it to False"
         )
-    if data.buckets and kind in ("documents", "images"):
+    if data.sorts_by_length and kind in ("documents", "images"):
+        key, off = ("buckets", ()) if data.buckets else ("bucket_count", 0)
         raise ConfigError(
-            f"data.buckets sorts examples by length, but {kind} all make rows of the same; "
-            "set it to ()"
+            f"data.{key} sorts examples by length, but {kind} all make rows of the same; "
+            f"set it to {off}"
         )
     if (
         data.over_long == "split"

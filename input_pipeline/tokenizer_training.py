@@ -5,8 +5,12 @@
 bpe and unigram take text byte by byte, so they know every text and lose nothing. wordpiece is
 BERT's, with upper case and accents kept: control characters are gone, whitespace becomes single
 spaces, and a word with a character outside the alphabet, or of more than 100, is one unknown �.
+word cuts text into words as wordpiece does, at whitespace and around punctuation, and has an id for
+each of the most frequent words that occur more than once; any other word is �.
 
-A special id has no spelling: ⟨ is no character of byte-level text, and wordpiece splits it off.
+With `lowercase`, text loses its upper case before anything else; accents stay.
+
+A special id has no spelling: ⟨ is no character of byte-level text, and the others split it off.
 """
 
 import json
@@ -20,27 +24,34 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from input_pipeline.subword import ROLES, SubwordTokenizer
 from schema import ConfigError
 
-Kind = Literal["bpe", "wordpiece", "unigram"]
+Kind = Literal["bpe", "wordpiece", "unigram", "word"]
 
 # To be raised when the same texts come to give another vocabulary.
 VERSION = 1
 SENTINELS = 100
 SPECIALS = [f"⟨{role}⟩" for role in ROLES]
-UNKNOWN = "�"  # wordpiece only; its normalizer takes this character out of text
+UNKNOWN = "�"  # wordpiece and word; their normalizer takes this character out of text
 LARGEST_ALPHABET = 1000  # characters of wordpiece, the most frequent ones
-RAREST = 2  # times a pair must occur to become a piece
+RAREST = 2  # times a pair, or a word, must occur to become a piece
 # Bytes of text for each token below which a vocabulary does little more than spell. Measured on
 # names, dates and Python's documentation: 1.2 to 1.5 with 400 ids, 2.0 to 4.5 with 1,000 or more.
 FEW_BYTES = 1.7
 
 
-def train_tokenizer(kind: Kind, texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
+def train_tokenizer(
+    kind: Kind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
+) -> SubwordTokenizer:
     """At most `vocab_size` ids: fewer if the texts do not yield as many pieces."""
     texts = [text for text in texts if text]
     if not texts:
         raise ConfigError("there is no text to train a tokenizer on; set data.tokenizer='byte'")
-    train = {"bpe": _train_bpe, "wordpiece": _train_wordpiece, "unigram": _train_unigram}[kind]
-    tokenizer = train(texts, vocab_size)
+    train = {
+        "bpe": _train_bpe,
+        "wordpiece": _train_wordpiece,
+        "unigram": _train_unigram,
+        "word": _train_word,
+    }[kind]
+    tokenizer = train(texts, vocab_size, lowercase)
     roles = {role: id for id, role in enumerate(ROLES)}
     last = tokenizer.get_vocab_size() - 1
     return SubwordTokenizer(tokenizer.to_str(pretty=True), roles, range(last, last - SENTINELS, -1))
@@ -67,7 +78,7 @@ def spelling_problem(
     )
 
 
-def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
+def _train_bpe(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     alphabet = _bytes()
     trainer = trainers.BpeTrainer(
         vocab_size=_pieces_allowed("bpe", vocab_size, len(alphabet)),
@@ -75,12 +86,12 @@ def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=alphabet,
         show_progress=_on_a_terminal(),
     )
-    model = _trained(_byte_level(models.BPE()), texts, trainer)
+    model = _trained(_byte_level(models.BPE(), lowercase), texts, trainer)
     merges = [tuple(merge) for merge in model["merges"]]
-    return _byte_level(models.BPE(_numbered(_in_order(model["vocab"])), merges))
+    return _byte_level(models.BPE(_numbered(_in_order(model["vocab"])), merges), lowercase)
 
 
-def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
+def _train_unigram(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     alphabet = _bytes()
     allowed = _pieces_allowed("unigram", vocab_size, len(alphabet))
     trainer = trainers.UnigramTrainer(
@@ -89,7 +100,7 @@ def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=alphabet,
         show_progress=_on_a_terminal(),
     )
-    scores = dict(_trained(_byte_level(models.Unigram()), texts, trainer)["vocab"])
+    scores = dict(_trained(_byte_level(models.Unigram(), lowercase), texts, trainer)["vocab"])
     # The library adds up in the order of a hash table, which leaves noise in the last digits, and
     # spreads bytes it has no use for over the 0.0256 above the lowest score, in that same order.
     lowest = min(scores.values())
@@ -98,18 +109,12 @@ def _train_unigram(texts: list[str], vocab_size: int) -> Tokenizer:
     longer = sorted(scores.keys() - set(alphabet), key=lambda piece: (-scores[piece], piece))
     # Cut once more: the library forgets its limit when the bytes alone reach it.
     pieces = _numbered([*alphabet, *longer[: allowed - len(alphabet)]])
-    return _byte_level(models.Unigram([(piece, scores.get(piece, 0.0)) for piece in pieces]))
+    model = models.Unigram([(piece, scores.get(piece, 0.0)) for piece in pieces])
+    return _byte_level(model, lowercase)
 
 
-def _train_wordpiece(texts: list[str], vocab_size: int) -> Tokenizer:
-    def bert(model: models.WordPiece) -> Tokenizer:
-        tokenizer = Tokenizer(model)
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        return tokenizer
-
-    tokenizer = bert(models.WordPiece(unk_token=UNKNOWN))
+def _train_wordpiece(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    tokenizer = _bert(models.WordPiece(unk_token=UNKNOWN), lowercase)
     counts = Counter()
     for text in texts:
         counts.update(tokenizer.normalizer.normalize_str(text))
@@ -126,12 +131,35 @@ def _train_wordpiece(texts: list[str], vocab_size: int) -> Tokenizer:
         limit_alphabet=len(alphabet),
         show_progress=_on_a_terminal(),
     )
-    model = _trained(tokenizer, texts, trainer)
-    return bert(models.WordPiece(_numbered(_in_order(model["vocab"])), unk_token=UNKNOWN))
+    vocab = _in_order(_trained(tokenizer, texts, trainer)["vocab"])
+    return _bert(models.WordPiece(_numbered(vocab), unk_token=UNKNOWN), lowercase)
 
 
-def _byte_level(model: models.Model) -> Tokenizer:
+def _train_word(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=_pieces_allowed("word", vocab_size, 1),
+        min_frequency=RAREST,
+        special_tokens=[UNKNOWN],
+        show_progress=_on_a_terminal(),
+    )
+    tokenizer = _bert(models.WordLevel(unk_token=UNKNOWN), lowercase)
+    vocab = _in_order(_trained(tokenizer, texts, trainer)["vocab"])
+    return _bert(models.WordLevel(_numbered(vocab), unk_token=UNKNOWN), lowercase)
+
+
+def _bert(model: models.WordPiece | models.WordLevel, lowercase: bool) -> Tokenizer:
+    """Words as BERT finds them. Decoding puts spaces between them, but none before a full stop."""
     tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _byte_level(model: models.Model, lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

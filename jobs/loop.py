@@ -19,10 +19,12 @@ from training.checkpoint import Checkpoints
 from training.endings import DivergedError, EvaluationFailedError, StoppedError
 from training.guard import FINE, NOT_FINITE, SPIKE, gone_back
 from training.mesh import put_batch
+from training.patience import Patience
 from training.reporting import Reporter
 from training.step import TrainState
 from training.stopping import StopRequest
 from training.throughput import Throughput
+from training.time_limit import TimeLimit
 from training.watchdog import Watchdog
 
 NAMED_EXAMPLES = 8  # of a step at fault; all of them are in failures.jsonl
@@ -42,14 +44,19 @@ class Loop:
     mesh: Mesh
     checkpoints: Checkpoints
     reporter: Reporter
-    train_step: Callable  # (state, batch) -> (state, metrics)
+    train_step: Callable  # (state, batch, time used) -> (state, metrics)
     # (step, state, what to call between batches) -> scores
     evaluate: Callable[[int, TrainState, Callable[[], None]], dict[str, float]]
     state_at: Callable[[int], TrainState]  # of a checkpoint, or of the beginning at 0
     flops_of: Callable[[Mapping[str, np.ndarray]], int]
+    time_limit: TimeLimit
+    patience: Patience
 
     def run(self, state: TrainState) -> dict[str, float]:
-        """Returns the scores of the evaluation after the last step."""
+        """Returns the scores of the evaluation after the last step.
+
+        That is the config's, or the one at which the time or the patience was at an end.
+        """
         run, failure = self.experiment.run, self.experiment.failure
         self._throughput = Throughput(unit_of(self.experiment.model))
         self._shapes, self._failed_evaluations = set(), 0
@@ -58,8 +65,9 @@ class Loop:
         batches, unsettled, scores = self._batches(step), None, {}
         profiled = traces = False  # begun, whether ended or not; going on
         watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
-        with StopRequest() as stop, watchdog:
-            while step < run.steps:
+        is_last = step == run.steps or bool(self._ends_early(step))
+        with StopRequest() as stop, watchdog, self.time_limit:
+            while not is_last:
                 step += 1
                 if step == run.profile_steps[0] and not profiled:
                     profiled = traces = True  # once, though a rollback may come by again
@@ -75,24 +83,37 @@ class Loop:
                 watchdog.beat()
                 self.checkpoints.after_step(step)
 
-                is_last, stops = step == run.steps, stop.is_for(step)
-                evaluates = is_last or is_due(step, self.experiment.eval.every)
+                if unsettled:
+                    self.time_limit.note(unsettled[1])
+                is_last = step == run.steps or self.time_limit.is_up
+                stops = stop.is_for(step)
+                evaluates = is_last or (
+                    is_due(step, self.experiment.eval.every)
+                    and self.time_limit.has_time_to_evaluate
+                )
                 saves = is_last or stops or is_due(step, self.experiment.checkpoint.every)
                 # What a step did is read one step late, so that the device always has work
                 # queued; but it is known before anything is made of it.
                 known = [each for each in (unsettled, (step, metrics)) if each]
                 unsettled = None if evaluates or saves else known.pop()
-                if spike := next((each for each in known if self._spikes(*each)), None):
+                last = step if is_last else 0
+                if spike := next((each for each in known if self._spikes(*each, last)), None):
                     state = self._go_back(*spike)
-                    step, unsettled = int(state.step), None
+                    step, unsettled, is_last = int(state.step), None, False
                     batches = self._batches(step)
                     continue
+                if not unsettled:
+                    self.time_limit.note(metrics)
+                    is_last = is_last or (evaluates and self.time_limit.is_up)
                 with self._throughput.paused():
-                    scores = {}
+                    scores, is_best = {}, False
                     if evaluates and not stops:
                         scores = self._scores(step, state, stop, watchdog)
+                        self.time_limit.evaluated()
+                        is_best = self.patience.note(step, scores)
                         stops = stop.cuts_short
-                    if saves or stops:
+                        is_last = is_last or self.patience.is_out
+                    if saves or stops or is_last or is_best:
                         self.checkpoints.save(step, state, scores)
                         watchdog.beat()
                 if stops:
@@ -101,15 +122,50 @@ class Loop:
                         f"stopped at step {step} of {run.steps}, which is saved; the same command "
                         "run again goes on from there"
                     )
-            if start == run.steps:  # only evaluated again
-                return self.evaluate(run.steps, state, watchdog.beat)
+            if traces:
+                jax.profiler.stop_trace()
+            if reason := self._ends_early(step):
+                self.reporter.log(f"ended at step {step} of {run.steps}: {reason}")
+            if step == start:  # only evaluated again
+                scores = self.evaluate(step, state, watchdog.beat)
         if not scores:
             self.checkpoints.wait()
             raise EvaluationFailedError(
-                f"step {run.steps}, the last, is saved, but its evaluation failed; the same "
+                f"step {step}, the last, is saved, but its evaluation failed; the same "
                 "command run again evaluates it"
             )
-        return scores
+        return scores | self._best()
+
+    def _ends_early(self, step: int) -> str:
+        """Why a run at this step is complete although steps are left; "" if it is not."""
+        run, patience = self.experiment.run, self.patience
+        if step == run.steps:
+            return ""
+        if patience.is_out:
+            return (
+                f"{patience.metric} has not improved in the last {patience.limit} evaluations "
+                "(eval.patience)"
+            )
+        if self.time_limit.is_up:
+            warmup = self.experiment.optimizer.warmup_steps
+            hint = f"; warm-up was not over, lower optimizer.warmup_steps={warmup}"
+            return (
+                f"the time_limit of {run.time_limit:g} minutes is used up"
+                f"{hint if step < warmup else ''}"
+            )
+        return ""
+
+    def _best(self) -> dict[str, float]:
+        """Which checkpoint is the best, of a run that may have ended after it."""
+        best = self.checkpoints.best() if self.patience.limit else None
+        if best is None:
+            return {}
+        step, score = best
+        self.reporter.log(
+            f"best: step {step}, {self.patience.metric} {score:.4g}; "
+            "evaluate.py and generate.py use it with --step=best"
+        )
+        return {"best_step": step, "best_score": score}
 
     def _batches(self, step: int) -> Iterator[Mapping[str, np.ndarray]]:
         """Those of the steps after this one."""
@@ -119,7 +175,7 @@ class Loop:
     def _step(self, state: TrainState, batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
         shape = tuple(array.shape for array in batch.values())
         if shape in self._shapes:
-            state, metrics = self.train_step(state, put_batch(batch, self.mesh))
+            state, metrics = self.train_step(state, *self._arguments(batch))
             rows_or_tokens = amount_in(batch) * jax.process_count()
             self._throughput.count(rows_or_tokens, self.flops_of(batch))
             return state, metrics
@@ -129,17 +185,20 @@ class Loop:
         # That takes time that says nothing about the steps to come.
         jax.block_until_ready(state)
         with self._throughput.paused():
-            state, metrics = self.train_step(state, put_batch(batch, self.mesh))
+            state, metrics = self.train_step(state, *self._arguments(batch))
             jax.block_until_ready(metrics)
         self._shapes.add(shape)
         return state, metrics
 
-    def _spikes(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
+    def _arguments(self, batch) -> tuple:
+        return put_batch(batch, self.mesh), self.time_limit.of_step(self.mesh)
+
+    def _spikes(self, step: int, metrics: Mapping[str, jax.Array], last: int) -> bool:
         """Reports what a step did; whether the run has to go back for it, or raises if it ends."""
         run, failure = self.experiment.run, self.experiment.failure
         verdict = int(metrics["failure/verdict"])
         if verdict == FINE:
-            if step == run.steps or step % run.log_every == 0:
+            if step == last or step % run.log_every == 0:
                 self._report(step, metrics)
             return False
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
@@ -194,6 +253,7 @@ class Loop:
         state = self.state_at(step)
         rollbacks = int(metrics["failure/rollbacks"]) + 1
         self.checkpoints.forget_after(step)
+        self.patience.forget_after(step)
         self.reporter.rewind(step)
         self.reporter.log(
             f"back at step {step}; {self._left_out:,} batches are left out from here in all"

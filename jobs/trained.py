@@ -31,7 +31,7 @@ from training.task import make_model, smallest_batch
 # What may be changed once the parameters are there, and what not even of that: ids that another
 # tokenizer gives mean nothing to them.
 CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
-FIXED = ("data.tokenizer", "data.tokenizer_size")
+FIXED = ("data.tokenizer", "data.tokenizer_size", "data.lowercase")
 # Keys of the model that no parameter depends on: how far it looks, and how it is computed.
 REACH = tuple(
     f"model.{key}"

@@ -175,6 +175,37 @@ AT_THE_DOOR = [
         {"optimizer.name": "sgd", "optimizer.weight_decay": 0.1},
         "optimizer.weight_decay=0.1 does nothing with optimizer.name=sgd",
     ),
+    # Ends of a run
+    ({"time_limit": -1.0}, "time_limit=-1.0 must be at least 0"),
+    ({"time_limit": math.inf}, "time_limit=inf must be a finite number"),
+    ({"time_limit": "1h"}, "time_limit='1h' must be a float"),
+    ({"eval.patience": -1}, "eval.patience=-1 must be at least 0"),
+    (
+        {"eval.patience": 3, "eval.every": 0},
+        "eval.patience=3 counts evaluations, but with eval.every=0 the only one is the last",
+    ),
+    # Lengths and letters
+    (
+        {"data.bucket_count": 2, "data.buckets": (16,)},
+        "data.buckets=(16,) and data.bucket_count=2 both say what to pad to; set one of them to ()",
+    ),
+    ({"data.bucket_count": 17}, "data.bucket_count=17 must be at least 0 and at most 16"),
+    (
+        {"data.bucket_count": 2, "data.packing": True},
+        "data.packing=True and data.bucket_count are two ways to save padding; choose one",
+    ),
+    (
+        {"data.bucket_count": 2, "data.mixture": (("pydoc", 1.0),)},
+        "data.bucket_count sorts batches by length, so data.mixture could not keep its",
+    ),
+    (
+        {"data.lowercase": True},
+        "data.lowercase=True is for a tokenizer that is trained on the data (bpe, wordpiece, ",
+    ),
+    (
+        {"data.lowercase": True, "data.tokenizer": "a/tokenizer.json"},
+        "not data.tokenizer='a/tokenizer.json'; set it to False",
+    ),
     ({"checkpoint.best_metric": "loss"}, "checkpoint.best_metric=loss must be an evaluation's"),
     (
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 5},

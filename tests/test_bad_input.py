@@ -53,6 +53,7 @@ AT_THE_START = [
         "data.packing=True does not go with task.objective='classif",
     ),
     (pydoc, {"data.buckets": (16,)}, "but documents all make rows of the same; set it to ()"),
+    (pydoc, {"data.bucket_count": 2}, "data.bucket_count sorts examples by length, but documents"),
     (pydoc, {"data.mixture": (("pidoc", 1.0),)}, "'pidoc' must be a source, or source:path or"),
     (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),
     (text_lm, {}, "data.path is empty; set it to a file, a directory or a glob"),

@@ -48,7 +48,7 @@ class Checkpoints:
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._directory = Path(workdir, DIRECTORY).resolve()
-        self._best_metric = config.best_metric
+        self._best_metric, self._config = config.best_metric, config
         self._saving: int | None = None  # the step that is being written
         self._every, self._overlap = config.every, config.overlap
         policies, best = [LatestN(config.keep)], {}
@@ -200,6 +200,11 @@ class Checkpoints:
         for later in [each for each in self._manager.all_steps() if each > step]:
             self._manager.delete(later)
 
+    def best(self) -> tuple[int, float] | None:
+        """The best step that is kept, by `best_metric`, and its score; None if none was scored."""
+        self.wait()
+        return _best_of(self._manager, self._config)
+
     def restore(self, step: int, abstract: TrainState) -> TrainState:
         """The state saved at `step`, each array placed where `abstract` says."""
         restored = self._manager.restore(
@@ -236,7 +241,12 @@ def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
     # Unlike that of `Checkpoints`, this manager clears nothing away: the run may still go on.
     options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
     with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
-        metrics = {step: manager.metrics(step) or {} for step in manager.all_steps()}
+        best = _best_of(manager, config)
+    return best[0] if best else None
+
+
+def _best_of(manager: ocp.CheckpointManager, config: CheckpointConfig) -> tuple[int, float] | None:
+    metrics = {step: manager.metrics(step) or {} for step in manager.all_steps()}
     scores = {
         step: known[config.best_metric]
         for step, known in metrics.items()
@@ -244,7 +254,8 @@ def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
     }
     choose = max if config.best_mode == "max" else min
     # Of equals the newest, which is the one that is kept.
-    return choose(sorted(scores, reverse=True), key=scores.get) if scores else None
+    best = choose(sorted(scores, reverse=True), key=scores.get) if scores else None
+    return None if best is None else (best, scores[best])
 
 
 def refuse_damaged(checkpoint: Path) -> None:

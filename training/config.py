@@ -24,6 +24,7 @@ class RunConfig:
 
     seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
     steps: PositiveInt
+    time_limit: NonNegativeFloat
     log_every: PositiveInt
     init_from: str
     profile_steps: tuple[Count, Count]
@@ -236,10 +237,18 @@ class EvalConfig:
     every: Count
     batch_size: PositiveInt
     batches: Count
+    patience: Count
     measures: tuple[Measure, ...]
     beam_size: PositiveInt
     length_penalty: NonNegativeFloat
     samples: Count
+
+    def problems(self) -> Iterator[str]:
+        if self.patience and not self.every:
+            yield (
+                f"eval.patience={self.patience} counts evaluations, but with eval.every=0 the only "
+                "one is the last; set eval.every"
+            )
 
 
 def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:

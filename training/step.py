@@ -1,5 +1,6 @@
 """The state of a run, how it is born, and how one step changes it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -22,7 +23,10 @@ from training.losses import adds_to_cross_entropy, term_counts, term_sums, total
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.optimizer import ema_update
 from training.precision import updated
+from training.schedules import Schedule
 from training.task import forward, model_arguments
+
+TIME_USED = "progress/time_used"  # the metric: a share of the run's time limit
 
 
 @flax.struct.dataclass
@@ -128,16 +132,19 @@ def make_train_step(
     task: TaskConfig,
     optimizer: optax.GradientTransformation,
     config: OptimizerConfig,
-    schedule: optax.Schedule,
+    schedule: Schedule,
     seed: int,
     abstract: TrainState,
     tuning: Tuning = EVERYTHING,
     teacher: Teacher | None = None,
     failure: FailureConfig = WATCHES,
+    with_schedule: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The jitted update (state, batch, fixed) -> (state, metrics as arrays).
+    """The jitted update (state, batch, fixed, time_used) -> (state, metrics as arrays).
 
-    It gives up the old state's memory.
+    It gives up the old state's memory. `time_used` is for a run with a time limit, see
+    training/time_limit.py; it needs `with_schedule`, which makes the optimizer with another
+    schedule.
     """
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
@@ -187,8 +194,18 @@ def make_train_step(
         return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
 
     def step(
-        state: TrainState, batch: Mapping, fixed: Fixed = NOTHING_FIXED
+        state: TrainState,
+        batch: Mapping,
+        fixed: Fixed = NOTHING_FIXED,
+        time_used: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
+        schedule_now, optimizer_now = schedule, optimizer
+        if time_used is not None:
+            # An entry for each device, of which one process's tell the time.
+            time_used = jnp.max(time_used)
+            schedule_now = functools.partial(schedule, time_used=time_used)
+            # Of the same state: the schedule has no part in that.
+            optimizer_now = with_schedule(schedule_now)
         # Folding in the step makes dropout a function of (seed, step): resuming repeats nothing.
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         features_key = _features_key(model.config, seed, state.step)
@@ -204,7 +221,7 @@ def make_train_step(
         before = state.opt_state
         if config.offload:
             before = on_devices(before, shardings.opt_state)
-        updates, opt_state = optimizer.update(gradients, before, trained)
+        updates, opt_state = optimizer_now.update(gradients, before, trained)
         rounding_key = _key_beside_dropout(seed, ROUNDING, state.step)
         trained = updated(config.rounding, trained, updates, opt_state, rounding_key)
         params = tuning.join(trained, kept)
@@ -221,10 +238,12 @@ def make_train_step(
             "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
             # The optimizer counts the updates, of which a step that is skipped makes none.
             "optim/learning_rate": jnp.asarray(
-                schedule(state.step - state.guard.skipped), jnp.float32
+                schedule_now(state.step - state.guard.skipped), jnp.float32
             ),
             "optim/grad_norm": grad_norm,
         }
+        if time_used is not None:
+            metrics[TIME_USED] = time_used
         if teacher is not None:
             metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
         if teacher is not None or adds_to_cross_entropy(task):

@@ -37,7 +37,7 @@ SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 # and the tokenizer come from: their digests tell whether they are still the same.
 FREE = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
-    "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
+    "data.lowercase", "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
     "finetune.layer_decay", "finetune.head_scale",
 )  # fmt: skip
 

@@ -104,6 +104,21 @@ def test_batches_of_like_lengths_save_padding(corpus):
         return sum(data.train_batch(n)["inputs"].size for n in range(50))
 
     assert cells(buckets=(16, 24)) < 0.7 * cells()
+    assert cells(bucket_count=3) < 0.7 * cells()
+
+
+def test_buckets_chosen_from_the_data_hold_all_of_it(corpus):
+    plain = load(corpus, "pairs", batch_size=1)
+    chosen = load(corpus, "pairs", batch_size=1, bucket_count=3)
+    lengths = chosen.description["padded_to"]
+    assert len(lengths) == 3 and "padded_to" not in plain.description
+    assert {batch["inputs"].shape[1] for batch in batches(chosen)} == set(lengths)
+    fields = FIELDS["pairs"]
+    assert sorted(examples(chosen, fields)) == sorted(examples(plain, fields))
+    same = load(corpus, "pairs", batch_size=1, buckets=tuple(lengths))
+    for n in range(40):
+        ours, theirs = chosen.train_batch(n), same.train_batch(n)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 def too_long(corpus, length, encoder_length):
@@ -147,7 +162,10 @@ def test_a_split_of_which_nothing_fits_is_refused(corpus):
         load(corpus, "pairs", length=3, over_long="drop")
 
 
-@pytest.mark.parametrize("keys", [dict(packing=True), dict(buckets=(9,)), dict(over_long="drop")])
+@pytest.mark.parametrize(
+    "keys",
+    [dict(packing=True), dict(buckets=(9,)), dict(bucket_count=2), dict(over_long="drop")],
+)
 def test_what_needs_all_lengths_does_not_go_with_examples_made_on_demand(corpus, keys):
     with pytest.raises(ConfigError, match=r"data\.source='dates' makes its examples on demand"):
         load(corpus, "pairs", source="dates", **keys)

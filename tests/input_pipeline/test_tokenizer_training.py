@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from input_pipeline.cache import Cache
 from input_pipeline.source import Splits
@@ -17,15 +18,18 @@ from tests.input_pipeline.varied_strings import AWKWARD, names
 from tests.tiny import data_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KINDS = ["bpe", "unigram", "wordpiece"]
+KINDS = ["bpe", "unigram", "wordpiece", "word"]
+WITH_UNKNOWN = ["wordpiece", "word"]
 LOSSLESS = ["bpe", "unigram"]
 SIZE = 900
 TEXTS = [name for locale in ["en", "de", "el", "hi"] for name in names(locale)]
+# A word has to occur more than once, and the more often the surer it is to have an id.
+WORDS = [*TEXTS, *TEXTS, *["Friday and Montag, Englisch Δευτέρα Freitag und"] * 20]
 
 
 @pytest.fixture(scope="module")
 def trained():
-    return {kind: train_tokenizer(kind, TEXTS, SIZE) for kind in KINDS}
+    return {kind: train_tokenizer(kind, WORDS if kind == "word" else TEXTS, SIZE) for kind in KINDS}
 
 
 @pytest.fixture(params=KINDS)
@@ -39,7 +43,7 @@ def test_the_layout_is_the_byte_tokenizers(trained, kind):
     special = [t.pad_id, t.bos_id, t.eos_id, t.mask_id, t.cls_id, t.sep_id]
     assert special == [0, 1, 2, 3, 4, 5]
     assert t.sentinel_ids.tolist() == list(range(SIZE - 1, SIZE - 101, -1))
-    unknown = [6] if kind == "wordpiece" else []
+    unknown = [6] if kind in WITH_UNKNOWN else []
     assert sorted([*special, *unknown, *t.text_ids, *t.sentinel_ids]) == list(range(t.vocab_size))
     assert t.vocab_size == SIZE and t.sentinel_count == 100
 
@@ -66,6 +70,49 @@ def test_wordpiece_returns_words_it_can_spell(trained):
     assert t.decode(t.encode("Freitag 月曜日 und")) == "Freitag � � � und"
     assert t.byte_sizes("Freitag 月 und").sum() == len("Freitag 月 und".encode())
     assert not np.isin(t.encode("月"), t.text_ids).any()
+
+
+def test_word_knows_the_words_that_occur_twice_and_the_most_frequent_of_them():
+    texts = ["The cat sat.", "the cat, the dog's", "The END"]
+    t = train_tokenizer("word", texts, 9999)
+    assert [t.pieces[id] for id in t.text_ids] == ["The", "cat", "the"]
+    assert t.decode(t.encode("the The\t cat dog")) == "the The cat �"
+    assert t.unspelt("the The dog") == "dog"
+    smallest = train_tokenizer("word", texts, 109)
+    assert [smallest.pieces[id] for id in smallest.text_ids] == ["The", "cat"]
+    with pytest.raises(ConfigError, match=r"data\.tokenizer_size=106 .* at least 107$"):
+        train_tokenizer("word", texts, 106)
+
+
+def test_word_reads_as_a_person_would_write_it():
+    text = "It's fine , isn't it ? Yes ."
+    t = train_tokenizer("word", [text, text], 9999)
+    assert t.decode(t.encode(text)) == "It ' s fine, isn ' t it? Yes."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lowercase_gives_upper_case_the_ids_of_lower(kind):
+    t, cased = (train_tokenizer(kind, WORDS, SIZE, lowercase=lower) for lower in (True, False))
+    text = "Freitag UND Δευτέρα"
+    assert cased.encode(text).tolist() != cased.encode(text.lower()).tolist()
+    np.testing.assert_array_equal(t.encode(text), t.encode(text.lower()))
+    assert t.decode(t.encode(text)) == text.lower()
+    assert t.byte_sizes(text).sum() == len(text.encode())
+    # Bytes have no case; nothing that is learnt has a capital letter.
+    longer = [t.pieces[id] for id in t.text_ids if len(t.pieces[id]) > 1]
+    assert not any(set("ABCDEFGHIJKLMNOPQRSTUVWXYZ") & set(piece) for piece in longer)
+    assert t.digest != cased.digest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accents_stay_and_the_normalizer_is_in_the_file(kind, tmp_path):
+    words = ["café", "Café", "CAFÉ", "cafe"]
+    t = train_tokenizer(kind, words, 999, lowercase=True)
+    t.save(tmp_path)
+    plain = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = [plain.encode(word, add_special_tokens=False).ids for word in words]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert t.decode(t.encode("CAFÉ")) == "café"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +212,7 @@ PROGRAM = """
 import sys
 from input_pipeline.tokenizer_training import train_tokenizer
 texts = [text for text in sys.stdin.read().split("|") if text]
-for kind in ("bpe", "unigram", "wordpiece"):
+for kind in ("bpe", "unigram", "wordpiece", "word"):
     train_tokenizer(kind, texts, 700).save(sys.argv[1] + kind)
 """
 
@@ -187,7 +234,7 @@ def test_another_process_with_other_threads_writes_the_same_bytes(tmp_path):
         files = [
             path for kind in KINDS for path in sorted((tmp_path / f"{number}{kind}").iterdir())
         ]
-        assert len(files) == 6
+        assert len(files) == 2 * len(KINDS)
         digests.add(tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in files))
     assert len(digests) == 1
 

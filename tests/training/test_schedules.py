@@ -90,3 +90,50 @@ def test_decay_steps_ends_the_decay_before_the_run(schedule):
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "stable_decay"])
 def test_even_a_run_of_one_step_learns(schedule):
     assert rates(1, schedule=schedule, warmup_steps=0)[0] == pytest.approx(PEAK)
+
+
+def timed(steps, counts, time_used, **changes):
+    """The learning rates of updates that are made when such shares of the time are used."""
+    config = dataclasses.replace(DEFAULT, **{"learning_rate": PEAK, **changes})
+    counts = jnp.asarray(counts, jnp.int32)
+    time_used = jnp.asarray(time_used, jnp.float32)
+    return np.asarray(jax.jit(jax.vmap(learning_rate(config, steps, 64)))(counts, time_used))
+
+
+DECAYING = ["linear", "cosine", "stable_decay"]
+
+
+@pytest.mark.parametrize("schedule", DECAYING)
+def test_decay_ends_with_the_time_if_that_is_first(schedule):
+    changes = dict(schedule=schedule, warmup_steps=10, final_fraction=0.2)
+    # 50 of 1,000 steps are made in the time that is left after warm-up.
+    got = timed(1000, 10 + np.arange(51), np.arange(51) / 50, **changes)
+    assert got[0] == pytest.approx(PEAK)
+    np.testing.assert_allclose(got[-1], 0.2 * PEAK, rtol=1e-5)
+    # As in a run of 1,000 steps at the same share of them.
+    whole = rates(1001, updates=1001, decay_steps=1000, **changes)
+    np.testing.assert_allclose(got[1:], whole[20::20], rtol=1e-4)
+    # Later is not lower.
+    np.testing.assert_allclose(timed(1000, [70], [1.5], **changes), 0.2 * PEAK, rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", [*DECAYING, "constant", "inverse_sqrt"])
+def test_decay_ends_with_the_steps_if_they_are_first(schedule):
+    changes = dict(schedule=schedule, warmup_steps=7, final_fraction=0.1)
+    got = timed(60, np.arange(60), np.linspace(0, 0.4, 60), **changes)
+    begun = got[np.arange(60) >= 24]  # where the steps are ahead of the time
+    np.testing.assert_allclose(begun, rates(60, **changes)[24:], rtol=1e-5)
+
+
+def test_warm_up_counts_updates_whatever_the_time():
+    # The first step has been compiled for a quarter of the time.
+    got = timed(1000, np.arange(5), 0.25 + np.zeros(5), schedule="linear", warmup_steps=9)
+    np.testing.assert_allclose(got, PEAK * np.arange(1, 6) / 10, rtol=1e-6)
+    over = timed(1000, [5], [1.0], schedule="linear", warmup_steps=9, final_fraction=0.1)
+    np.testing.assert_allclose(over, 0.1 * PEAK, rtol=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt"])
+def test_what_has_no_end_does_not_see_the_time(schedule):
+    got = timed(50, np.arange(50), np.linspace(0, 1, 50), schedule=schedule, warmup_steps=5)
+    np.testing.assert_allclose(got, rates(50, schedule=schedule, warmup_steps=5), rtol=1e-6)

@@ -1,0 +1,56 @@
+"""Early stopping: a run ends when its evaluations no longer get better."""
+
+import json
+import math
+from pathlib import Path
+
+
+class Patience:
+    """Counts the evaluations since the best one.
+
+    What it knows are the scores in metrics.jsonl up to the step from which a run resumes, so that
+    an interruption changes nothing.
+    """
+
+    def __init__(self, limit: int, metric: str, mode: str, scores: dict[int, float]):
+        """`limit` 0: never ends a run. `scores` are those so far, by step."""
+        self.limit, self.metric = limit, metric
+        self._sign = 1 if mode == "max" else -1
+        self._scores = scores
+
+    @property
+    def best_step(self) -> int | None:
+        """The first of the best; None before the first evaluation. NaN is never the best."""
+        steps = [step for step, score in self._scores.items() if not math.isnan(score)]
+        return max(steps, key=lambda step: (self._sign * self._scores[step], -step), default=None)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether `limit` evaluations have come after the best one."""
+        since = sum(step > (self.best_step or 0) for step in self._scores)
+        return bool(self.limit) and since >= self.limit
+
+    def note(self, step: int, scores: dict[str, float]) -> bool:
+        """Takes over an evaluation; whether it is the best. One that failed has no scores."""
+        if not self.limit or self.metric not in scores:
+            return False
+        self._scores[step] = scores[self.metric]
+        return self.best_step == step
+
+    def forget_after(self, step: int) -> None:
+        """The run goes back to that step."""
+        self._scores = {each: score for each, score in self._scores.items() if each <= step}
+
+
+def recorded_scores(workdir: Path, metric: str, last_step: int) -> dict[int, float]:
+    """A metric by step, from metrics.jsonl; of a step that was evaluated twice the later one."""
+    scores = {}
+    path = workdir / "metrics.jsonl"
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            record = json.loads(line)
+            if metric in record and record["step"] <= last_step:
+                scores[record["step"]] = float(record[metric])
+        except (ValueError, LookupError, TypeError):
+            continue  # a line cut in two by a crash
+    return scores
