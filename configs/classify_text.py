@@ -6,9 +6,9 @@ and text_pair. They may be gzipped, and in shards such as train-00000-of-00004.t
 such file, or a glob; then a tenth of the texts is held out (docs/data.md says how).
 
 The setting is for a few thousand short texts whose words tell the class. Where parts of words do,
-as in names, set --config.data.tokenizer=wordpiece. Much more text, or longer, deserves more layers:
---config.model.encoder_layers=4 --config.model.width=256. The run ends when accuracy has not improved
-in four evaluations; --step=best of evaluate.py and generate.py takes its best step.
+as in names, set --config.data.tokenizer=wordpiece. Much more text, or longer, deserves a larger
+model: --config.model.encoder_layers=4 --config.model.width=256. The run ends when accuracy has not
+improved in four evaluations; --step=best of evaluate.py and generate.py takes its best step.
 
 Command:  python train.py --config=configs/classify_text.py --config.data.path=PATH
           python benchmarks/bag_of_words.py --workdir=runs/classify_text --step=best --split=test
