@@ -5,10 +5,19 @@ texts, another tab and the second), or train.jsonl and validation.jsonl with the
 and text_pair. They may be gzipped, and in shards such as train-00000-of-00004.tsv. Or PATH is one
 such file, or a glob; then a tenth of the texts is held out (docs/data.md says how).
 
+The setting is for a few thousand short texts whose words tell the class. Where parts of words do,
+as in names, set --config.data.tokenizer=wordpiece. Much more text, or longer, deserves a larger
+model: --config.model.encoder_layers=4 --config.model.width=256. The run ends when accuracy has not
+improved in four evaluations; --step=best of evaluate.py and generate.py takes its best step.
+
 Command:  python train.py --config=configs/classify_text.py --config.data.path=PATH
-Hardware: not yet run; meant for 2 CPU cores or one accelerator
-Time:     not yet run
-Score:    not yet run
+          python benchmarks/bag_of_words.py --workdir=runs/classify_text --step=best --split=test
+Hardware: 2 CPU cores, shared with much other work
+Time:     1 min 15 s (4,000 sentences) and 3 min 45 s (8,500), which ended at steps 350 and 450
+Score:    Sentence polarity (configs/polarity.py says where it is from): 77.5% of 1,162 test
+          sentences after 8,500, where a bag of words has 77.0% (counts) and 76.1% (tf-idf); 73.9%
+          of 858 after 4,000 of at most 20 words, a bag of words 74.8% and 73.8%. See
+          docs/results.md
 """
 
 from configs import architectures, default

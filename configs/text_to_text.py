@@ -7,9 +7,12 @@ wanted, as in "translate to German: ...". Tasks are mixed by size, or by
 --config.data.mixture="(('summarize', 2.0), ('translate', 1.0))".
 
 Command:  python train.py --config=configs/text_to_text.py --config.data.path=PATH
-Hardware: not yet run; meant for one accelerator
-Time:     not yet run
-Score:    not yet run
+Hardware: 2 CPU cores, shared with much other work; meant for one accelerator
+Time:     4 min 28 s of CPU time for 733 of the 5,000 steps, with batches of a fourth:
+          --config.time_limit=11 --config.data.batch_size=4 --config.data.length=64
+          --config.data.encoder_length=128 --config.optimizer.warmup_steps=50
+Score:    6.66 nats a token (13.7% right) on 256 held-out synopses of Debian packages, from their
+          descriptions; ROUGE-1 is 0.02: it runs, and has not learnt to summarize in this time
 """
 
 from configs import architectures, default

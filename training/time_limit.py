@@ -45,9 +45,12 @@ class TimeLimit:
         return self
 
     def __exit__(self, *exception) -> None:
-        if self._begun is not None:
+        if self._begun is None:
+            return
+        # The last evaluation comes on top: it takes nothing from a limit that is raised later.
+        if not self.is_up:
             self._read_clock()
-            self._record()
+        self._record()
 
     @property
     def is_up(self) -> bool:

@@ -130,6 +130,8 @@ def test_an_evaluation_that_would_end_too_late_is_left_to_the_end(tmp_path, monk
     # At step 10 after 10 seconds, 30 with the evaluation; at step 20 after 40, with 10 left.
     first, last = metrics(tmp_path, "eval/held_out/loss")
     assert first == 10 and 29 <= last <= 33
+    # Nor does the last one count, if the limit is raised later.
+    assert json.loads((tmp_path / time_limit.FILE_NAME).read_text())["minutes"] < minutes(55)
 
 
 @pytest.fixture

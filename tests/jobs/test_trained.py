@@ -180,6 +180,7 @@ def test_data_and_evaluation_may_be_changed_and_hardly_anything_else(run):
         ("task", dict(objective="masked_lm")),
         ("optimizer", dict(ema_decay=0.0)),
         ("data", dict(tokenizer="bpe")),
+        ("data", dict(lowercase=True)),
     ]:
         (key,) = change
         assert f"{section}.{key} cannot be changed" in refusal(

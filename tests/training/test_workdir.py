@@ -54,6 +54,7 @@ def test_the_same_config_resumes_without_a_word(begun):
         (dict(tokenizer_digest="124"), "tokenizer_digest: 123 -> 124"),
         (dict(data__mixture=(("dates", 1.0),)), "data.mixture: [] -> [['dates', 1.0]]"),
         (dict(data__packing=True), "data.packing: False -> True"),
+        (dict(data__bucket_count=2), "data.bucket_count: 0 -> 2"),
         (dict(seed=77), "seed: 0 -> 77"),
         (dict(init_from="runs/another"), "init_from:  -> runs/another"),
         # These are in the saved state or not, so a change would leave it without a meaning.
@@ -86,6 +87,10 @@ def test_another_run_is_refused_with_the_difference(begun, change, said):
         (dict(data__path="moved"), "data.path:  -> moved"),
         (dict(data__cache_dir="moved"), "data.cache_dir:  -> moved"),
         (dict(data__max_bad_records=7), "data.max_bad_records: 0 -> 7"),
+        # A run that goes on with its own tokenizer.json, which has it inside.
+        (dict(data__lowercase=True), "data.lowercase: False -> True"),
+        (dict(time_limit=7.0), "time_limit: 0.0 -> 7.0"),
+        (dict(eval__patience=7), "eval.patience: 0 -> 7"),
     ],
 )
 def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change, said):
