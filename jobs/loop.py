@@ -286,7 +286,7 @@ def compiled_for(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, 
     shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
     shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
     if bucket and bucket[1] > 1:
-        shown += " (bucket {} of {} of data.buckets)".format(*bucket)
+        shown += " (bucket {} of {})".format(*bucket)
     return shown
 
 

@@ -85,9 +85,9 @@ def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
         batch = data.train_batch(n)
         made[batch["inputs"].shape[1]] = compiled_for(batch, 8, data.bucket_of(batch))
     assert made == {
-        12: "inputs 8 x 12 (bucket 1 of 3 of data.buckets)",
-        20: "inputs 8 x 20 (bucket 2 of 3 of data.buckets)",
-        48: "inputs 8 x 48 (bucket 3 of 3 of data.buckets)",
+        12: "inputs 8 x 12 (bucket 1 of 3)",
+        20: "inputs 8 x 20 (bucket 2 of 3)",
+        48: "inputs 8 x 48 (bucket 3 of 3)",
     }
     # Rows are those of the whole batch, of which a process has its share.
     share = load(corpus, "pairs", process_count=2)
