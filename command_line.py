@@ -34,7 +34,6 @@ OTHER_NAMES = {
     "grad_accum_steps": ("optimizer.accumulate",),
     "batch": ("data.batch_size",),
     "bs": ("data.batch_size",),
-    "per_device_train_batch_size": ("data.batch_size",),
     "data": ("data.path", "data.name"),
     "dataset": ("data.path", "data.name"),
     "data_dir": ("data.path",),
@@ -48,9 +47,6 @@ OTHER_NAMES = {
     "train_steps": ("steps",),
     "num_train_steps": ("steps",),
     "max_iters": ("steps",),
-    "epochs": ("steps",),
-    "num_epochs": ("steps",),
-    "num_train_epochs": ("steps",),
     "d_model": ("model.width",),
     "hidden_size": ("model.width",),
     "emb_dim": ("model.width",),
@@ -69,6 +65,17 @@ OTHER_NAMES = {
     "save_every": ("checkpoint.every",),
     "save_steps": ("checkpoint.every",),
     "logging_steps": ("log_every",),
+}
+# What cannot be had by another name alone, because it counts something else.
+OTHER_UNITS = {
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "num_train_epochs"),
+        "--config.steps counts steps, of data.batch_size rows each",
+    ),
+    **dict.fromkeys(
+        ("per_device_batch_size", "per_device_train_batch_size"),
+        "--config.data.batch_size counts the rows of all devices together",
+    ),
 }
 OTHER_FLAGS = {
     **dict.fromkeys(
@@ -235,6 +242,8 @@ def _places(tree: ast.AST) -> dict[int, list[str]]:
 
 def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool) -> str:
     """What to say of a flag that does not exist."""
+    if has_config and (unit := OTHER_UNITS.get(name.replace("-", "_"))):
+        return f"--{name} is not a flag; {unit}."
     keys = key_names() if has_config else []
     behind = f"={value}" if value else "=..."
     meant = [f"--config.{key}{behind}" for key in meant_keys(name, keys, exact=True)]

@@ -39,7 +39,7 @@ from training.config import (
     schedule_problems,
 )
 
-PATH_FLAGS = ("workdir", "from", "to", "tokenizer", "input", "output", "draft_workdir")
+PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 

@@ -182,7 +182,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 experiment.failure,
                 optimizer_with,
             )
-            time_limit = TimeLimit(workdir, run.time_limit, resuming=start > 0)
+            time_limit = TimeLimit(workdir, run.time_limit, start=start)
             if run.time_limit:
                 used = f", {time_limit.share:.0%} used" if time_limit.share else ""
                 reporter.log(f"time limit: {run.time_limit:g} minutes{used}")

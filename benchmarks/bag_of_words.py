@@ -47,6 +47,8 @@ def texts_and_labels(data: DataConfig) -> tuple[list[tuple], list[tuple]]:
             for each in good_records(examples)
         ]
 
+    if len(splits.evals) != 1:
+        raise ConfigError(f"choose one of these with --split: {', '.join(splits.evals)}")
     (held_out,) = splits.evals.values()
     return pairs(splits.train), pairs(held_out)
 

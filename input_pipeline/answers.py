@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from input_pipeline.id_tokenizer import IdTokenizer
+from input_pipeline.id_tokenizer import NO_END, IdTokenizer
 from input_pipeline.prompts import SENTINEL
 from input_pipeline.tokenizer import Tokenizer
 
@@ -13,9 +13,11 @@ BROKEN = "\ufffd"  # what decoding shows for bytes that are no character, or not
 
 def written(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     """The tokens up to the end of the answer, which is among them unless there was no room."""
-    ends = np.flatnonzero(tokens == tokenizer.eos_id)
+    ends = np.flatnonzero(np.isin(tokens, (tokenizer.eos_id, *tokenizer.more_eos_ids)))
     if len(ends):
         return tokens[: ends[0] + 1]
+    if tokenizer.eos_id == NO_END:
+        return tokens
     real = np.flatnonzero(tokens != tokenizer.pad_id)
     return tokens[: real[-1] + 1] if len(real) else tokens[:0]
 

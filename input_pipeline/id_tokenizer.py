@@ -5,7 +5,7 @@ No special ids are added: what stands in the line is what the model reads.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,31 @@ NO_END = -1  # stands for eos where a model has none
 
 
 class IdTokenizer(SpecialTokens):
-    """`roles` are the ids that end, pad and begin texts; the last begins an answer."""
+    """`roles` are the ids that pad, begin and end texts, as far as they are known."""
 
     kind = "ids"
-    mask_name = unknown_name = None
+    mask_name = None
     space_is_a_token = True
     template = Template()
     sentinel_count = 0
     sentinel_ids = np.zeros(0, np.int32)
 
     def __init__(
-        self, roles: Mapping[str, int | None], vocab_size: int, text_ids: np.ndarray | None = None
+        self,
+        roles: Mapping[str, int | None],
+        vocab_size: int,
+        text_ids: np.ndarray | None = None,
+        more_eos_ids: Iterable[int] = (),
     ):
-        given = {role: roles.get(role) for role in ROLES}
-        # Without an end, an answer is as long as it may be; padding is never looked at.
-        given["eos"] = NO_END if given["eos"] is None else given["eos"]
-        given["pad"] = max(given["eos"], 0) if given["pad"] is None else given["pad"]
-        self._roles = given
-        self.pad_id, self.bos_id, self.eos_id = (self._roles[r] for r in ("pad", "bos", "eos"))
-        self.mask_id, self.cls_id, self.sep_id = (self._roles[r] for r in ("mask", "cls", "sep"))
+        self.roles = {role: roles.get(role) for role in ROLES}
+        self.pad_id, self.bos_id, self.eos_id = (self.roles[r] for r in ("pad", "bos", "eos"))
+        self.mask_id, self.cls_id, self.sep_id = (self.roles[r] for r in ("mask", "cls", "sep"))
+        self.more_eos_ids = tuple(more_eos_ids)
+        # Without an end, an answer is as long as it may be, and never padded.
+        if self.eos_id is None:
+            self.eos_id = NO_END
+        if self.pad_id is None:
+            self.pad_id = max(self.eos_id, 0)
         self.text_start_ids = (roles[TEXT_START],) if roles.get(TEXT_START) is not None else ()
         self.vocab_size = vocab_size
         self.text_ids = np.arange(vocab_size, dtype=np.int32) if text_ids is None else text_ids
@@ -47,7 +53,7 @@ class IdTokenizer(SpecialTokens):
         """For a model that has another tokenizer, with the same roles."""
         roles = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
         roles[TEXT_START] = next(iter(tokenizer.text_start_ids), None)
-        return cls(roles, vocab_size, tokenizer.text_ids)
+        return cls(roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids)
 
     def encode(self, text: str) -> np.ndarray:
         numbers = text.split()
@@ -68,8 +74,10 @@ class IdTokenizer(SpecialTokens):
         return np.zeros(len(text.split()), np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Without those that end or pad a text."""
-        return " ".join(str(id) for id in np.asarray(ids) if id not in (self.eos_id, self.pad_id))
+        """Up to the first id that ends a text, which is left out."""
+        ids = np.asarray(ids)
+        ends = np.flatnonzero(np.isin(ids, (self.eos_id, *self.more_eos_ids)))
+        return " ".join(map(str, ids[: ends[0]] if len(ends) else ids))
 
     def unspelt(self, text: str) -> str:
         del text
@@ -95,16 +103,19 @@ class IdTokenizer(SpecialTokens):
         """What `save` wrote; refused if it has changed since."""
         roles = {role: saved.get(f"{role}_id") for role in (*ROLES, TEXT_START)}
         size = saved.get("vocab_size")
-        tokenizer = cls(roles, size) if isinstance(size, int) and 0 < size < 2**31 else None
+        tokenizer = None
+        if isinstance(size, int) and 0 < size < 2**31:
+            tokenizer = cls(roles, size, None, saved.get("more_eos_ids", ()))
         if tokenizer is None or tokenizer.digest != saved.get("digest"):
             raise ConfigError(f"{path} has changed since it was saved; restore it")
         return tokenizer
 
     def _layout(self) -> dict[str, Any]:
         start = next(iter(self.text_start_ids), None)
-        roles = {**self._roles, TEXT_START: start}
+        roles = {**self.roles, TEXT_START: start}
         return {
             "kind": self.kind,
             **{f"{role}_id": id for role, id in roles.items()},
+            "more_eos_ids": list(self.more_eos_ids),
             "vocab_size": self.vocab_size,
         }

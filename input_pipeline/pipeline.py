@@ -143,7 +143,7 @@ class Data:
 
     def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
         """Which bucket of lengths a training batch is of, from 1 on, and how many there are."""
-        if not self._config.buckets:
+        if not self._config.sorts_by_length:
             return None
         sides = {"inputs": "length", "encoder_inputs": "encoder_length"}
         sides = [(name, key) for name, key in sides.items() if name in batch]
@@ -277,7 +277,7 @@ class Data:
         rows = self._evals[name][0]
         fields = self._fields(rows, index, rng, self._eval_layout)
         if self._kind == "pairs":
-            # Whoever says a truncated target has not given the answer.
+            # A row whose target was truncated counts as wrong.
             fields["target_cut"] = np.int32(rows.is_cut(index, "target"))
         return fields
 

@@ -76,6 +76,7 @@ class SpecialTokens:
     eos_id: int | None
     cls_id: int | None
     sep_id: int | None
+    more_eos_ids: Ids = ()  # that end an answer besides eos, as of chat models
     text_start_ids: Ids = ()  # BART's: what both texts of an encoder-decoder begin with
     template: Template | None = None
 

@@ -23,14 +23,16 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 # and the digest of those that do not is as it was before there was this role.
 TEXT_START = "text_start"
 # What the record of a published tokenizer has besides: that special tokens are those of its
-# post-processor, and its chat template, which goes out again with the model.
-POST_PROCESSOR, CHAT_TEMPLATE = "post_processor", "chat_template"
+# post-processor; its chat template, which goes out again with the model; and ids that end an
+# answer besides eos.
+POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
 
 
 class SubwordTokenizer(SpecialTokens):
     """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None.
 
-    `published` holds POST_PROCESSOR and CHAT_TEMPLATE, where a published tokenizer has them.
+    `published` holds POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS, as far as a published tokenizer
+    has them.
     """
 
     space_is_a_token = False  # it is a part of the piece behind it, or stands between two
@@ -63,10 +65,11 @@ class SubwordTokenizer(SpecialTokens):
         self.vocab_size = max(pieces) + 1
         added = self._tokenizer.get_added_tokens_decoder()
         special = {id for id, token in added.items() if token.special}
+        self.more_eos_ids = tuple(self.published.get(MORE_EOS, ()))
+        special |= set(self.more_eos_ids)
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
         self._unknown_id = _unknown_id(json.loads(content), pieces)
-        self.unknown_name = pieces.get(self._unknown_id)
         if self.published.get(POST_PROCESSOR):
             self.template = self.own_template
         text_ids = sorted(pieces.keys() - special - {self._unknown_id})
@@ -85,11 +88,13 @@ class SubwordTokenizer(SpecialTokens):
             self.content, {**self._roles, **roles}, self.sentinel_ids, self.published
         )
 
-    def as_published(self, content: str, chat_template: Any = None) -> "SubwordTokenizer":
+    def as_published(
+        self, content: str, chat_template: Any = None, more_eos: Iterable[int] = ()
+    ) -> "SubwordTokenizer":
         """The same vocabulary with the special tokens that `content`'s post-processor adds."""
-        published = {POST_PROCESSOR: True}
-        if chat_template:
-            published[CHAT_TEMPLATE] = chat_template
+        published = {CHAT_TEMPLATE: chat_template, MORE_EOS: list(more_eos)}
+        published = {key: value for key, value in published.items() if value}
+        published[POST_PROCESSOR] = True
         return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
 
     @functools.cached_property
@@ -178,7 +183,7 @@ class SubwordTokenizer(SpecialTokens):
         try:
             roles = json.loads(roles_path.read_text())
             sentinels, digest = roles.pop("sentinels"), roles.pop("digest")
-            keys = roles.keys() & {POST_PROCESSOR, CHAT_TEMPLATE}
+            keys = roles.keys() & {POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS}
             published = {key: roles.pop(key) for key in sorted(keys)}
             tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels, published)
         except Exception as error:  # the library's errors have no class of their own

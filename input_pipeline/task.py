@@ -140,8 +140,8 @@ def choose(
 def _added_by_shift(tokenizer: Tokenizer) -> int:
     """Columns that a text needs beyond its own ids, when each id is predicted from those before.
 
-    A row's last id is a target alone, so with bos in front of it a text needs as many columns as it
-    has ids; with nothing in front of it one fewer.
+    The last id is only a target, never an input. So a text of n ids needs n columns where bos
+    stands in front of it, and n - 1 where nothing does.
     """
     return len(tokenizer.causal_prefix) - 1
 

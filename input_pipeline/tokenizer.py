@@ -19,7 +19,7 @@ class ByteTokenizer(SpecialTokens):
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
     sentinel_count = 100
-    mask_name = unknown_name = None
+    mask_name = None
     space_is_a_token = True
     vocab_size = first_byte_id + 256 + sentinel_count
 

@@ -12,7 +12,7 @@ As there, the name of a special token in the text (such as <|endoftext|>) become
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from input_pipeline import sentencepiece
 from input_pipeline.special_tokens import Template, bert_like, read_template, with_template
-from input_pipeline.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
+from input_pipeline.subword import (
+    CHAT_TEMPLATE,
+    FILE_NAME,
+    ROLES,
+    ROLES_FILE_NAME,
+    SubwordTokenizer,
+)
 from schema import ConfigError
 
 KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
@@ -94,12 +100,18 @@ ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def as_published(
-    tokenizer: SubwordTokenizer, path: str | Path, model_type: str, *, source_eos: bool = True
+    tokenizer: SubwordTokenizer,
+    path: str | Path,
+    model_type: str,
+    *,
+    source_eos: bool = True,
+    more_eos: Iterable[int] = (),
 ) -> SubwordTokenizer:
     """The tokenizer with the special tokens and the chat template of the model it comes with.
 
     `path` is its file, and `model_type` what the model's config calls the model. Without
     `source_eos`, the source of an encoder-decoder does not end in eos, whatever the files say.
+    `more_eos` are ids that end an answer besides eos.
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
@@ -112,12 +124,14 @@ def as_published(
                 backend.pre_tokenizer.add_prefix_space = True
             content = backend.to_str(pretty=True)
         template = read_template(Tokenizer.from_str(content))
-        if template.is_empty:
+        if template.is_empty and tokenizer.template is None:
             template = _frame(tokenizer, path, config, model_type) or template
         if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)
-        return tokenizer.as_published(content, _chat_template(path, config))
+        # A tokenizer of another run has its chat template in its record.
+        chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
+        return tokenizer.as_published(content, chat, more_eos)
 
 
 def _frame(

@@ -115,6 +115,7 @@ class Loop:
                         is_last = is_last or self.patience.is_out
                     if saves or stops or is_last or is_best:
                         self.checkpoints.save(step, state, scores)
+                        self.time_limit.saved(step)
                         watchdog.beat()
                 if stops:
                     self.checkpoints.wait()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from absl import logging
 
-from input_pipeline.id_tokenizer import NO_END, IdTokenizer
+from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.special_tokens import Template, with_template
 from input_pipeline.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def _read(
         roles[TEXT_START] = ids.bos
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
-        return IdTokenizer(roles, size)
+        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
     file = Path(path) if path else _find(found.directory)
     tokenizer = open_tokenizer(file)
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
@@ -81,7 +81,7 @@ def _read(
             f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
             f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
         )
-    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos)
+    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=ids.more_eos)
     if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
@@ -109,11 +109,14 @@ def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specia
     """The special ids that a published config names."""
     if tokenizer is None:
         return Specials()
-    eos_id = None if tokenizer.eos_id == NO_END else tokenizer.eos_id
+    pad, bos, eos = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
+    if isinstance(tokenizer, IdTokenizer):  # of which not all need be known
+        pad, bos, eos = (tokenizer.roles[role] for role in ("pad", "bos", "eos"))
+    more = tokenizer.more_eos_ids
     if model.family == "encoder_decoder":
         text_start = next(iter(tokenizer.text_start_ids), None)
-        return Specials(tokenizer.pad_id, text_start, eos_id, tokenizer.bos_id)
-    return Specials(tokenizer.pad_id, tokenizer.bos_id, eos_id)
+        return Specials(pad, text_start, eos, decoder_start=bos, more_eos=more)
+    return Specials(pad, bos, eos, more_eos=more)
 
 
 def write(

@@ -229,6 +229,7 @@ class Writer:
     def _make_generator(self, model: trained.Trained) -> Generator:
         options, tokenizer = self._options, self._tokenizer
         stops = answers.stop_sequences(options.stop, tokenizer)
+        stops += tuple((id,) for id in tokenizer.more_eos_ids)
         return Generator(
             model.model,
             model.model_config,

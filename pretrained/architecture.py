@@ -34,6 +34,7 @@ class Specials:
     bos: int | None = None
     eos: int | None = None
     decoder_start: int | None = None
+    more_eos: tuple[int, ...] = ()  # others that end an answer, as of chat models
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -61,9 +62,8 @@ class Architecture:
     derived: tuple[str, ...] = ()  # patterns of tensors that can be computed: masks, sinusoids
     copies: tuple[tuple[str, str], ...] = ()  # a tied tensor's name, and that of the original
     zero_if_missing: tuple[str, ...] = ()  # tensors that files may leave out
-    other_heads: tuple[
-        str, ...
-    ] = ()  # modules that the table of some head lacks, and files may have
+    # Modules that the table of some head lacks, and files may have.
+    other_heads: tuple[str, ...] = ()
     # Other names that transformers takes for their keys, such as hidden_size for n_embd.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Keys of this architecture that change nothing, and those that do not at one of these values.

@@ -30,11 +30,17 @@ def without_aliases(
 
 
 def read_specials(
-    options: Options, architecture: Architecture, model: Mapping[str, Any], notes: list[str]
+    options: Options,
+    architecture: Architecture,
+    model: Mapping[str, Any],
+    notes: list[str],
+    generation: Options | None = None,
 ) -> Specials:
-    def read_id(key: str) -> int | None:
+    """The ids with a role. `generation` is generation_config.json, where there is one."""
+
+    def read_ids(key: str, options: Options = options) -> list[int]:
         ids = options.get(key, None)
-        ids = ids if isinstance(ids, list) else [ids]  # several that end a text: the first
+        ids = ids if isinstance(ids, list) else [ids]  # several may end a text
         for id in ids:
             if id is not None and type(id) is not int:
                 options.refuse(key, id, "an id is a number from 0 on")
@@ -46,13 +52,21 @@ def read_specials(
                 f"{key}={ids[0] if len(ids) == 1 else ids} is not an id of a vocabulary of {size}: "
                 "read as missing, so that the tokenizer's own counts"
             )
-        return next(iter(inside), None)
+        return inside
 
+    def read_id(key: str) -> int | None:
+        return next(iter(read_ids(key)), None)
+
+    eos = read_ids("eos_token_id")
+    if generation is not None and (ends := read_ids("eos_token_id", generation)):
+        # As in transformers, the file for `generate` wins.
+        eos = [id for id in eos[:1] if id in ends] + [id for id in ends if id not in eos[:1]]
     specials = Specials(
         pad=read_id("pad_token_id"),
         bos=read_id("bos_token_id"),
-        eos=read_id("eos_token_id"),
+        eos=next(iter(eos), None),
         decoder_start=read_id("decoder_start_token_id"),
+        more_eos=tuple(dict.fromkeys(eos[1:])),
     )
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
         # T5's config does not say it, its model does: padding begins an answer.
@@ -70,7 +84,7 @@ def read_labels(options: Options, architecture: Architecture, head: Head) -> tup
     if named is not None and not isinstance(named, dict):
         options.refuse("id2label", named, "it gives the names of classes by their numbers")
     if named is None or count not in (None, len(named)):
-        count = count or min(options.get("_num_labels", 2), MOST_LABELS)
+        count = count or min(max(options.get("_num_labels", 2), 1), MOST_LABELS)
         named = {str(number): f"LABEL_{number}" for number in range(count)}
     kind = options.get("problem_type")
     if len(named) == 1 or kind == "regression":

@@ -180,7 +180,11 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     for ours, (theirs, default) in architecture.keys.items():
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     model |= architecture.read_more(options, tensors.shapes, head)
-    specials = read_specials(options, architecture, model, notes)
+    generation = None
+    if architecture.generates and (directory / files.GENERATION).exists():
+        path = str(directory / files.GENERATION)
+        generation = Options(files.read_json(directory, files.GENERATION), path)
+    specials = read_specials(options, architecture, model, notes, generation)
     labels = read_labels(options, architecture, head)
     zeros = tuple(
         pattern
@@ -256,11 +260,12 @@ def describe(
     raise ConfigError(f"this model is none of the published kinds: {'; '.join(reasons)}")
 
 
-def _special_ids(specials: Specials) -> dict[str, int]:
+def _special_ids(specials: Specials) -> dict[str, int | list[int]]:
+    eos = [specials.eos, *specials.more_eos] if specials.more_eos else specials.eos
     ids = {
         "pad_token_id": specials.pad,
         "bos_token_id": specials.bos,
-        "eos_token_id": specials.eos,
+        "eos_token_id": eos,
         "decoder_start_token_id": specials.decoder_start,
     }
     return {key: value for key, value in ids.items() if value is not None}

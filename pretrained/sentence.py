@@ -12,6 +12,8 @@ LENGTHS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+TOKENIZER = "tokenizer_config.json"
+NO_LIMIT = 10**9  # transformers writes a number of thirty digits where there is none
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
@@ -31,7 +33,13 @@ def max_length(directory: Path) -> int | None:
                     f"{directory / name}: do_lower_case=true is not supported; set it to false "
                     "where the tokenizer lower-cases by itself"
                 )
-            return value
+            if value is not None:
+                return value
+    # Newer versions write the limit into the tokenizer's own settings.
+    if (directory / MODULES).exists() and (directory / TOKENIZER).exists():
+        value = files.read_json(directory, TOKENIZER).get("model_max_length")
+        if isinstance(value, int | float) and 0 < value < NO_LIMIT:
+            return int(value)
     return None
 
 
@@ -58,6 +66,10 @@ def read(directory: Path) -> dict[str, Any]:
     path = kinds[1][1]
     config = files.read_json(files.inside(directory, path), files.CONFIG)
     modes = [mode for mode, on in config.items() if mode.startswith("pooling_mode_") and on is True]
+    if isinstance(newer := config.get("pooling_mode"), str):
+        modes.append(
+            {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}.get(newer, newer)
+        )
     if len(modes) != 1 or modes[0] not in MODES:
         raise ConfigError(
             f"{directory / path}: {', '.join(modes) or 'no pooling mode'} is not supported; "

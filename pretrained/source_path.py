@@ -7,7 +7,9 @@ from pretrained import files
 from schema import ConfigError, did_you_mean
 
 NEEDED = f"a directory with {files.CONFIG}, {files.WEIGHTS} and tokenizer files is needed"
-HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+).*")
+HUB_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?).*"
+)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MOST_LISTED = 8  # files of a directory
 

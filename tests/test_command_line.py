@@ -83,6 +83,10 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
     [
         ("train.py --steps=100", "--steps is not a flag. Did you mean --config.steps=100?"),
         ("train.py --steps 100", "--steps is not a flag. Did you mean --config.steps=100?"),
+        (
+            "train.py --epochs=3",
+            "--epochs is not a flag; --config.steps counts steps, of data.batch_size rows each.",
+        ),
         ("train.py --batch_size=8", "Did you mean --config.data.batch_size=8 or --config.eval.b"),
         ("train.py --batch-size=8", "Did you mean --config.data.batch_size=8 or --config.eval.b"),
         ("train.py --lr=1e-3", "Did you mean --config.optimizer.learning_rate=1e-3?"),

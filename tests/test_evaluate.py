@@ -17,6 +17,7 @@ import experiment
 import train
 from configs import digits, langid_mlm, text_lm, translation
 from input_pipeline import cache
+from input_pipeline.tokenizer import ByteTokenizer
 from jobs import trained
 from jobs.fitting import refuse_other_data
 from schema import ConfigError
@@ -247,7 +248,7 @@ def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures)
 )
 def test_data_that_the_model_was_not_made_for_is_refused(data, reason):
     config = SimpleNamespace(image_size=8, image_channels=1, token_types=1)
-    model = SimpleNamespace(model_config=config, labels=("a", "b"))
+    model = SimpleNamespace(model_config=config, labels=("a", "b"), tokenizer=ByteTokenizer())
     fits = dict(labels=("a", "b"), image_shape=(8, 8, 1), text_pairs=False)
     refuse_other_data(model, SimpleNamespace(**fits))
     with pytest.raises(ConfigError, match=reason):

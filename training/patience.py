@@ -8,8 +8,8 @@ from pathlib import Path
 class Patience:
     """Counts the evaluations since the best one.
 
-    What it knows are the scores in metrics.jsonl up to the step from which a run resumes, so that
-    an interruption changes nothing.
+    It reads the scores in metrics.jsonl up to the step from which a run resumes, so an interruption
+    costs at most the evaluation of its own step.
     """
 
     def __init__(self, limit: int, metric: str, mode: str, scores: dict[int, float]):

@@ -28,10 +28,15 @@ clock = time.monotonic
 class TimeLimit:
     """Leaving the context records the time that was used."""
 
-    def __init__(self, workdir: Path, minutes: float, *, resuming: bool):
-        """`minutes` may be 0: no limit. A run that resumes has what it used before."""
+    def __init__(self, workdir: Path, minutes: float, *, start: int):
+        """`minutes` may be 0: no limit. A run that resumes has used what it had at step `start`.
+
+        Time that went into steps which were lost does not count, so that they can be made again.
+        """
         self._path, self._limit = workdir / FILE_NAME, 60 * minutes
-        self._before = _recorded(self._path) if minutes and resuming and is_primary() else 0.0
+        self._before, self._at_step = 0.0, {}
+        if minutes and start and is_primary():
+            self._before, self._at_step = _recorded(self._path, start)
         self._begun: float | None = None
         self._seconds = self._recorded = self._before
         # The share that all processes have agreed on; an evaluation's, of the longest so far; and
@@ -89,6 +94,12 @@ class TimeLimit:
         """An evaluation came after the last step that was noted."""
         self._before_evaluation = self.share
 
+    def saved(self, step: int) -> None:
+        """A checkpoint of this step was saved."""
+        if self._limit:
+            self._at_step[step] = self._seconds / 60
+            self._record()
+
     def _read_clock(self) -> None:
         now = clock()
         self._begun = now if self._begun is None else self._begun
@@ -100,13 +111,21 @@ class TimeLimit:
             return
         temporary = self._path.with_suffix(".json.new")
         with contextlib.suppress(OSError):  # a full disk is for checkpoints to complain of
-            temporary.write_text(json.dumps({"minutes": self._seconds / 60}) + "\n")
+            record = {"minutes": self._seconds / 60, "at_step": self._at_step}
+            temporary.write_text(json.dumps(record) + "\n")
             temporary.replace(self._path)
 
 
-def _recorded(path: Path) -> float:
-    """Seconds; 0 where the run had no limit so far, or the record is damaged."""
+def _recorded(path: Path, start: int) -> tuple[float, dict[int, float]]:
+    """Seconds that were used up to a step, and minutes by step.
+
+    Nothing where the run had no limit so far, or the record is damaged.
+    """
     try:
-        return 60 * float(json.loads(path.read_text())["minutes"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return 0.0
+        record = json.loads(path.read_text())
+        at_step = record.get("at_step", {}).items()
+        at_step = {int(step): float(minutes) for step, minutes in at_step}
+        at_step = {step: minutes for step, minutes in at_step.items() if step <= start}
+        return 60 * at_step.get(start, float(record["minutes"])), at_step
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return 0.0, {}

@@ -27,10 +27,10 @@ def trained(monkeypatch):
     """How many texts each tokenizer was trained on."""
     calls, train = [], cache.train_tokenizer
 
-    def counted(kind, texts, size):
+    def counted(kind, texts, size, **options):
         texts = list(texts)
         calls.append(len(texts))
-        return train(kind, texts, size)
+        return train(kind, texts, size, **options)
 
     monkeypatch.setattr(cache, "train_tokenizer", counted)
     return calls

@@ -175,7 +175,10 @@ def test_ids_enter_the_model_as_they_are():
     pair = prompts("classify_text", "labelled", ids, takes_two=True)("4 7\t8 5", "")
     check(pair, inputs=[4, 7, 8, 5], token_types=[0, 0, 1, 1])
     check(prompts("masked_lm", tokenizer=ids)("4 3 5", ""), inputs=[4, 3, 5])
-    assert ids.decode([7, 0, 9, EOS]) == "7 9"
+    assert ids.decode([7, 0, 9, EOS, 0]) == "7 0 9"
+    assert IdTokenizer({}, 23).decode([5, 0, 7, 0]) == "5 0 7 0", "nothing ends its texts"
+    several = IdTokenizer(dict(eos=2), 23, more_eos_ids=[4])
+    assert several.decode([5, 4, 6, 2]) == "5"
     for wrong in ("7 x", "-1", "7.0", "²", str(T.vocab_size), "9" * 30):
         line = refusal(prompts("causal_lm", tokenizer=ids), wrong)
         assert line.startswith("line 7: '") and f"0 to {T.vocab_size - 1}" in line

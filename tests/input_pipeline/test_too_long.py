@@ -89,6 +89,9 @@ def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
         20: "inputs 8 x 20 (bucket 2 of 3)",
         48: "inputs 8 x 48 (bucket 3 of 3)",
     }
+    data = load(corpus, "labelled", bucket_count=2)
+    batches = map(data.train_batch, range(40))
+    assert {data.bucket_of(batch) for batch in batches} == {(1, 2), (2, 2)}
     # Rows are those of the whole batch, of which a process has its share.
     share = load(corpus, "pairs", process_count=2)
     batch = share.train_batch(0)

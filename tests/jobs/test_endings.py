@@ -93,6 +93,29 @@ def test_a_resumed_run_has_what_is_left_of_its_time(tmp_path, a_second_a_step, m
     assert 19 <= saved_steps(tmp_path)[-1] <= 23
 
 
+def test_a_run_that_is_killed_in_its_last_evaluation_makes_the_lost_steps_again(
+    tmp_path, a_second_a_step, monkeypatch
+):
+    class Killed(BaseException):
+        pass
+
+    def measure(*_):
+        raise Killed
+
+    limited = config(time_limit=minutes(20), checkpoint=dict(every=7))
+    monkeypatch.setattr(evaluation.Evaluator, "measure", measure)
+    with pytest.raises(Killed):
+        train.train_and_evaluate(limited, tmp_path)
+    assert saved_steps(tmp_path) == [7, 14]
+    monkeypatch.undo()
+    seconds = itertools.count(5000.0)
+    monkeypatch.setattr(time_limit, "clock", lambda: next(seconds))
+    train.train_and_evaluate(limited, tmp_path)
+    last, rates = saved_steps(tmp_path)[-1], metrics(tmp_path, "optim/learning_rate")
+    assert 19 <= last <= 23
+    assert rates[last] == pytest.approx(0.1 * limited["optimizer"]["learning_rate"])
+
+
 def stopping_at(last):
     """`Loop._step` with somebody who asks the run to stop at that step."""
     original = train.Loop._step
@@ -202,7 +225,7 @@ def test_every_device_has_an_entry_of_the_time_and_the_first_process_tells_it(
     tmp_path, a_second_a_step, monkeypatch
 ):
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
-    limit = time_limit.TimeLimit(tmp_path, minutes(4), resuming=False)
+    limit = time_limit.TimeLimit(tmp_path, minutes(4), start=0)
     assert limit.of_step(mesh).tolist() == [0.0] * jax.device_count()
     assert limit.of_step(mesh).tolist() == [0.25] * jax.device_count()
     monkeypatch.setattr(time_limit, "is_primary", lambda: False)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import convert
 import generate
+from input_pipeline import answers
 from jobs import answering, trained
 from schema import ConfigError
 from tests.input_pipeline.make_tokenizer_fixtures import PATHS, read_strings
@@ -121,9 +122,70 @@ def test_a_model_without_a_tokenizer_is_asked_with_ids(tmp_path):
         with pytest.raises(ConfigError, match="came without a tokenizer: give ids"):
             generate.generate(tmp_path / name, ["7 8"])
         ((answer,),) = generate.generate(tmp_path / name, ["7 8"], ids=True, max_new_tokens=3)
-        assert all(0 <= int(id) < 23 for id in answer["text"].split())
+        ids = [int(id) for id in answer["text"].split()]
+        assert len(ids) in (answer["tokens"], answer["tokens"] - 1) and ids  # but for eos
+        assert all(0 <= id < 23 for id in ids)
     with pytest.raises(ConfigError, match="--stop is text, and --ids has none"):
         generate.generate(tmp_path / "gpt2", ["7"], ids=True, stop=("a",))
+
+
+def test_without_an_end_no_id_is_lost(tmp_path):
+    """The end that its config names is beyond the vocabulary, so nothing ends an answer."""
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "gpt2", source)
+    ids = dict(bos_token_id=50256, eos_token_id=50256)
+    config = json.loads((source / CONFIG).read_text()) | ids
+    (source / CONFIG).write_text(json.dumps(config))
+    convert.convert(str(source), str(tmp_path / "in"), tokenizer="none")
+    options = dict(method="sample", temperature=3.0, max_new_tokens=6, num_outputs=16)
+    (answers,) = generate.generate(tmp_path / "in", ["5"], ids=True, **options)
+    found = [answer["text"].split() for answer in answers]
+    assert [len(ids) for ids in found] == [6] * 16
+    assert any("0" in ids for ids in found)
+
+
+def test_several_ids_may_end_an_answer(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "llama", source)
+    config = json.loads((source / CONFIG).read_text()) | dict(eos_token_id=[2, 8])
+    (source / CONFIG).write_text(json.dumps(config))
+    (source / "generation_config.json").write_text('{"eos_token_id": [9, 2]}')
+    word_tokenizer(source, bos_token="<s>", eos_token="</s>")
+    convert.convert(str(source), str(tmp_path / "in"))
+    tokenizer = trained.load(tmp_path / "in").tokenizer
+    assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (2, (9,))
+    assert answers.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    for name in (CONFIG, "generation_config.json"):
+        assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == [2, 9]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sentence_bert_config.json": dict(max_seq_length=5, do_lower_case=False)},
+        {TOKENIZER_CONFIG: dict(model_max_length=5)},  # as newer versions have it
+    ],
+)
+def test_a_sentence_encoder_reads_as_much_as_its_pipeline(settings, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "bert_base", source)
+    word_tokenizer(source)
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode": "mean"}))
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"))
+    ]
+    (source / "modules.json").write_text(json.dumps(modules))
+    for name, values in settings.items():
+        (source / name).write_text(json.dumps(values))
+    convert.convert(str(source), str(tmp_path / "in"))
+    assert trained.load(tmp_path / "in").experiment.data.length == 5
+    assert ids_in(tmp_path / "in", "cat sat mat cat sat mat") == [5, 7, 8, 9, 6]
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    written = json.loads((tmp_path / "out" / "sentence_bert_config.json").read_text())
+    assert written["max_seq_length"] == 5
 
 
 def byte_level(path, *, processor=None, special=("<|endoftext|>",)):
@@ -293,6 +355,28 @@ def test_a_decoder_reads_and_writes_the_ids_of_transformers(case, tmp_path):
         assert as_ids["text"].split() == list(map(str, without_end))
         assert output["text"] == as_text(loaded.tokenizer, prompt[0].numpy(), tokens)
     round_trip(tmp_path, theirs, texts)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_any_of_several_ends_ends_an_answer_as_in_transformers(tmp_path):
+    torch, hf = oracle()
+    source = tmp_path / "source"
+    source.mkdir()
+    theirs, model = write_model(source, write_files("smollm", source))
+    prompt = theirs(TEXTS[0], return_tensors="pt")
+    options = dict(max_new_tokens=32, do_sample=False)
+    with torch.no_grad():
+        written = model.generate(**prompt, **options)[0, prompt["input_ids"].shape[1] :]
+    ends = [theirs.eos_token_id, int(written[5])]
+    hf.GenerationConfig(eos_token_id=ends).save_pretrained(source)
+    model = hf.LlamaForCausalLM.from_pretrained(source).eval()
+    with torch.no_grad():
+        shorter = model.generate(**prompt, **options)[0, prompt["input_ids"].shape[1] :]
+    assert len(shorter) <= 6 < len(written)
+    convert.convert(str(source), str(tmp_path / "in"))
+    ((answer,),) = generate.generate(tmp_path / "in", TEXTS[:1], max_new_tokens=32)
+    assert answer["tokens"] == len(shorter)
 
 
 def as_text(tokenizer, prompt, tokens):

@@ -10,6 +10,7 @@ import pytest
 import convert
 from pretrained.catalog import ARCHITECTURES, OTHERS, REFUSED
 from schema import ConfigError
+from tests import scripts
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import oracle
 
@@ -57,12 +58,15 @@ def test_a_file_of_a_whole_model_leads_to_its_directory(name, changed, tmp_path)
     [
         ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M"),
         ("https://huggingface.co/google/mt5-small/tree/main", "google/mt5-small"),
+        ("https://huggingface.co/gpt2", "gpt2"),
         ("gpt2", "OWNER/gpt2"),
     ],
 )  # fmt: skip
 def test_a_name_of_the_hub_says_how_to_download(source, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = refusal(source, tmp_path / "run")
+    ended = scripts.run("convert.py", f"--from={source}", f"--to={tmp_path / 'run'}")
+    assert ended.code == 2 and line in ended.err
     assert f"hf download {name} --local-dir DIR, then --from=DIR" in line
 
 
