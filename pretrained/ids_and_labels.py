@@ -57,13 +57,13 @@ def read_specials(
     def read_id(key: str) -> int | None:
         return next(iter(read_ids(key)), None)
 
-    eos = read_ids("eos_token_id")
+    pad, bos, eos = read_id("pad_token_id"), read_id("bos_token_id"), read_ids("eos_token_id")
     if generation is not None and (ends := read_ids("eos_token_id", generation)):
         # As in transformers, the file for `generate` wins.
         eos = [id for id in eos[:1] if id in ends] + [id for id in ends if id not in eos[:1]]
     specials = Specials(
-        pad=read_id("pad_token_id"),
-        bos=read_id("bos_token_id"),
+        pad=pad,
+        bos=bos,
         eos=next(iter(eos), None),
         decoder_start=read_id("decoder_start_token_id"),
         more_eos=tuple(dict.fromkeys(eos[1:])),

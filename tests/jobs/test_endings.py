@@ -102,11 +102,11 @@ def test_a_run_that_is_killed_in_its_last_evaluation_makes_the_lost_steps_again(
     def measure(*_):
         raise Killed
 
-    limited = config(time_limit=minutes(20), checkpoint=dict(every=7))
+    limited = config(time_limit=minutes(20), checkpoint=dict(every=9))
     monkeypatch.setattr(evaluation.Evaluator, "measure", measure)
     with pytest.raises(Killed):
         train.train_and_evaluate(limited, tmp_path)
-    assert saved_steps(tmp_path) == [7, 14]
+    assert saved_steps(tmp_path) == [9, 18]
     monkeypatch.undo()
     seconds = itertools.count(5000.0)
     monkeypatch.setattr(time_limit, "clock", lambda: next(seconds))
