@@ -60,8 +60,11 @@ def convert(
     ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
-) -> None:
-    """In whichever direction `source` asks for: a run's directory goes out, any other comes in."""
+) -> str:
+    """In whichever direction `source` asks for: a run's directory goes out, any other comes in.
+
+    Returns a line on what it was.
+    """
     for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
         if not HUB_ADDRESS.fullmatch(path):  # of which more is said below
             refuse_remote(flag, path)
@@ -77,9 +80,9 @@ def convert(
         require_model_directory(source)
     with _new_directory(Path(target)) as directory:
         if is_run:
-            export_model(source, directory)
+            return export_model(source, directory)
         else:
-            import_model(
+            return import_model(
                 Path(source), directory, param_dtype, tokenizer, ignore_keys, source_eos=source_eos
             )
 
@@ -110,7 +113,7 @@ def import_model(
     ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
-) -> None:
+) -> str:
     found = published.read(source, ignore_keys)
     for note in found.notes:
         logging.warning("%s: %s", source / files.CONFIG, note)
@@ -138,6 +141,8 @@ def import_model(
     if tokenizer is not None:
         tokenizer.save(workdir)
     save_params(params, workdir, experiment.checkpoint)
+    line = f"{found.architecture.model_type} as task.objective={found.head.objective}"
+    return f"{line}; {published_tokenizer.describe(tokenizer)}" if tokenizer is not None else line
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
@@ -179,6 +184,12 @@ def _data(found: published.Published) -> dict[str, Any]:
 
 def _pixels(options: Options) -> dict[str, Any]:
     """How pixels become numbers: 0 to 1, less the mean, divided by the deviation."""
+    if options.get("do_resize", True):
+        logging.warning(
+            "images of another size than the model's: transformers stretches them, here the middle "
+            "is cut out and resized by bicubic interpolation; answers to them differ, so resize "
+            "such images beforehand"
+        )
     options.require("do_rescale", True)
     if abs(255 * options.get("rescale_factor", 1 / 255) - 1) > 1e-3:
         options.refuse("rescale_factor", options.get("rescale_factor"), "only 1 / 255 is")
@@ -187,7 +198,7 @@ def _pixels(options: Options) -> dict[str, Any]:
     return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
 
 
-def export_model(run: str, directory: Path) -> None:
+def export_model(run: str, directory: Path) -> str:
     checkpoints, step = find_checkpoint(run)
     model = trained.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
@@ -225,6 +236,7 @@ def export_model(run: str, directory: Path) -> None:
         published_tokenizer.write(directory, tokenizer, config, task)
     else:
         logging.warning("this model's tokenizer has no published format: none is written")
+    return f"{described.architecture.model_type}: {described.config['architectures'][0]}"
 
 
 def _head(task: TaskConfig) -> Head:
@@ -271,7 +283,7 @@ def main() -> None:
         if not flag.value:
             raise ConfigError(f"--{flag.name} is missing; see --help")
     ignore_keys = [key.strip() for key in IGNORE_KEYS.value if key.strip()]
-    convert(
+    line = convert(
         FROM.value,
         TO.value,
         PARAM_DTYPE.value,
@@ -279,6 +291,7 @@ def main() -> None:
         ignore_keys,
         source_eos=SOURCE_EOS.value,
     )
+    print(f"{TO.value}: {line}")
 
 
 if __name__ == "__main__":

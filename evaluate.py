@@ -26,6 +26,7 @@ from jobs.fitting import refuse_other_data
 from schema import ConfigError
 from training import processes
 from training import workdir as records
+from training.config import EvalConfig
 from training.evaluation import Evaluator
 from training.measures import signatures
 from training.mesh import check_batch
@@ -70,6 +71,7 @@ def evaluate(
     record = {
         "step": model.step,
         "split": split or "all",
+        "rows": {name: scored_rows(data, name, settings) for name in sets},
         **scores,
         "signatures": signatures(settings.measures),
         "averaged_steps": list(model.steps),
@@ -80,6 +82,12 @@ def evaluate(
         with (workdir / RECORD).open("a") as file:
             file.write(json_line(record))
     return record
+
+
+def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
+    """How many rows of a set are scored: all of them, or eval.batches times eval.batch_size."""
+    rows = data.description["eval_rows"][name]
+    return min(rows, settings.batches * settings.batch_size) if settings.batches else rows
 
 
 def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
@@ -125,7 +133,9 @@ def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[
 
 def caution(split: str, data: pipeline.Data, batches: int) -> str:
     rows = sum(data.description["eval_rows"].values())
-    sample = "" if batches else "; --config.eval.batches=N scores a sample of N batches"
+    sample = "; --config.eval.batches=N scores a sample of N batches"
+    if batches:
+        sample = f"; eval.batches={batches} scores a sample of them"
     return (
         f"warning: --split={split}: these are {rows:,} training rows, whose score says how well "
         f"the run fits what it saw, not how well it does on new data{sample}"

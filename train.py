@@ -52,6 +52,8 @@ from training.stopping import AT_ONCE
 from training.task import make_model
 from training.time_limit import TimeLimit
 
+SHOWN_CLASSES = 20
+
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, float]:
     """Runs a whole job; returns the last evaluation's metrics."""
@@ -140,6 +142,8 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 reporter.log(line)
             for line in describe(data.description):
                 reporter.log(line)
+            if data.labels:
+                reporter.log(f"classes: {len(data.labels):,}: {shown(data.labels)}")
             if lengths := data.description.get("padded_to"):
                 reporter.log(f"batches are padded to one of: {', '.join(map(str, lengths))}")
             reporter.log(parameter_table(whole))
@@ -269,6 +273,12 @@ def describe(data: Mapping[str, Any]) -> list[str]:
     if skipped:
         lines.append(f"bad records: skipped {', '.join(skipped)}")
     return [*lines, *too_long.lines(data)]
+
+
+def shown(labels: Sequence[str]) -> str:
+    """The first of them, so that a heading or a wrong column is seen."""
+    more = f", and {len(labels) - SHOWN_CLASSES:,} more" if len(labels) > SHOWN_CLASSES else ""
+    return ", ".join(labels[:SHOWN_CLASSES]) + more
 
 
 def trainable(own, base, tuning) -> str:

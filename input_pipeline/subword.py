@@ -69,10 +69,10 @@ class SubwordTokenizer(SpecialTokens):
         special |= set(self.more_eos_ids)
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
-        self._unknown_id = _unknown_id(json.loads(content), pieces)
+        self.unknown_id = _unknown_id(json.loads(content), pieces)
         if self.published.get(POST_PROCESSOR):
             self.template = self.own_template
-        text_ids = sorted(pieces.keys() - special - {self._unknown_id})
+        text_ids = sorted(pieces.keys() - special - {self.unknown_id})
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)
 
@@ -142,14 +142,14 @@ class SubwordTokenizer(SpecialTokens):
     def unspelt(self, text: str) -> str:
         """What of the text becomes the unknown id first: a character, or else a word; or ""."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        if self._unknown_id not in encoding.ids:
+        if self.unknown_id not in encoding.ids:
             return ""
-        start, stop = encoding.offsets[encoding.ids.index(self._unknown_id)]
+        start, stop = encoding.offsets[encoding.ids.index(self.unknown_id)]
         word = text[start:stop]
         if isinstance(self._tokenizer.model, models.WordLevel):
             return word
         # WordPiece gives up a whole word for one character in it, or for its length.
-        return next((c for c in word if self._unknown_id in self.encode(c)), word)
+        return next((c for c in word if self.unknown_id in self.encode(c)), word)
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """True at the first id, at ids that begin with a space, and after ids that end in one.

@@ -36,6 +36,7 @@ RAREST = 2  # times a pair, or a word, must occur to become a piece
 # Bytes of text for each token below which a vocabulary does little more than spell. Measured on
 # names, dates and Python's documentation: 1.2 to 1.5 with 400 ids, 2.0 to 4.5 with 1,000 or more.
 FEW_BYTES = 1.7
+MANY_UNKNOWN = 0.25  # share of the tokens
 
 
 def train_tokenizer(
@@ -60,9 +61,16 @@ def train_tokenizer(
 def spelling_problem(
     kind: Kind, tokenizer: SubwordTokenizer, vocab_size: int, texts: Iterable[str]
 ) -> str | None:
-    """What is wrong with a vocabulary that cuts words into little more than characters."""
+    """What is wrong with a vocabulary that spells words by characters, or does not know them."""
     texts = [text for text in texts if text.strip()]
-    tokens = sum(map(len, tokenizer.encode_batch(texts)))
+    encoded = tokenizer.encode_batch(texts)
+    tokens = sum(map(len, encoded))
+    unknown = sum(int((ids == tokenizer.unknown_id).sum()) for ids in encoded)
+    if tokens and unknown / tokens >= MANY_UNKNOWN:
+        return (
+            f"data.tokenizer={kind} reads {unknown / tokens:.0%} of the tokens as unknown; set "
+            "data.tokenizer=bpe or byte, which know every text"
+        )
     words = sum(len(text.split()) for text in texts)
     size = sum(len(text.encode()) for text in texts)
     if not tokens or size / tokens >= FEW_BYTES:

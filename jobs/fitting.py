@@ -30,6 +30,11 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
             "model.token_types=1 cannot tell the two texts of an example apart; "
             "set it to 2, or to 0 for none"
         )
+    if len(data.labels) == 1:
+        raise ConfigError(
+            f"the data has one class alone, {data.labels[0]!r}, so there is nothing to learn; "
+            "check which column or directory names the class"
+        )
     if 0 < model.num_classes < len(data.labels):
         raise ConfigError(
             f"model.num_classes={model.num_classes} is too small for the data, which has "

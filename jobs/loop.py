@@ -188,6 +188,7 @@ class Loop:
         with self._throughput.paused():
             state, metrics = self.train_step(state, *self._arguments(batch))
             jax.block_until_ready(metrics)
+        self._throughput.caught_up()
         self._shapes.add(shape)
         return state, metrics
 

@@ -102,11 +102,26 @@ def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resum
     else:
         records.refuse_other_tokenizer(directory.parent, data.tokenizer_digest)
     found = load_params(run.init_from, like, rows)
+    how = (*how, *_other_pixels(directory.parent, experiment))
     line = f"parameters from {run.init_from}; new: {', '.join(found.new) or 'none'}"
     if found.resized:
         line += f"; resized: {', '.join(found.resized)}"
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
     return Taken(params, (*found.new, *found.resized), (line, *how))
+
+
+def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
+    """A line on each key by which pixels become other numbers than in the run started from."""
+    if experiment.model.input != "patches" or not (workdir / records.CONFIG).exists():
+        return []
+    theirs = records.read_config(workdir).get("data", {})
+    ours = {key: getattr(experiment.data, key) for key in ("image_mean", "image_std")}
+    return [
+        f"warning: {workdir} has data.{key}={theirs.get(key, ())}, this run {value}: pixels become "
+        "other numbers than its parameters know"
+        for key, value in ours.items()
+        if tuple(theirs.get(key, ())) != value
+    ]
 
 
 def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:

@@ -63,12 +63,15 @@ def _read(
     if kind in ("roberta", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
-        roles[TEXT_START] = ids.bos
+        roles[TEXT_START] = ids.forced_bos
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
         return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
     file = Path(path) if path else _find(found.directory)
     tokenizer = open_tokenizer(file)
+    ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
+    if tokenizer.eos_id in ends:  # of several, the one that the tokenizer calls so
+        roles["eos"] = tokenizer.eos_id
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
@@ -81,7 +84,8 @@ def _read(
             f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
             f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
         )
-    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=ids.more_eos)
+    more_eos = [id for id in ends if id != tokenizer.eos_id]
+    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
     if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
@@ -89,6 +93,18 @@ def _read(
             kind,
         )
     return tokenizer
+
+
+def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
+    """What the tokenizer puts around a text, and what ends an answer."""
+    if isinstance(tokenizer, IdTokenizer):
+        return "without a tokenizer: ask it with --ids"
+    pieces, template = tokenizer.pieces, tokenizer.template
+    around = [*(pieces[id] for id in template.prefix), "TEXT"]
+    around += [pieces[id] for id in template.suffix]
+    ends = (tokenizer.eos_id, *tokenizer.more_eos_ids)
+    ends = " or ".join(pieces[id] for id in ends if id is not None)
+    return f"a text is read as {' '.join(around)}; eos is {ends or 'missing'}"
 
 
 def _find(directory: Path) -> Path:

@@ -35,6 +35,7 @@ class Specials:
     eos: int | None = None
     decoder_start: int | None = None
     more_eos: tuple[int, ...] = ()  # others that end an answer, as of chat models
+    forced_bos: int | None = None  # what an answer begins with behind decoder_start
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -67,7 +67,10 @@ def read_specials(
         eos=next(iter(eos), None),
         decoder_start=read_id("decoder_start_token_id"),
         more_eos=tuple(dict.fromkeys(eos[1:])),
+        forced_bos=read_id("forced_bos_token_id"),
     )
+    if generation is not None and (forced := read_ids("forced_bos_token_id", generation)):
+        specials = dataclasses.replace(specials, forced_bos=forced[0])
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
         # T5's config does not say it, its model does: padding begins an answer.
         specials = dataclasses.replace(specials, decoder_start=specials.pad)

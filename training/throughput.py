@@ -18,6 +18,7 @@ class Throughput:
     def __init__(self, unit: str, clock: Callable[[], float] = time.perf_counter):
         self._unit = unit
         self._clock = clock
+        self._is_idle = False
         self._restart()
 
     def _restart(self) -> None:
@@ -37,6 +38,10 @@ class Throughput:
         yield
         self._begin += self._clock() - begin
 
+    def caught_up(self) -> None:
+        """The device has finished all steps so far, as after a compilation."""
+        self._is_idle = True
+
     def count(self, amount: int, flops: int) -> None:
         """One step more, of so many tokens or images and FLOPs on all devices."""
         self._steps += 1
@@ -46,9 +51,14 @@ class Throughput:
     def report(self) -> dict[str, float]:
         """Rates since the last report, per device where they say so; then starts anew.
 
-        None of them, if no step was counted since.
+        None of them, if no step was counted since, or if the only one was merely queued on an idle
+        device: a step is reported when the next one is under way.
         """
         if not self._steps:
+            return {}
+        was_idle, self._is_idle = self._is_idle, False
+        if was_idle and self._steps == 1:
+            self._restart()
             return {}
         seconds = max(self._clock() - self._begin, 1e-9)
         flops = self._flops / seconds / jax.device_count()

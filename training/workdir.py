@@ -124,6 +124,11 @@ def read_config(workdir: Path) -> dict[str, Any]:
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
+    if isinstance(record, dict) and "model_type" in record and "model" not in record:
+        raise ConfigError(
+            f"{workdir} is a published model, not a run; bring it in first: "
+            f"python convert.py --from={workdir} --to=DIR"
+        )
     config = {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
     return _without_remote_caches(config)
 
@@ -225,7 +230,9 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
         return
     theirs = json.loads(path.read_text())
     if tokenizer_digest and theirs.get("tokenizer_digest", "") not in ("", tokenizer_digest):
-        is_byte = theirs["data"]["tokenizer"] == "byte"
+        # A model that was converted has its tokenizer beside it, whatever its config says.
+        has_record = (workdir / "tokenizer_roles.json").exists()
+        is_byte = theirs["data"]["tokenizer"] == "byte" and not has_record
         raise ConfigError(
             f"init_from: {workdir} was trained with another tokenizer; to use that one, set "
             f"data.tokenizer={'byte' if is_byte else workdir / 'tokenizer.json'}; to keep the rows "

@@ -135,8 +135,9 @@ def test_common_words_take_few_ids(tokenizer):
 
 
 def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path):
-    for kind in KINDS:
+    for kind in ("bpe", "unigram", "wordpiece"):
         assert spelling_problem(kind, trained[kind], SIZE, TEXTS) is None
+    assert spelling_problem("word", trained["word"], SIZE, ["Friday and Montag"]) is None
     # Nothing but the bytes fits in: a token is a byte.
     size = 256 + 106
     alphabet = train_tokenizer("unigram", TEXTS, size)
@@ -149,6 +150,13 @@ def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path)
     # More than the text yields would not help.
     problem = spelling_problem("bpe", alphabet, size + 1, TEXTS)
     assert problem.endswith("; set data.tokenizer=byte, which needs no vocabulary")
+    # Words that never occur twice have no ids.
+    rare = [f"word{number}" for number in range(50)] + ["same same"] * 5
+    words = train_tokenizer("word", rare, SIZE)
+    assert spelling_problem("word", words, SIZE, rare) == (
+        "data.tokenizer=word reads 83% of the tokens as unknown; set data.tokenizer=bpe or byte, "
+        "which know every text"
+    )
     # It is said wherever the tokenizer comes from: made now, or found in the cache.
     examples = [{"text": text, "label": 0} for text in TEXTS]
     splits = Splits("labelled", examples, {}, ("a",), {}, "digest")

@@ -99,6 +99,13 @@ def test_an_empty_prompt_begins_with_bos_if_nothing_else_does(tmp_path):
     assert ids_in(tmp_path / "in", "") == [1]
 
 
+def test_a_published_directory_is_no_run(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"is a published model, not a run; .*convert\.py --from="
+    ):
+        generate.generate(FIXTURES / "gpt2", ["cat"])
+
+
 def test_a_source_may_have_no_end(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "marian", source)
@@ -150,8 +157,14 @@ def test_several_ids_may_end_an_answer(tmp_path):
     config = json.loads((source / CONFIG).read_text()) | dict(eos_token_id=[2, 8])
     (source / CONFIG).write_text(json.dumps(config))
     (source / "generation_config.json").write_text('{"eos_token_id": [9, 2]}')
+    # Of several ends, eos is the one that the tokenizer calls so.
+    word_tokenizer(source, bos_token="<s>", eos_token="mat")
+    convert.convert(str(source), str(tmp_path / "by_name"))
+    tokenizer = trained.load(tmp_path / "by_name").tokenizer
+    assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (9, (2,))
     word_tokenizer(source, bos_token="<s>", eos_token="</s>")
-    convert.convert(str(source), str(tmp_path / "in"))
+    line = convert.convert(str(source), str(tmp_path / "in"))
+    assert line == "llama as task.objective=causal_lm; a text is read as TEXT; eos is </s> or mat"
     tokenizer = trained.load(tmp_path / "in").tokenizer
     assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (2, (9,))
     assert answers.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]

@@ -152,15 +152,25 @@ def test_special_ids_are_the_models_own(words, tmp_path):
     come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
     tokenizer = trained.load(tmp_path / "bart").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 1)
-    assert tokenizer.text_start_ids == (0,)
+    assert tokenizer.text_start_ids == ()  # its config forces none
+    come_in(forcing_bart(tmp_path / "forced"), tmp_path / "forcing", words, "bart")
+    assert trained.load(tmp_path / "forcing").tokenizer.text_start_ids == (0,)
     come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
     tokenizer = trained.load(tmp_path / "llama").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
     assert tokenizer.text_start_ids == ()
 
 
+def forcing_bart(directory):
+    """As published ones are: every answer begins with <s>."""
+    shutil.copytree(FIXTURES / "bart", directory)
+    config = json.loads((directory / CONFIG).read_text()) | dict(forced_bos_token_id=0)
+    (directory / CONFIG).write_text(json.dumps(config))
+    return directory
+
+
 def test_a_beam_of_bart_has_room_for_its_start(words, tmp_path):
-    come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
+    come_in(forcing_bart(tmp_path / "forced"), tmp_path / "bart", words, "bart")
     length = trained.load(tmp_path / "bart").experiment.data.length
     ((answer,),) = generate.generate(tmp_path / "bart", ["cat"], method="beam", beam_size=2)
     assert 0 < answer["tokens"] < length  # one place is the start's
@@ -310,7 +320,7 @@ def test_bart_writes_what_transformers_writes(words, tmp_path):
     heads = dict(encoder_attention_heads=2, decoder_attention_heads=2)
     heads |= dict(encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32)
     config = hf.BartConfig(vocab_size=len(WORDS), **ids, **sizes, **heads)
-    config.forced_eos_token_id = None
+    config.forced_eos_token_id, config.forced_bos_token_id = None, 1
     model = hf.BartForConditionalGeneration(config).eval()
     model.save_pretrained(tmp_path / "theirs")
     tokenizer = Tokenizer.from_file(words)
@@ -332,12 +342,12 @@ def test_bart_writes_what_transformers_writes(words, tmp_path):
     # Theirs counts the forced token among the new ones.
     found = generate.generate(tmp_path / "in", lines, max_new_tokens=8)
     for line, (answer,) in zip(lines, found, strict=True):
-        expected = theirs(model, line, forced_bos_token_id=1)
+        expected = theirs(model, line)
         assert expected[:2] == [2, 1]
         expected = expected[2:]
         kept = [WORDS[id] for id in expected if id >= 7]
         assert answer["text"].split() == kept and answer["tokens"] == len(expected), line
         assert theirs(again, line)[2:] == expected  # what goes out forces it by itself
         written.add(tuple(expected))
-        unforced += theirs(model, line)[2:] != expected
+        unforced += theirs(model, line, forced_bos_token_id=None)[2:] != expected
     assert len(written) > 2 and unforced

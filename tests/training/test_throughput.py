@@ -65,6 +65,17 @@ def test_waiting_for_data_counts_and_is_told(clock):
     assert meter.report()["perf/data_wait_fraction"] == 0, "it starts anew"
 
 
+def test_a_step_that_is_merely_queued_has_no_rate(clock):
+    """After a compilation the first step is reported while the second has only begun."""
+    throughput = Throughput("tokens", clock)
+    throughput.caught_up()
+    throughput.count(100, 1)
+    assert throughput.report() == {}
+    clock.now += 2
+    throughput.count(100, 1)
+    assert throughput.report()["perf/tokens_per_second"] == 50
+
+
 def test_a_pause_does_not_count(clock):
     meter = Throughput("tokens", clock)
     clock.tick(2)

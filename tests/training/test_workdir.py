@@ -187,6 +187,10 @@ def test_parameters_for_another_tokenizer_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(theirs))
     with pytest.raises(ConfigError, match=r"data\.tokenizer=byte"):
         workdir.refuse_other_tokenizer(tmp_path, "124")
+    # A converted model keeps the default in its config, and its tokenizer beside it.
+    (tmp_path / "tokenizer_roles.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"data\.tokenizer=.*tokenizer\.json"):
+        workdir.refuse_other_tokenizer(tmp_path, "124")
 
 
 HOLDS = """
