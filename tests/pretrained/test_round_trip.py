@@ -320,8 +320,9 @@ def test_bart_writes_what_transformers_writes(words, tmp_path):
     heads = dict(encoder_attention_heads=2, decoder_attention_heads=2)
     heads |= dict(encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=32)
     config = hf.BartConfig(vocab_size=len(WORDS), **ids, **sizes, **heads)
-    config.forced_eos_token_id, config.forced_bos_token_id = None, 1
+    config.forced_eos_token_id = None
     model = hf.BartForConditionalGeneration(config).eval()
+    model.generation_config.forced_bos_token_id = 1
     model.save_pretrained(tmp_path / "theirs")
     tokenizer = Tokenizer.from_file(words)
     tokenizer.post_processor = processors.TemplateProcessing(
