@@ -276,6 +276,22 @@ def restored(fields):
     return [t for token in seen for t in hidden.pop(token, [token])], hidden
 
 
+def test_span_counts_by_hand():
+    """Tokens times rate, and those by the mean length, each to the nearest whole number."""
+    assert objectives.span_counts(100, 0.15, 4.0) == (15, 4)
+    assert objectives.span_counts(10, 0.15, 3.0) == (2, 1)  # 1.5 goes to the even number
+    assert objectives.span_counts(70, 0.15, 2.0) == (10, 5)  # 10.5 as well
+    assert objectives.span_counts(2, 0.15, 3.0) == (1, 1)  # at least one
+
+
+@pytest.mark.parametrize(("size", "count"), [(6, 1), (10, 2), (17, 3), (30, 4)])
+def test_as_many_tokens_are_masked_as_the_rate_says(size, count):
+    """0.15 of 6, 10, 17 and 30 are 0.9, 1.5, 2.55 and 4.5."""
+    row = {"text": rng().choice(T.text_ids, size)}
+    options = dict(tokenizer=T, noise_rate=0.15, whole_words=False)
+    assert objectives.masked_lm(row, rng(), **options)["weights"].sum() == count
+
+
 @pytest.mark.parametrize("size", [2, 3, 7, 40, 300])
 def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
     noise, spans = objectives.span_counts(size, 0.15, 3.0)

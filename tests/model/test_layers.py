@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from model.layers import Dense, activate, apply_together
+from model.layers import Dense, Norm, activate, apply_together
 from tests.tiny import random_params, tiny_config
 
 
@@ -65,3 +65,17 @@ def test_few_rows_are_not_worth_joining_kernels(rows, products):
     params = random_params(model, x_btd)
     program = str(jax.make_jaxpr(lambda p: model.apply({"params": p}, x_btd))(params))
     assert program.count("dot_general[") == products
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_norms_by_their_formulas(norm):
+    """With an epsilon so large that one left out, squared or outside the root would show."""
+    epsilon = 0.1
+    layer = Norm(tiny_config(norm=norm, norm_epsilon=epsilon))
+    x = np.random.default_rng(0).normal(1.0, 0.5, (3, 16)).astype(np.float32)
+    params = random_params(layer, x)
+    centred = x - x.mean(-1, keepdims=True) if norm == "layernorm" else x
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    expected = expected * params["scale"] + params.get("bias", 0.0)
+    found = layer.apply({"params": params}, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -35,6 +35,14 @@ def test_what_is_a_bfloat16_stays_as_it_is():
         np.testing.assert_array_equal(np.asarray(rounded, np.float32), x)
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001])
+def test_no_bit_pattern_of_nan_becomes_a_number(bits):
+    """Adding to its lower half would carry it over to infinity, or around to zero."""
+    x = jnp.full(64, np.uint32(bits).view(np.float32))
+    for seed in range(4):
+        assert np.isnan(np.asarray(stochastic_round(x, jax.random.key(seed)), np.float32)).all()
+
+
 def descend(rounding, steps, step_size):
     """From ones, by equal small steps."""
     optimizer = with_precision(optax.sgd(1.0), rounding)

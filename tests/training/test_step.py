@@ -138,6 +138,20 @@ def test_without_an_average_the_parameters_are_evaluated():
     assert state.eval_params is state.params
 
 
+def test_micro_batches_do_not_share_their_dropout():
+    """Two with the same rows: with one key for both, the loss would be that of either alone."""
+    half = make_batch("causal_lm")
+    twice = {name: np.repeat(array, 2, axis=0) for name, array in half.items()}  # dealt in turn
+    model = dict(dropout_residual=0.5)
+
+    def loss(batch, accumulate):
+        optimizer = dict(accumulate=accumulate)
+        job = make_job("causal_lm", batch, model=model, optimizer=optimizer)
+        return float(job.step(job.start(), batch)[1]["train/loss"])
+
+    assert abs(loss(twice, 2) - loss(half, 1)) > 1e-3
+
+
 def test_the_old_state_is_given_up():
     job, batch = job_with_dropout(0), make_batch("causal_lm")
     state = job.start()
