@@ -35,7 +35,7 @@ def get_config(arg=None):
     config.model.update(dict(dropout_embedding=0.5, dropout_residual=0.3))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="labelled_text_files", batch_size=64, length=64))
-    config.data.update(dict(tokenizer="word", tokenizer_size=8192, lowercase=True, bucket_count=3))
+    config.data.update(dict(tokenizer="word", tokenizer_size=32768, lowercase=True, bucket_count=3))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
     # Decay of embeddings is what keeps rare words from being learnt by heart.
     config.optimizer.update(dict(learning_rate=3e-3, warmup_steps=30, weight_decay=1.0))
