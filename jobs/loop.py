@@ -94,6 +94,7 @@ class Loop:
                 saves = is_last or stops or is_due(step, self.experiment.checkpoint.every)
                 # What a step did is read one step late, so that the device always has work
                 # queued; but it is known before anything is made of it.
+                self._newest = step
                 known = [each for each in (unsettled, (step, metrics)) if each]
                 unsettled = None if evaluates or saves else known.pop()
                 last = step if is_last else 0
@@ -228,7 +229,8 @@ class Loop:
             metrics |= {name: counts[name] for name in ("failure/skipped", "failure/rollbacks")}
         if bad := sum(self.data.description["bad_records"].values()):
             metrics["data/bad_records"] = bad
-        self.reporter.report(step, metrics | self._throughput.report())
+        rates = self._throughput.report(is_queued=step < self._newest)
+        self.reporter.report(step, metrics | rates)
 
     def _record_examples(self, step: int, metrics: Mapping[str, float]) -> str:
         """Which examples a step was made of: some in words, all in failures.jsonl."""

@@ -81,7 +81,9 @@ def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
     assert expected.keys() == found.keys()
     assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
     assert metrics(parts) == metrics(whole)
-    assert units(whole) == {"images" if family == "ViT" else "tokens"}
+    # With buckets, most of so few steps are compilations, which have no speed.
+    unit = "images" if family == "ViT" else "tokens"
+    assert units(whole) == {unit} or (family == "encoder" and not units(whole))
     check_files(whole, has_tokenizer=family != "ViT")
 
 

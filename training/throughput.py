@@ -48,16 +48,16 @@ class Throughput:
         self._amount += amount
         self._flops += flops
 
-    def report(self) -> dict[str, float]:
+    def report(self, *, is_queued: bool = False) -> dict[str, float]:
         """Rates since the last report, per device where they say so; then starts anew.
 
-        None of them, if no step was counted since, or if the only one was merely queued on an idle
-        device: a step is reported when the next one is under way.
+        None of them, if no step was counted since, or if the only one was counted when the device
+        was idle and `is_queued`: it has not been finished yet.
         """
         if not self._steps:
             return {}
         was_idle, self._is_idle = self._is_idle, False
-        if was_idle and self._steps == 1:
+        if was_idle and is_queued and self._steps == 1:
             self._restart()
             return {}
         seconds = max(self._clock() - self._begin, 1e-9)

@@ -70,10 +70,15 @@ def test_a_step_that_is_merely_queued_has_no_rate(clock):
     throughput = Throughput("tokens", clock)
     throughput.caught_up()
     throughput.count(100, 1)
-    assert throughput.report() == {}
+    assert throughput.report(is_queued=True) == {}
     clock.now += 2
     throughput.count(100, 1)
-    assert throughput.report()["perf/tokens_per_second"] == 50
+    assert throughput.report(is_queued=True)["perf/tokens_per_second"] == 50
+    # One that is finished has a rate, whatever came before it.
+    throughput.caught_up()
+    throughput.count(100, 1)
+    clock.now += 4
+    assert throughput.report()["perf/tokens_per_second"] == 25
 
 
 def test_a_pause_does_not_count(clock):
