@@ -13,7 +13,7 @@ improved in four evaluations; --step=best of evaluate.py and generate.py takes i
 Command:  python train.py --config=configs/classify_text.py --config.data.path=PATH
           python benchmarks/bag_of_words.py --workdir=runs/classify_text --step=best --split=test
 Hardware: 2 CPU cores, shared with other work
-Time:     some 1 to 4 minutes; the runs ended at steps 350 to 450
+Time:     not measured with these settings; the runs ended at steps 350 to 450
 Score:    Sentence polarity (configs/polarity.py says where it is from), mean of three seeds: 76.8%
           of 1,162 test sentences after 8,500, where a bag of words has 77.0% (counts) and 76.1%
           (tf-idf); 74.9% of 858 after 4,000 of at most 20 words, a bag of words 74.8% and 73.8%.
