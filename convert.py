@@ -9,6 +9,7 @@ pretrained/. Nothing is left behind if something is refused.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -25,8 +26,8 @@ from configs import default
 from input_pipeline.subword import SubwordTokenizer
 from jobs import published_tokenizer, trained
 from model.config import TransformerConfig
-from pretrained import files, published, sentence
-from pretrained.architecture import Head, Options
+from pretrained import files, image_processor, published, sentence
+from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.source_path import HUB_ADDRESS, require_model_directory
 from schema import ConfigError, refuse_remote
@@ -47,7 +48,6 @@ SOURCES = {
     "embed": "text_files",
 }
 LONGEST_ROW = 2048  # columns, where a model could read more
-PREPROCESSOR = "preprocessor_config.json"
 # Heads of ours that lie beside a classifier's own, for which theirs have no place.
 BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
 
@@ -174,28 +174,11 @@ def _data(found: published.Published) -> dict[str, Any]:
     if found.head.objective == "embed":
         length = min(length, sentence.max_length(found.directory) or length)
     data = dict(source=SOURCES[found.head.objective], length=length, encoder_length=length)
-    path = found.directory / PREPROCESSOR
     if found.model["input"] == "patches":
-        data |= dict(source="image_files", image_size=found.model["image_size"])
-        if path.is_file():
-            data |= _pixels(Options(files.read_json(found.directory, PREPROCESSOR), str(path)))
+        size = found.model["image_size"]
+        data |= dict(source="image_files", image_size=size)
+        data |= image_processor.read(found.directory, size)
     return data
-
-
-def _pixels(options: Options) -> dict[str, Any]:
-    """How pixels become numbers: 0 to 1, less the mean, divided by the deviation."""
-    if options.get("do_resize", True):
-        logging.warning(
-            "images of another size than the model's: transformers stretches them, here the middle "
-            "is cut out and resized by bicubic interpolation; answers to them differ, so resize "
-            "such images beforehand"
-        )
-    options.require("do_rescale", True)
-    if abs(255 * options.get("rescale_factor", 1 / 255) - 1) > 1e-3:
-        options.refuse("rescale_factor", options.get("rescale_factor"), "only 1 / 255 is")
-    if not options.get("do_normalize", True):
-        return {}
-    return {key: tuple(options.get(key, [])) for key in ("image_mean", "image_std")}
 
 
 def export_model(run: str, directory: Path) -> str:
@@ -231,7 +214,8 @@ def export_model(run: str, directory: Path) -> str:
             normalize=task.normalize,
         )
     if config.input == "patches":
-        _write_preprocessor(directory, model)
+        data = dataclasses.asdict(model.experiment.data)
+        image_processor.write(directory, data, config.image_size, config.image_channels)
     elif isinstance(tokenizer, SubwordTokenizer):
         published_tokenizer.write(directory, tokenizer, config, task)
     else:
@@ -249,25 +233,6 @@ def _head(task: TaskConfig) -> Head:
                 "does; models of this objective stay here"
             )
     return Head(task.objective, task.next_sentence)
-
-
-def _write_preprocessor(directory: Path, model: trained.Trained) -> None:
-    data, config = model.experiment.data, model.model_config
-    channels = config.image_channels
-    mean, std = data.image_mean or (0.0,), data.image_std or (1.0,)
-    files.write_json(
-        directory / PREPROCESSOR,
-        {
-            "image_processor_type": "ViTImageProcessor",
-            "do_resize": True,
-            "size": {"height": config.image_size, "width": config.image_size},
-            "do_rescale": True,
-            "rescale_factor": 1 / 255,
-            "do_normalize": True,
-            "image_mean": list(mean) * (channels // len(mean)),
-            "image_std": list(std) * (channels // len(std)),
-        },
-    )
 
 
 def _shapes(tree) -> dict[str, tuple[int, ...]]:

@@ -131,11 +131,11 @@ def _problems_between_sections(experiment: Experiment) -> Iterator[str]:
             "classify_images takes patches, every other objective takes tokens"
         )
     if not takes_images and model.input != "patches":
-        for key in IMAGE_KEYS:
-            if value := getattr(data, key):
+        for key, off in IMAGE_KEYS.items():
+            if (value := getattr(data, key)) != off:
                 yield (
                     f"data.{key}={value} is for images, but task.objective={task.objective} reads "
-                    f"text; set it to {type(value)()}"
+                    f"text; set it to {off}"
                 )
     if task.objective == "classify_text" and model.family == "decoder" and model.pooling == "first":
         yield (

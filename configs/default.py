@@ -164,7 +164,9 @@ def get_config(arg=None):
             bucket_count=0,  # choose so many buckets from the lengths of the training examples
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
             # Images: 0 to 1 in each channel, less image_mean, divided by image_std
-            image_size=0,  # shorter side resized, centre cut out; 0: all are of one square size
+            image_size=0,  # images are resized to this square; 0: all are of one square size
+            image_fit="crop",  # resize the shorter side and crop the centre | stretch: both sides
+            image_resample="bicubic",  # | nearest | box | bilinear | hamming | lanczos
             image_mean=(),  # one number, or one for each channel; (): 0
             image_std=(),  # one number, or one for each channel; (): 1
             # Augmentation of training images, in this order; see input_pipeline/augmentation.py

@@ -16,17 +16,19 @@ from schema import (
     path_problems,
 )
 
-# What only images know; every one of them is switched off by 0, False or ().
-IMAGE_KEYS = (
-    "image_size",
-    "image_mean",
-    "image_std",
-    "crop_padding",
-    "crop_scale",
-    "flip",
-    "random_erasing",
-    "mixup",
-)
+# What only images know, and what each of them is where there are none.
+IMAGE_KEYS = {
+    "image_size": 0,
+    "image_fit": "crop",
+    "image_resample": "bicubic",
+    "image_mean": (),
+    "image_std": (),
+    "crop_padding": 0,
+    "crop_scale": 0.0,
+    "flip": False,
+    "random_erasing": 0.0,
+    "mixup": 0.0,
+}
 
 # The keys that name the fields of a public data set, by the kind of examples made of them.
 FIELD_KEYS = {
@@ -106,6 +108,8 @@ class DataConfig:
     over_long: Literal["truncate", "split", "drop"]
     # Images
     image_size: Count
+    image_fit: Literal["crop", "stretch"]
+    image_resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
     image_mean: tuple[float, ...]
     image_std: tuple[PositiveFloat, ...]
     crop_padding: Count

@@ -55,15 +55,16 @@ def splits(
         labels = _names_in(train, data) if by_name else tuple(labels)
     form = None
     if data.kind == "images":
-        form = form_of(map(_file, train.records), data.image_size, image_mode)
+        form = form_of(map(_file, train.records), data, image_mode)
     cuts = {data.train_split: train, data.eval_split: held_out}
     examples = {
         split: _Examples(cut.records, data, split, labels, by_name, form)
         for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
+    parts = form.digest_parts if form else (repr(form),)
     digest = content_digest(
-        [*identity, data.kind, *chosen, repr(form), repr(train.pieces), repr(held_out.pieces)]
+        [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
     )
     if data.kind == "images":
         # Text is looked at when it is tokenized; images only here.

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from input_pipeline.config import DataConfig
 from input_pipeline.source import BadRecordError
 from schema import ConfigError
 
@@ -24,9 +25,31 @@ class ImageForm:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # of both sides
     resize: bool  # whether an image of another size is made to fit, or refused
+    # How it is made to fit: data.image_fit and data.image_resample. The digests of older runs are
+    # of a repr without them.
+    fit: str = dataclasses.field(default="crop", repr=False)
+    resample: str = dataclasses.field(default="bicubic", repr=False)
+
+    @property
+    def digest_parts(self) -> tuple[str, ...]:
+        """What a data set's digest needs of the form."""
+        is_default = (self.fit, self.resample) == ("crop", "bicubic")
+        return (repr(self),) if is_default else (repr(self), self.fit, self.resample)
+
+    def fitted(self, image: Image.Image) -> np.ndarray:
+        """uint8 [H, W, C]: the image resized to the size of this form.
+
+        `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
+        """
+        square, method = (self.size, self.size), Image.Resampling[self.resample.upper()]
+        if self.fit == "crop":
+            image = ImageOps.fit(image, square, method)
+        else:
+            image = image.resize(square, method)
+        return np.asarray(image).reshape(*square, -1)
 
 
-def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> ImageForm:
+def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageForm:
     """What is not given is as in the first image that can be read."""
     first_fault = None
     for file in files:
@@ -36,12 +59,12 @@ def form_of(files: Iterable[File], image_size: int, mode: str | None = None) -> 
             first_fault = first_fault or fault
             continue
         mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
-        if image_size:
-            return ImageForm(mode, image_size, resize=True)
+        if data.image_size:
+            return ImageForm(mode, data.image_size, True, data.image_fit, data.image_resample)
         if image.width != image.height:
             raise ConfigError(
                 f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
-                "set data.image_size to resize and crop all images to one"
+                "set data.image_size to resize all images to one"
             )
         return ImageForm(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
@@ -53,17 +76,11 @@ def read(file: File, form: ImageForm) -> np.ndarray:
     if not form.resize and image.size != (form.size, form.size):
         raise BadRecordError(
             f"{_name(file)} has {image.width}x{image.height} pixels, unlike the first image's "
-            f"{form.size}x{form.size}; set data.image_size={form.size} to resize and crop all"
+            f"{form.size}x{form.size}; set data.image_size={form.size} to resize all"
         )
     if image.mode == "P":
         image = image.convert("RGBA")  # a palette may have transparent entries
-    return squared(image.convert(form.mode), form.size)
-
-
-def squared(image: Image.Image, size: int) -> np.ndarray:
-    """uint8 [H, W, C]: the shorter side resized to `size`, the middle cut out."""
-    pixels = np.asarray(ImageOps.fit(image, (size, size)))
-    return pixels.reshape(size, size, -1)
+    return form.fitted(image.convert(form.mode))
 
 
 def _name(file: File) -> str:

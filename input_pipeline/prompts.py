@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 
 from input_pipeline import objectives
+from input_pipeline.config import DataConfig
 from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
@@ -173,9 +174,10 @@ def _between(texts: Sequence[np.ndarray], marks: Sequence[int]) -> np.ndarray:
 class ImagePrompts:
     """Paths of image files -> images as in training; those of another size are made to fit."""
 
-    def __init__(self, size: int, channels: int, mean: tuple[float, ...], std: tuple[float, ...]):
-        self._form = ImageForm("L" if channels == 1 else "RGB", size, resize=True)
-        self._mean, self._std = mean, std
+    def __init__(self, size: int, channels: int, data: DataConfig):
+        mode = "L" if channels == 1 else "RGB"
+        self._form = ImageForm(mode, size, True, data.image_fit, data.image_resample)
+        self._mean, self._std = data.image_mean, data.image_std
 
     def __call__(self, path: str, name: str) -> Fields:
         refuse_remote(name, path)

@@ -189,9 +189,7 @@ class _Reader:
         self.unknown: Mapping[str, str] = {}
         task, data, config = model.experiment.task, model.experiment.data, model.model_config
         if config.input == "patches":
-            self._prompt = ImagePrompts(
-                config.image_size, config.image_channels, data.image_mean, data.image_std
-            )
+            self._prompt = ImagePrompts(config.image_size, config.image_channels, data)
             self.longest = 0
         else:
             self._prompt = TextPrompts(

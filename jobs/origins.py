@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from experiment import Experiment
+from input_pipeline.config import IMAGE_KEYS
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizer import ids_in, load_tokenizer
 from jobs import trained
@@ -115,13 +116,16 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
     if experiment.model.input != "patches" or not (workdir / records.CONFIG).exists():
         return []
     theirs = records.read_config(workdir).get("data", {})
-    ours = {key: getattr(experiment.data, key) for key in ("image_mean", "image_std")}
-    return [
-        f"warning: {workdir} has data.{key}={theirs.get(key, ())}, this run {value}: pixels become "
-        "other numbers than its parameters know"
-        for key, value in ours.items()
-        if tuple(theirs.get(key, ())) != value
-    ]
+    lines = []
+    for key in ("image_fit", "image_resample", "image_mean", "image_std"):
+        ours, default = getattr(experiment.data, key), IMAGE_KEYS[key]
+        before = type(default)(theirs.get(key, default))  # JSON has lists for tuples
+        if ours != before:
+            lines.append(
+                f"warning: {workdir} has data.{key}={before}, this run {ours}: pixels become other "
+                f"numbers than its parameters know; set --config.data.{key} to the same"
+            )
+    return lines
 
 
 def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:

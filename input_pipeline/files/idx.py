@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from input_pipeline.config import DataConfig
-from input_pipeline.pixels import squared
+from input_pipeline.pixels import ImageForm
 from input_pipeline.source import Example, Splits, content_digest
 from schema import ConfigError
 
@@ -24,21 +24,18 @@ UINT8 = 8
 
 
 class IdxImages(Sequence):
-    """`image_size` 0 leaves the images as they are."""
+    """`form` None leaves the images as they are."""
 
-    def __init__(self, images: np.ndarray, labels: Sequence[int], image_size: int):
-        self._images, self._labels, self._image_size = images, labels, image_size
+    def __init__(self, images: np.ndarray, labels: Sequence[int], form: ImageForm | None):
+        self._images, self._labels, self._form = images, labels, form
 
     def __len__(self):
         return len(self._images)
 
     def __getitem__(self, index: int) -> Example:
         image = self._images[index]
-        if self._image_size:
-            image = squared(Image.fromarray(image), self._image_size)
-        else:
-            image = image[..., None]
-        return {"image": image, "label": int(self._labels[index])}
+        shown = self._form.fitted(Image.fromarray(image)) if self._form else image[..., None]
+        return {"image": shown, "label": int(self._labels[index])}
 
 
 def is_idx(directory: Path) -> bool:
@@ -46,6 +43,9 @@ def is_idx(directory: Path) -> bool:
 
 
 def load(directory: Path, data: DataConfig) -> Splits:
+    form = None
+    if data.image_size:
+        form = ImageForm("L", data.image_size, True, data.image_fit, data.image_resample)
     read = {
         split: _read_split(directory, key, split, data.image_size)
         for key, split in (("train_split", data.train_split), ("eval_split", data.eval_split))
@@ -59,16 +59,17 @@ def load(directory: Path, data: DataConfig) -> Splits:
                 f"{_find(directory, split, 'labels', 1)}: entry {unknown[0]} is the class "
                 f"{labels[unknown[0]]}, which no training image has"
             )
-        examples[split] = IdxImages(images, np.searchsorted(classes, labels), data.image_size)
+        examples[split] = IdxImages(images, np.searchsorted(classes, labels), form)
     arrays = [array for pair in read.values() for array in pair]
     contents = [part for array in arrays for part in (str(array.shape), array.tobytes())]
+    resizing = form.digest_parts[1:] if form else ()
     return Splits(
         kind="images",
         train=examples[data.train_split],
         evals={data.eval_split: examples[data.eval_split]},
         labels=tuple(str(c) for c in classes),
         description={"pillow": Image.__version__},
-        digest=content_digest([str(data.image_size), *contents]),
+        digest=content_digest([str(data.image_size), *resizing, *contents]),
     )
 
 
@@ -112,7 +113,7 @@ def _read_split(
     if rows != columns and not image_size:
         raise ConfigError(
             f"{paths[0]}: its images have {columns}x{rows} pixels, which is no square; "
-            "set data.image_size to resize and crop them to one"
+            "set data.image_size to resize them to one"
         )
     return images, labels
 

@@ -67,11 +67,11 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         raise ConfigError(
             f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
         )
-    form = form_of((path for path, _ in train), data.image_size)
+    form = form_of((path for path, _ in train), data)
     digests = mapped_in_threads(
         partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
     )
-    digest = content_digest([repr(form), data.train_split, data.eval_split, *digests])
+    digest = content_digest([*form.digest_parts, data.train_split, data.eval_split, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
         record = check_record(data, digest, split)

@@ -62,7 +62,7 @@ def test_an_eps_in_a_folder_of_images_is_refused_by_name(calls, tmp_path):
 
 def test_an_eps_as_a_prompt_is_refused_by_name(calls, tmp_path):
     (tmp_path / "z.jpg").write_bytes(EPS)
-    prompt = ImagePrompts(6, 1, (), ())
+    prompt = ImagePrompts(6, 1, data_config())
     with pytest.raises(ConfigError) as refusal:
         prompt(str(tmp_path / "z.jpg"), "--prompt")
     assert calls.read_text() == ""
@@ -73,7 +73,7 @@ def test_an_eps_as_a_prompt_is_refused_by_name(calls, tmp_path):
 def test_formats_that_nobody_promised_are_refused(tmp_path, format):
     (tmp_path / "a.png").write_bytes(encoded(format))
     with pytest.raises(ConfigError, match=r"a\.png is not a PNG or JPEG image"):
-        ImagePrompts(6, 1, (), ())(str(tmp_path / "a.png"), "--prompt")
+        ImagePrompts(6, 1, data_config())(str(tmp_path / "a.png"), "--prompt")
 
 
 def test_a_jpeg_of_several_pictures_is_still_a_jpeg(tmp_path):
@@ -82,7 +82,7 @@ def test_a_jpeg_of_several_pictures_is_still_a_jpeg(tmp_path):
     (tmp_path / "a.jpg").write_bytes(encoded("MPO", save_all=True, append_images=more))
     with Image.open(tmp_path / "a.jpg") as image:
         assert image.format == "MPO"
-    fields = ImagePrompts(6, 1, (), ())(str(tmp_path / "a.jpg"), "--prompt")
+    fields = ImagePrompts(6, 1, data_config())(str(tmp_path / "a.jpg"), "--prompt")
     np.testing.assert_allclose(fields["images"], np.full((6, 6, 1), 7 / 255), atol=0.01)
 
 

@@ -59,6 +59,8 @@ def test_the_digest_follows_the_content_and_not_the_packaging(tmp_path):
         path.unlink()
     assert load(tmp_path).digest == digest
     assert load(tmp_path, image_size=3).digest != digest
+    stretched = load(tmp_path, image_size=3, image_fit="stretch")
+    assert stretched.digest != load(tmp_path, image_size=3).digest
     write(tmp_path, test=(TEST[0], TEST[1][::-1]), ending=".gz")
     assert load(tmp_path).digest != digest
 

@@ -97,6 +97,15 @@ def test_the_shorter_side_is_resized_and_the_middle_cut_out(directory):
     }
 
 
+def test_both_sides_are_resized_when_asked(directory):
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, :2], wide[:, 2:6], wide[:, 6:] = 50, 100, 200
+    save(directory / "train/cat/a.png", wide)
+    stretched = dict(image_size=4, image_fit="stretch", image_resample="box")
+    found = load(directory, **stretched).train[0]["image"]
+    np.testing.assert_array_equal(found[0, :, 0], [50, 100, 100, 200])
+
+
 def test_images_of_the_right_size_are_left_alone(directory):
     np.testing.assert_array_equal(load(directory, image_size=6).train[1]["image"], picture(1))
 
@@ -190,6 +199,8 @@ def test_the_digest_follows_content_names_and_size(directory):
     digest = load(directory).digest
     assert load(directory).digest == digest
     assert load(directory, image_size=6).digest != digest
+    ways = [{}, dict(image_fit="stretch"), dict(image_resample="box")]
+    assert len({load(directory, image_size=6, **way).digest for way in ways}) == len(ways)
     (directory / "train/cat/a.png").rename(directory / "train/cat/z.png")
     renamed = load(directory).digest
     save(directory / "validation/dog/f.png", picture(99))

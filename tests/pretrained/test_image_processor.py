@@ -1,0 +1,110 @@
+"""Images for published vision models: resized and normalised as the published files say."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from input_pipeline.prompts import ImagePrompts
+from pretrained import image_processor
+from schema import ConfigError
+
+SIZE = 32
+SQUARE = {"height": SIZE, "width": SIZE}
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
+CROPPED = dict(size={"shortest_edge": SIZE}, do_center_crop=True, crop_size=SQUARE)
+
+
+def read(tmp_path, **settings):
+    (tmp_path / image_processor.FILE).write_text(json.dumps(settings))
+    return image_processor.read(tmp_path, SIZE)
+
+
+def picture(tmp_path, width, height):
+    """Smooth, with some noise: filters and crops all differ on it."""
+    rng = np.random.default_rng(0)
+    rows, columns = np.mgrid[:height, :width]
+    waves = [128 + 90 * np.sin(rows / (3 + c) + columns / 5) for c in range(3)]
+    pixels = np.stack(waves, axis=-1) + rng.normal(0, 9, (height, width, 3))
+    path = tmp_path / f"{width}x{height}.png"
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+    return path
+
+
+def both(settings, path, tmp_path):
+    """The image as ours and as transformers prepare it, [H, W, C]."""
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    data = SimpleNamespace(**read(tmp_path, **settings))
+    ours = ImagePrompts(SIZE, 3, data)(str(path), "line 1")["images"]
+    theirs = ViTImageProcessorPil(**{"size": SQUARE, **settings})(Image.open(path))
+    return ours, np.asarray(theirs["pixel_values"][0]).transpose(1, 2, 0)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("resample", range(6))
+@pytest.mark.parametrize(
+    ("sizes", "shape"),
+    [
+        ({}, (60, 45)),
+        (dict(size=SQUARE), (60, 45)),
+        (dict(size=SQUARE), (21, 50)),
+        (CROPPED, (2 * SIZE, 3 * SIZE)),
+        (CROPPED, (SIZE, SIZE)),
+    ],
+)
+def test_pixels_are_those_of_transformers(resample, sizes, shape, tmp_path):
+    settings = dict(resample=resample, image_mean=MEAN, image_std=STD, **sizes)
+    ours, theirs = both(settings, picture(tmp_path, *shape), tmp_path)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("shape", [(60, 45), (21, 50)])
+def test_a_crop_that_falls_between_pixels_is_close(shape, tmp_path):
+    """We crop before resizing; transformers resizes to whole pixels, then crops."""
+    settings = dict(resample=3, image_mean=MEAN, image_std=STD, **CROPPED)
+    ours, theirs = both(settings, picture(tmp_path, *shape), tmp_path)
+    assert np.abs(ours - theirs).mean() < 0.06  # stretching instead: 0.56 and 1.1
+
+
+@pytest.mark.parametrize("resample", range(6))
+@pytest.mark.parametrize("sizes", [dict(size=SQUARE), CROPPED], ids=["stretch", "crop"])
+def test_what_is_read_is_written(resample, sizes, tmp_path):
+    settings = dict(
+        do_resize=True, resample=resample, do_rescale=True, rescale_factor=1 / 255,
+        do_normalize=True, image_mean=MEAN, image_std=STD, **sizes,
+    )  # fmt: skip
+    found = read(tmp_path, **settings)
+    image_processor.write(tmp_path, found, SIZE, channels=3)
+    written = json.loads((tmp_path / image_processor.FILE).read_text())
+    assert written == settings | {"image_processor_type": "ViTImageProcessor"}
+
+
+def test_the_defaults_are_those_of_a_vit(tmp_path):
+    assert image_processor.read(tmp_path, SIZE) == {}
+    half = dict(image_mean=(0.5,), image_std=(0.5,))
+    assert read(tmp_path) == dict(image_fit="stretch", image_resample="bilinear", **half)
+    assert read(tmp_path, do_resize=False) == half
+    assert read(tmp_path, size=SIZE, do_normalize=False) == dict(
+        image_fit="stretch", image_resample="bilinear"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(size={"height": 64, "width": 64}), "only 32x32, the model's, is; resize images"),
+        (dict(size={"shortest_edge": SIZE}), "size={'shortest_edge': 32} is not supported"),
+        (CROPPED | dict(size={"shortest_edge": 36}), "{'shortest_edge': 36}, cropped to"),
+        (dict(resample=6), "resample=6 is not supported; Pillow's filters are 0 to 5"),
+        (dict(rescale_factor=1.0), "rescale_factor=1.0 is not supported"),
+        (dict(do_rescale=False), "do_rescale=False is not supported"),
+    ],
+)
+def test_what_is_computed_otherwise_is_refused(settings, message, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, **settings)
+    assert message in str(error.value)
