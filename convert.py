@@ -21,22 +21,21 @@ import jax
 import numpy as np
 from absl import flags, logging
 
-import experiment as door
+from checkpointing import loaded_run, run_directory
+from checkpointing.checkpoint_manager import DIRECTORY, Checkpoints, find_checkpoint
 from configs import default
-from input_pipeline.subword import SubwordTokenizer
-from jobs import published_tokenizer, trained
+from experiment import command_line, sections
+from experiment.schema import ConfigError, refuse_remote
+from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
-from pretrained import files, image_processor, published, sentence
+from pretrained import files, image_processor, published, published_tokenizer, sentence
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.source_path import HUB_ADDRESS, require_model_directory
-from schema import ConfigError, refuse_remote
-from training import workdir as records
-from training.checkpoint import DIRECTORY, Checkpoints, find_checkpoint
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
+from training.model_for_task import make_model, smallest_batch
 from training.step import TrainState, abstract_params
-from training.task import make_model, smallest_batch
 
 # What examples of a task are read from, when the weights are to be trained on or scored.
 SOURCES = {
@@ -122,7 +121,7 @@ def import_model(
     config["task"] |= found.task
     config["data"] |= _data(found)
     try:
-        experiment = door.from_mapping(config)
+        experiment = sections.from_mapping(config)
     except ConfigError as error:
         raise ConfigError(
             [f"{source / files.CONFIG}: {each}" for each in error.problems]
@@ -134,10 +133,10 @@ def import_model(
     params = load_params(found, model_config, experiment.task)
 
     digest = "" if tokenizer is None else tokenizer.digest
-    digests = dict(zip(records.DIGESTS, ("", digest), strict=True))
-    records.record_config(workdir, {**config, **digests}, resuming=False)
-    records.record_model(workdir, model_config, found.labels)
-    records.record_environment(workdir, {})
+    digests = dict(zip(run_directory.DIGESTS, ("", digest), strict=True))
+    run_directory.record_config(workdir, {**config, **digests}, resuming=False)
+    run_directory.record_model(workdir, model_config, found.labels)
+    run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
     save_params(params, workdir, experiment.checkpoint)
@@ -183,7 +182,7 @@ def _data(found: published.Published) -> dict[str, Any]:
 
 def export_model(run: str, directory: Path) -> str:
     checkpoints, step = find_checkpoint(run)
-    model = trained.load(checkpoints.parent, str(step))
+    model = loaded_run.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
     head = _head(task)
     specials = published_tokenizer.special_ids(tokenizer, config)
@@ -274,4 +273,4 @@ if __name__ == "__main__":
     PARAM_DTYPE = flags.DEFINE_enum(
         "param_dtype", "float32", ["float32", "bfloat16"], "Of the parameters that come in."
     )
-    door.launch(main)
+    command_line.launch(main)

@@ -19,18 +19,18 @@ from typing import Any
 import jax
 from absl import flags
 
-import experiment as door
+from checkpointing import loaded_run, run_directory
+from evaluation import eval_sets
+from evaluation.evaluator import Evaluator
+from evaluation.metrics import signatures
+from experiment import command_line
+from experiment.schema import ConfigError
 from input_pipeline import pipeline, too_long
-from jobs import held_out, trained
-from jobs.fitting import refuse_other_data
-from schema import ConfigError
 from training import processes
-from training import workdir as records
 from training.config import EvalConfig
-from training.evaluation import Evaluator
-from training.measures import signatures
+from training.infer_sizes import refuse_other_data
 from training.mesh import check_batch
-from training.reporting import json_line
+from training.metric_writers import json_line
 
 RECORD = "evaluations.jsonl"
 
@@ -44,10 +44,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores and what they are scores of; `config` is the run's own, with changes."""
     begin = time.perf_counter()
-    recorded = trained.recorded_config(workdir)
+    recorded = loaded_run.recorded_config(workdir)
     config = recorded if config is None else config
-    workdir = records.prepare(workdir)  # that the record can be written is found out now
-    model = trained.load(workdir, step, average, config)
+    workdir = run_directory.prepare(workdir)  # that the record can be written is found out now
+    model = loaded_run.load(workdir, step, average, config)
     settings, mesh = model.experiment.eval, model.mesh
     check_batch("eval.batch_size", settings.batch_size, mesh)
 
@@ -58,7 +58,7 @@ def evaluate(
         for line in too_long.lines(data.description):
             print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
-        sets = held_out.hold_out(names, data, model.experiment, mesh)
+        sets = eval_sets.hold_out(names, data, model.experiment, mesh)
         evaluator = Evaluator(
             model.model,
             model.model_config,
@@ -67,7 +67,7 @@ def evaluate(
             model.tokenizer,
             model.labels,
         )
-        scores = held_out.measure(evaluator, model.params, sets, show_progress=is_primary)
+        scores = eval_sets.measure(evaluator, model.params, sets, show_progress=is_primary)
     record = {
         "step": model.step,
         "split": split or "all",
@@ -75,7 +75,7 @@ def evaluate(
         **scores,
         "signatures": signatures(settings.measures),
         "averaged_steps": list(model.steps),
-        "overrides": trained.changes(recorded, config),
+        "overrides": loaded_run.changes(recorded, config),
         "seconds": round(time.perf_counter() - begin, 1),
     }
     if is_primary:
@@ -90,7 +90,7 @@ def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
     return min(rows, settings.batches * settings.batch_size) if settings.batches else rows
 
 
-def load_data(model: trained.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
+def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
     """The data, and the names of those of its held-out sets that are meant by --split."""
     experiment = model.experiment
 
@@ -153,8 +153,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
-    CONFIG = door.recorded_config_flag(trained.recorded_config)
+    CONFIG = command_line.recorded_config_flag(loaded_run.recorded_config)
     STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
     SPLIT = flags.DEFINE_string("split", "", "A held-out set, or another split of the data.")
     AVERAGE = flags.DEFINE_integer("average", 1, "Checkpoints to take the mean of.")
-    door.launch(main)
+    command_line.launch(main)

@@ -24,10 +24,11 @@ import jax
 from absl import flags
 from jax.sharding import Mesh
 
-import experiment as door
-from input_pipeline.files.reading import Lines
-from jobs import answering, trained, writing_options
-from schema import ConfigError
+from checkpointing import loaded_run
+from experiment import command_line
+from experiment.schema import ConfigError
+from inference import predictors, sampling_options
+from input_pipeline.sources.files.reading import Lines
 from training.mesh import check_batch
 
 BATCH_SIZE = 16  # of many lines, unless --batch_size says otherwise
@@ -66,19 +67,19 @@ def generate(
     strict: bool = False,
     ids: bool = False,
     **options: Any,
-) -> list[answering.Outputs]:
+) -> list[predictors.Outputs]:
     """What a run's model answers to each line; `options` are those of WritingOptions.
 
     `names` are what refusals call the lines. With `strict`, lines that the vocabulary cannot spell
     are refused; with `ids`, lines and answers are ids.
     """
-    model = trained.load(workdir, step, average)
+    model = loaded_run.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, options, size, strict=strict, ids=ids)
-        return answering.answer(answerer, lines, names, size)
+        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
+        return predictors.answer(answerer, lines, names, size)
 
 
 def stream(
@@ -96,14 +97,14 @@ def stream(
 
     The next line is not asked for before a line is answered, so that they may come from a person.
     """
-    model = trained.load(workdir, step, average)
+    model = loaded_run.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
     with jax.set_mesh(model.mesh):
         options["stream"] = True
-        answerer = answering.choose(model, options, size, strict=strict, ids=ids)
+        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
-            for piece in answering.stream(answerer, line, name, number, size):
+            for piece in predictors.stream(answerer, line, name, number, size):
                 show(piece)
             show("\n")
 
@@ -127,7 +128,7 @@ def read_lines(path: str) -> Iterator[str]:
             raise ConfigError(f"{name} of standard input is not valid UTF-8") from error
 
 
-def as_text(outputs: answering.Outputs, *, keep_breaks: bool) -> str:
+def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
     if "label" in outputs[0]:
         return "{label}\t{probability:.4f}\n".format(**outputs[0])
     if "embedding" in outputs[0]:
@@ -138,7 +139,7 @@ def as_text(outputs: answering.Outputs, *, keep_breaks: bool) -> str:
     return "".join(text + "\n" for text in texts)
 
 
-def as_json(line: str, outputs: answering.Outputs) -> str:
+def as_json(line: str, outputs: predictors.Outputs) -> str:
     return json.dumps({"input": line, "outputs": outputs}, ensure_ascii=False) + "\n"
 
 
@@ -189,7 +190,7 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
                 f"--{flag.name} does not go with --stream, which shows one answer after another as "
                 "text; leave one of them out"
             )
-    writing_options.choose(options)
+    sampling_options.choose(options)
     if OUTPUT.value:
         if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
             raise ConfigError(f"--output={OUTPUT.value} is --input as well; choose another file")
@@ -232,7 +233,7 @@ def define_options() -> None:
         tuple: flags.DEFINE_multi_string,
     }
     for name, meaning in OPTIONS.items():
-        default = getattr(writing_options.DEFAULTS, name)
+        default = getattr(sampling_options.DEFAULTS, name)
         define[type(default)](name, default, meaning)
 
 
@@ -252,4 +253,4 @@ if __name__ == "__main__":
         "ids", False, "Lines and answers are ids, with spaces between them; none are added."
     )
     define_options()
-    door.launch(main)
+    command_line.launch(main)

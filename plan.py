@@ -17,25 +17,25 @@ import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
-import experiment as door
-from experiment import Experiment
-from input_pipeline.outline import row_outline
-from input_pipeline.tokenizer import ByteTokenizer
-from jobs.fitting import image_sizes
+from experiment import command_line, sections
+from experiment.schema import ConfigError
+from experiment.sections import Experiment
+from inference.decoding import Ends
+from inference.generation import Generator, Prompts
+from input_pipeline.batch_shapes import row_outline
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from model.config import TransformerConfig
-from model.decoding import Ends
 from planning import report, search, targets
 from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
-from schema import ConfigError
 from training.config import MeshConfig
 from training.finetune import as_tree, by_name, choose, rate_scales
 from training.flops import row_flops
-from training.generation import Generator, Prompts
+from training.infer_sizes import image_sizes
 from training.mesh import batch_sharding, check_batch, make_mesh
+from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import Fixed, TrainState, abstract_params, abstract_state, make_train_step
-from training.task import make_model
 
 # What the data would decide, where neither the config nor its source says it.
 CLASSES = {"classify_images": 1000, "classify_text": 2}
@@ -257,7 +257,7 @@ def note(line: str) -> None:
 
 
 def main() -> None:
-    experiment = door.from_mapping(CONFIG.value.to_dict())
+    experiment = sections.from_mapping(CONFIG.value.to_dict())
     if not DEVICE.value:
         raise ConfigError("--device is missing; name one, such as v5e:4x4, a100:8 or cpu:8")
     job, target = job_of(experiment), targets.find(DEVICE.value)
@@ -276,10 +276,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    CONFIG = door.config_flag("configs/dates.py")
+    CONFIG = command_line.config_flag("configs/dates.py")
     DEVICE = flags.DEFINE_string("device", "", "v5e:4x4, v5p:4x4x4, a100:8, h100:8, cpu:8, ...")
     JSON = flags.DEFINE_bool("json", False, "One JSON object instead of text.")
     GENERATE = flags.DEFINE_bool("generate", False, "Also plan writing text, a token at a time.")
     SEARCH_BATCH = flags.DEFINE_bool("search_batch", False, "Plan the largest batch that fits.")
     SEARCH_MESH = flags.DEFINE_bool("search_mesh", False, "A table of all meshes, best first.")
-    door.launch(main)
+    command_line.launch(main)

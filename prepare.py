@@ -13,16 +13,16 @@ from typing import Any
 
 from absl import flags
 
-import experiment as door
+from experiment import command_line, sections
+from experiment.schema import ConfigError
 from input_pipeline import pipeline
-from input_pipeline.cache import Cache
-from schema import ConfigError
+from input_pipeline.token_cache import Cache
 
 
 def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None) -> str:
     """Fills the cache; returns what is in it now. Without `beam_options` this machine does it."""
     begin = time.perf_counter()
-    experiment = door.from_mapping(config)
+    experiment = sections.from_mapping(config)
     if beam_options is None:
         cache = Cache(experiment.data)
     else:
@@ -55,6 +55,6 @@ def main(beam_options: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    CONFIG = door.config_flag("configs/dates.py")
+    CONFIG = command_line.config_flag("configs/dates.py")
     BEAM = flags.DEFINE_bool("beam", False, "Tokenize by an Apache Beam pipeline.")
-    door.launch(main, more_options=True)
+    command_line.launch(main, more_options=True)

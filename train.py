@@ -18,27 +18,28 @@ import optax
 from absl import flags
 from ml_collections import config_flags
 
-import experiment as door
+from checkpointing import provenance, quiet_orbax, run_directory
+from checkpointing.checkpoint_manager import Checkpoints, saved_steps
 from configs import default
-from experiment import Experiment
+from evaluation import eval_sets
+from evaluation.evaluator import Evaluator, HeldOut, measure_names
+from evaluation.metrics import signatures
+from experiment import command_line, sections
+from experiment.schema import ConfigError, did_you_mean
+from experiment.sections import Experiment
 from input_pipeline import pipeline, too_long
-from jobs import held_out, origins, save_noise
-from jobs.fitting import fit_to_data
-from jobs.loop import Loop
-from schema import ConfigError, did_you_mean
 from training import processes
-from training import workdir as records
-from training.checkpoint import Checkpoints, saved_steps
 from training.compilation import keep_programs
-from training.endings import EndedError
-from training.evaluation import Evaluator, HeldOut, measure_names
+from training.early_stopping import Patience, recorded_scores
+from training.exits import EndedError
 from training.finetune import choose, rate_scales
 from training.flops import row_flops
-from training.measures import signatures
+from training.infer_sizes import fit_to_data
+from training.loop import Loop
 from training.mesh import check_batch, check_offload, make_mesh
+from training.metric_writers import Reporter, parameter_table
+from training.model_for_task import make_model
 from training.optimizer import make_optimizer
-from training.patience import Patience, recorded_scores
-from training.reporting import Reporter, parameter_table
 from training.schedules import learning_rate
 from training.step import (
     Fixed,
@@ -48,8 +49,7 @@ from training.step import (
     abstract_state,
     make_train_step,
 )
-from training.stopping import AT_ONCE
-from training.task import make_model
+from training.stop_signals import AT_ONCE
 from training.time_limit import TimeLimit
 
 SHOWN_CLASSES = 20
@@ -57,12 +57,12 @@ SHOWN_CLASSES = 20
 
 def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, float]:
     """Runs a whole job; returns the last evaluation's metrics."""
-    experiment = door.from_mapping(config)
+    experiment = sections.from_mapping(config)
     run, task = experiment.run, experiment.task
-    workdir, begun = records.prepare(workdir), ""
+    workdir, begun = run_directory.prepare(workdir), ""
     if saved_steps(workdir):
-        config, begun = records.as_begun(workdir, config, default.get_config().to_dict())
-        experiment = door.from_mapping(config)
+        config, begun = run_directory.as_begun(workdir, config, default.get_config().to_dict())
+        experiment = sections.from_mapping(config)
     keep_programs(run.compilation_cache)
     mesh = make_mesh(experiment.mesh)
     check_batch(
@@ -70,7 +70,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     )
     check_batch("eval.batch_size", experiment.eval.batch_size, mesh)
     check_offload(experiment.optimizer, mesh)
-    origins.refuse_missing(experiment)
+    provenance.refuse_missing(experiment)
 
     # Data
     data = pipeline.load(
@@ -82,7 +82,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_count=jax.process_count(),
     )
     model_config = fit_to_data(experiment.model, data)
-    sets = held_out.hold_out(data.eval_names, data, experiment, mesh)
+    sets = eval_sets.hold_out(data.eval_names, data, experiment, mesh)
     experiment = with_best_metric(experiment, sets)
 
     # Model
@@ -96,7 +96,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     optimizer = optimizer_with(schedule)
 
     with (
-        records.lock(workdir),
+        run_directory.lock(workdir),
         jax.set_mesh(mesh),
         Checkpoints(workdir, experiment.checkpoint) as checkpoints,
     ):
@@ -115,15 +115,17 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
         # From other runs: parameters to start from or to adapt, a teacher
         if not start:
-            origins.refuse_other_sinusoids(run.init_from, model_config)
+            provenance.refuse_other_sinusoids(run.init_from, model_config)
         batch = data.train_batch(0)
         whole = abstract_params(model, task, batch, mesh)
-        taken = origins.take(experiment, whole, workdir, data, resuming=start > 0)
-        teacher = origins.load_teacher(experiment, model_config, data, workdir, resuming=start > 0)
+        taken = provenance.take(experiment, whole, workdir, data, resuming=start > 0)
+        teacher = provenance.load_teacher(
+            experiment, model_config, data, workdir, resuming=start > 0
+        )
         tuning = choose(experiment.finetune, whole, taken.new)
         fixed = Fixed(taken.base(tuning), teacher.params if teacher else {})
         if not start:
-            origins.record(workdir, experiment, tuning, fixed.base, teacher)
+            provenance.record(workdir, experiment, tuning, fixed.base, teacher)
 
         # State: born sharded, or restored, or begun from another run's parameters
         abstract, init = abstract_state(
@@ -160,7 +162,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
             def evaluate(step: int, state: TrainState, between) -> dict[str, float]:
                 params = merge(state.eval_params, fixed.base)
-                scores = held_out.measure(
+                scores = eval_sets.measure(
                     evaluator,
                     params,
                     sets,
@@ -241,16 +243,16 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, HeldOut]) -> Exp
 def record_run(
     workdir: Path, experiment, model_config, data: pipeline.Data, *, resuming: bool
 ) -> list[str]:
-    """What a person and jobs/trained.py must know into the workdir; what changed since it began."""
+    """Records the run in its directory; returns what changed since it began."""
     as_dict = dataclasses.asdict(experiment)
-    digests = dict(zip(records.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
+    digests = dict(zip(run_directory.DIGESTS, (data.digest, data.tokenizer_digest), strict=True))
     config_digest = hashlib.sha256(repr(sorted(as_dict.items())).encode()).hexdigest()
     processes.refuse_disagreement({"the config": config_digest, **digests})
     record = {**as_dict.pop("run"), **as_dict, **digests}
     defaults = default.get_config().to_dict()
-    changes = records.record_config(workdir, record, resuming=resuming, defaults=defaults)
-    records.record_model(workdir, model_config, data.labels)
-    records.record_environment(workdir, data.description)
+    changes = run_directory.record_config(workdir, record, resuming=resuming, defaults=defaults)
+    run_directory.record_model(workdir, model_config, data.labels)
+    run_directory.record_environment(workdir, data.description)
     if data.tokenizer is not None and processes.is_primary():
         data.tokenizer.save(workdir)
     return changes
@@ -299,10 +301,10 @@ def write_samples(workdir, step, params, evaluator, sets, data, count: int) -> N
 
 def main() -> None:
     config_path = config_flags.get_config_filename(flags.FLAGS["config"])
-    workdir = WORKDIR.value or door.default_workdir(config_path)
+    workdir = WORKDIR.value or command_line.default_workdir(config_path)
     config = CONFIG.value.to_dict()
-    save_noise.silence()
-    processes.join(door.from_mapping(config).failure.heartbeat_seconds)
+    quiet_orbax.silence()
+    processes.join(sections.from_mapping(config).failure.heartbeat_seconds)
     try:
         scores = train_and_evaluate(config, workdir)
     except EndedError as error:
@@ -316,8 +318,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Here and not at import, because defining --config loads the default file.
-    CONFIG = door.config_flag("configs/dates.py")
+    CONFIG = command_line.config_flag("configs/dates.py")
     WORKDIR = flags.DEFINE_string(
         "workdir", "", "Where the run lives; default: runs/<config name>."
     )
-    door.launch(main)
+    command_line.launch(main)

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
-import schema
 from configs import default
+from experiment import schema
 from model.config import TransformerConfig
 from model.kernels.attend import attend, feature_map
 from model.kernels.dot import Heads

@@ -23,15 +23,15 @@ sys.path.insert(0, str(ROOT))
 import jax  # noqa: E402
 from absl import app, flags  # noqa: E402
 
-import experiment as door  # noqa: E402
+from experiment import sections  # noqa: E402
+from experiment.schema import ConfigError  # noqa: E402
 from input_pipeline import pipeline  # noqa: E402
 from model.kinds import KINDS  # noqa: E402
-from schema import ConfigError  # noqa: E402
 from training.mesh import make_mesh, put_batch  # noqa: E402
+from training.model_for_task import make_model  # noqa: E402
 from training.optimizer import make_optimizer  # noqa: E402
 from training.schedules import learning_rate  # noqa: E402
 from training.step import abstract_state, make_train_step  # noqa: E402
-from training.task import make_model  # noqa: E402
 
 TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "What is learned.")
 RUNS = flags.DEFINE_string("runs", "runs/quality", "Directory of the runs.")
@@ -70,7 +70,7 @@ def main(_):
     print(f"| | {LABELS[TASK.value]} | time of a step | memory of a step |\n|---|---|---|---|")
     for kind in KIND.value:
         try:
-            experiment = door.from_mapping(config_of(kind))
+            experiment = sections.from_mapping(config_of(kind))
         except ConfigError:
             print(f"| `{kind}` | refused | | |")
             continue
@@ -109,7 +109,7 @@ def _scores(metrics: Path) -> list[float]:
     return [line[SCORES[TASK.value]] for line in lines if SCORES[TASK.value] in line]
 
 
-def cost(experiment: door.Experiment) -> tuple[str, str]:
+def cost(experiment: sections.Experiment) -> tuple[str, str]:
     """Of one training step on the first batch."""
     data = pipeline.load(
         experiment.data, objective=experiment.task.objective, hiding=experiment.hiding, seed=0

@@ -21,13 +21,13 @@ from absl import flags  # noqa: E402
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
-import experiment as door  # noqa: E402
+from checkpointing import loaded_run  # noqa: E402
 from evaluate import evaluate  # noqa: E402
+from experiment import command_line, sections  # noqa: E402
+from experiment.schema import ConfigError  # noqa: E402
 from input_pipeline.config import DataConfig  # noqa: E402
-from input_pipeline.source import Example, good_records  # noqa: E402
-from input_pipeline.sources import components  # noqa: E402
-from jobs import trained  # noqa: E402
-from schema import ConfigError  # noqa: E402
+from input_pipeline.sources.base import Example, good_records  # noqa: E402
+from input_pipeline.sources.registry import components  # noqa: E402
 
 WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run that classifies texts.")
 SPLIT = flags.DEFINE_string("split", "", "What to score on; default: what the run held out.")
@@ -65,7 +65,7 @@ def bag_of_words(vectorizer, train: list[tuple], test: list[tuple]) -> tuple[flo
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run")
-    data = door.from_mapping(trained.recorded_config(WORKDIR.value)).data
+    data = sections.from_mapping(loaded_run.recorded_config(WORKDIR.value)).data
     split = SPLIT.value
     train, test = texts_and_labels(dataclasses.replace(data, eval_split=split or data.eval_split))
     print(f"{len(train):,} texts to train on, {len(test):,} to score on\n")
@@ -80,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    door.launch(main)
+    command_line.launch(main)

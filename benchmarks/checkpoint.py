@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from absl import app, flags, logging
 
+from checkpointing import digests
+from checkpointing.checkpoint_manager import Checkpoints
 from configs.default import get_config
-from training import digests
-from training.checkpoint import Checkpoints
 from training.config import CheckpointConfig
 from training.step import TrainState
 

@@ -17,14 +17,14 @@ import jax
 import numpy as np
 from absl import app, flags
 
-import experiment as door
 from configs import architectures, default
+from experiment import sections
 from training.compilation import keep_programs
 from training.mesh import make_mesh
+from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import NOTHING_FIXED, abstract_state, make_train_step
-from training.task import make_model
 
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the quickest of each depth counts.")
 DEPTHS = (6, 48)
@@ -39,7 +39,7 @@ def seconds_to_compile(layers: int) -> tuple[float, float]:
     config.model.update(dict(vocab_size=8192, decoder_layers=layers, unroll=1))
     config.data.update(dict(batch_size=BATCH, length=LENGTH))
     config.task.objective = "causal_lm"
-    experiment = door.from_mapping(config.to_dict())
+    experiment = sections.from_mapping(config.to_dict())
     model_config = experiment.model.resolve()
     model = make_model(model_config, experiment.task)
     schedule = learning_rate(experiment.optimizer, 1000, model_config.width)

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 import transformers
 
-import schema
 from configs import architectures, default
+from experiment import schema
+from inference.decoding import Ends
+from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
-from model.decoding import Ends
 from model.heads import LanguageModel
 from pretrained.architecture import Architecture
 from pretrained.bart import MARIAN
 from pretrained.gpt2 import GPT2
 from tests.model.published_models import to_ours
-from training.generation import Generator, Prompts
 
 GIVEN = 32  # tokens of a prompt, or of a source
 END = 0

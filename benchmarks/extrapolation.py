@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from absl import flags
 
 import evaluate
-import experiment as door
-from jobs import trained
-from schema import ConfigError
+from checkpointing import loaded_run
+from experiment import command_line
+from experiment.schema import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Runs that differ in model.position.")
@@ -118,7 +118,7 @@ def main() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise ConfigError("matplotlib is missing; run: pip install -e '.[plots]'") from None
-    configs = [trained.recorded_config(workdir) for workdir in WORKDIRS.value]
+    configs = [loaded_run.recorded_config(workdir) for workdir in WORKDIRS.value]
     trained_at = trained_length(configs)
     lengths = [times * trained_at for times in TIMES]
     found: dict[str, list[float]] = {}
@@ -131,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    door.launch(main)
+    command_line.launch(main)

@@ -85,8 +85,8 @@ def measure(directory: Path) -> dict[str, float]:
     import jax
 
     import convert
-    import experiment
     from configs import default
+    from experiment import sections
     from pretrained import published
 
     jax.block_until_ready(jax.numpy.zeros(8) + 1)  # what jax takes for itself is there before
@@ -96,7 +96,7 @@ def measure(directory: Path) -> dict[str, float]:
         config["model"] |= found.model
         config["task"] |= found.task
         config["data"] |= dict(length=64)
-        door = experiment.from_mapping(config)
+        door = sections.from_mapping(config)
         params = convert.load_params(found, door.model.resolve(), door.task)
     with Peak() as saving, tempfile.TemporaryDirectory() as workdir:
         convert.save_params(params, workdir, door.checkpoint)

@@ -24,14 +24,14 @@ from absl import app, flags
 
 from configs import default
 from input_pipeline import pipeline
-from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
-from input_pipeline.embedded import dates, pydoc
 from input_pipeline.preparation import Job, prepare
-from input_pipeline.sources import components
-from input_pipeline.table import Form
-from input_pipeline.task import Hiding
-from jobs.loop import amount_in
+from input_pipeline.sources.embedded import dates, pydoc
+from input_pipeline.sources.registry import components
+from input_pipeline.task_spec import Hiding
+from input_pipeline.token_cache import Cache
+from input_pipeline.token_table import Form
+from training.loop import amount_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that each measurement is made.")
 BATCHES = flags.DEFINE_integer("batches", 30, "Batches in a round.")

@@ -21,14 +21,14 @@ import torch
 import transformers
 from absl import app, flags
 
-import experiment as door
 from configs import architectures, default
+from experiment import sections
 from training.flops import train_flops
 from training.mesh import make_mesh, put_batch
+from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import abstract_state, make_train_step
-from training.task import make_model
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each side counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
@@ -55,7 +55,7 @@ def our_step(style: dict, objective: str, batch: dict[str, np.ndarray]) -> tuple
     config.task.objective = objective
     config.optimizer.update(dict(learning_rate=LEARNING_RATE, schedule="constant", clip_norm=0.0))
     config.optimizer.accumulate = ACCUMULATE.value
-    experiment = door.from_mapping(config.to_dict())
+    experiment = sections.from_mapping(config.to_dict())
     model_config = experiment.model.resolve()
     model = make_model(model_config, experiment.task)
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, WIDTH)

@@ -5,7 +5,7 @@ Hardware: 2 CPU cores
 Time:     4 min 34 s
 Score:    80.1% held-out accuracy; a
           character-trigram naive Bayes gets 74.1% on the same split
-          (tests/input_pipeline/embedded/test_names.py)
+          (tests/input_pipeline/sources/embedded/test_names.py)
 """
 
 from configs import architectures, default

@@ -6,9 +6,9 @@ Command:  python train.py --config=configs/listops.py
 Hardware: 2 CPU cores
 Time:     11 min of processor time, 23 min beside other work
 Score:    52.2% held-out accuracy, where guessing gets 10% and counts of symbols with the first
-          operator 28% (tests/input_pipeline/embedded/test_listops.py). It learns to nest, but not
-          to add: of the first 1,000 held-out lists 86% without a sum were right, and 12% of those
-          whose outermost operator is one
+          operator 28% (tests/input_pipeline/sources/embedded/test_listops.py). It learns to nest,
+          but not to add: of the first 1,000 held-out lists 86% without a sum were right, and 12%
+          of those whose outermost operator is one
 """
 
 from configs import architectures, default

@@ -9,9 +9,9 @@ import dataclasses
 
 import numpy as np
 
+from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.rows import Row
-from schema import ConfigError
 
 CROP_ASPECT = 3 / 4  # Inception's crops: sides from 3:4 to 4:3
 ERASED_ASPECT = 0.3  # Zhong et al. 2017: sides from 0.3:1 to 1:0.3,

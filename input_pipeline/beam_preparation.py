@@ -11,12 +11,12 @@ import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.preparation import ChunkMaker, Job, chunk_path, make_chunk, read_chunk
-from input_pipeline.sources import Component, components
-from input_pipeline.table import Form
-from input_pipeline.tokenizer import Tokenizer
-from schema import ConfigError
+from input_pipeline.sources.registry import Component, components
+from input_pipeline.token_table import Form
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
 def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:

@@ -5,8 +5,7 @@ import typing
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from input_pipeline.tokenizer_training import Kind
-from schema import (
+from experiment.schema import (
     Bounds,
     Count,
     NonNegativeFloat,
@@ -15,6 +14,7 @@ from schema import (
     Probability,
     path_problems,
 )
+from input_pipeline.tokenizers.train_vocabulary import Kind
 
 # What only images know, and what each of them is where there are none.
 IMAGE_KEYS = {

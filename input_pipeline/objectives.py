@@ -12,7 +12,7 @@ import numpy as np
 
 from input_pipeline.augmentation import unit_range
 from input_pipeline.rows import Row, fit
-from input_pipeline.tokenizer import Tokenizer
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 Fields = dict[str, np.ndarray]
 

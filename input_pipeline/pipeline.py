@@ -16,21 +16,21 @@ import grain
 import numpy as np
 from absl import flags
 
-from input_pipeline import packing, preparation, randomness, task
+from experiment.schema import ConfigError
+from input_pipeline import packing, preparation, randomness, task_spec
 from input_pipeline.augmentation import refuse_image_keys
-from input_pipeline.cache import Cache
 from input_pipeline.config import DataConfig
-from input_pipeline.layout import Layout
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
+from input_pipeline.row_builder import Rowmaker, Stream
+from input_pipeline.row_layout import Layout
 from input_pipeline.rows import Rows
 from input_pipeline.shuffle import sampled
-from input_pipeline.source import Example, LazyList, content_digest
-from input_pipeline.sources import Component, components, name_of
-from input_pipeline.streams import Rowmaker, Stream
-from input_pipeline.table import ORIGIN
-from input_pipeline.tokenizer import Tokenizer
-from schema import ConfigError
+from input_pipeline.sources.base import Example, LazyList, content_digest
+from input_pipeline.sources.registry import Component, components, name_of
+from input_pipeline.token_cache import Cache
+from input_pipeline.token_table import ORIGIN
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # To be raised when the same config and source come to give other batches: it is part of the
 # digest, so that no run continues on data it did not start with.
@@ -47,7 +47,7 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    hiding: task.Hiding,
+    hiding: task_spec.Hiding,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
@@ -74,7 +74,7 @@ def load(
     splits = found[0].splits
     if tokenizer is None:
         tokenizer = cache.tokenizer([component.splits for component in found])
-    chosen = task.choose(
+    chosen = task_spec.choose(
         objective, splits.kind, data, tokenizer, hiding, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
@@ -97,7 +97,7 @@ class Data:
         config: DataConfig,
         found: Sequence[Component],
         tokenizer: Tokenizer | None,
-        chosen: task.Task,
+        chosen: task_spec.Task,
         make: Rowmaker,
         streams: Sequence[Stream],
         seed: int,
@@ -287,7 +287,7 @@ class Data:
         index: int,
         rng: np.random.Generator,
         layout: Layout,
-        augment: task.Augment | None = None,
+        augment: task_spec.Augment | None = None,
     ) -> Fields:
         parts = rows.parts(index)
         if self._task.needs_other_row or (augment and augment.needs_other_row):

@@ -27,11 +27,11 @@ import numpy as np
 from absl import logging
 from tqdm import tqdm
 
-from input_pipeline.source import BadRecordError, Example, content_digest
-from input_pipeline.table import Form, Table, open_table, table_of, write_table
-from input_pipeline.tokenizer import Tokenizer
-from input_pipeline.whole import make_directory, make_whole
-from schema import ConfigError
+from experiment.schema import ConfigError
+from input_pipeline.atomic_directory import make_directory, make_whole
+from input_pipeline.sources.base import BadRecordError, Example, content_digest
+from input_pipeline.token_table import Form, Table, open_table, table_of, write_table
+from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # To be raised when the same source and tokenizer come to give another table.
 VERSION = 2

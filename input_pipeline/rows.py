@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from input_pipeline.packing import Plan
-from input_pipeline.source import Example
-from input_pipeline.table import LazyTable, Table
+from input_pipeline.sources.base import Example
+from input_pipeline.token_table import LazyTable, Table
 
 Row = dict[str, Any]
 

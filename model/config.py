@@ -15,8 +15,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from model.kinds import KINDS, pattern_of, refusals
-from schema import (
+from experiment.schema import (
     Count,
     DropoutRate,
     NonNegativeFloat,
@@ -24,6 +23,7 @@ from schema import (
     PositiveInt,
     did_you_mean,
 )
+from model.kinds import KINDS, pattern_of, refusals
 
 ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.cache import Cache
 from model.config import TransformerConfig
+from model.kv_cache import Cache
 from model.layers import Dense, Dropout, Norm, activate
 from model.masks import PADDING, segments_or_default
 from model.sharding import constrain

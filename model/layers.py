@@ -12,7 +12,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
-from model.dropping import dropout
+from model.dropout import dropout
 from model.mixed_precision import lookup, plus, product, turned_product
 from model.quantization import quantized_product
 from model.sharding import constrain, is_sharded

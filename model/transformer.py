@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention import Attention, LayerCache, Surroundings
-from model.cache import Cache, refuse_sums, remember
 from model.config import TransformerConfig
 from model.kernels.dot import ATTENDED
 from model.kernels.performer import drawn_directions, fixed_directions
 from model.kinds import pattern_of, refusals
+from model.kv_cache import Cache, refuse_sums, remember
 from model.layers import MULTIPLIED, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import jax
 
+from experiment.schema import ConfigError
 from planning import hlo
 from planning.counting import Cost, cost
-from planning.packing import packing
-from schema import ConfigError
+from planning.matmul_buffers import packing
 
 UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -23,7 +23,9 @@ class Memory:
     # Results that do not take the place of arguments, and all that is alive in between.
     temporaries: int
     program: int
-    packing: int  # on CPUs, outside of what is planned at compile time: see planning/packing.py
+    packing: (
+        int  # on CPUs, outside of what is planned at compile time: see planning/matmul_buffers.py
+    )
 
     @property
     def total(self) -> int:

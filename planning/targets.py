@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import jax
 from jax.experimental import topologies
 
+from experiment.schema import ConfigError, did_you_mean
 from planning.roofline import NODE
-from schema import ConfigError, did_you_mean
 from training.chips import Chip, chip, peak_flops
 
 # As jax calls them, by their own names. What a v4's two cores compute is one jax device.

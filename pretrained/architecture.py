@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained.layouts import Table
-from schema import ConfigError
 
 ACTIVATIONS = {
     "relu": "relu",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiment.schema import ConfigError, did_you_mean
 from pretrained import files
 from pretrained.architecture import Architecture, Head
 from pretrained.bart import BART, MARIAN
@@ -14,7 +15,6 @@ from pretrained.llama import LLAMA
 from pretrained.roberta import ROBERTA
 from pretrained.t5 import MT5, T5
 from pretrained.vit import VIT
-from schema import ConfigError, did_you_mean
 
 # In the order in which a model of ours is tried: RoBERTa would pass for a BERT, mT5 is a T5.
 ARCHITECTURES = {

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from experiment.schema import ConfigError
 from pretrained.layouts import Index
-from schema import ConfigError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from experiment.schema import ConfigError
 from pretrained.architecture import Architecture, Head, Options, Specials
-from schema import ConfigError
 
 CLASSIFIES = ("classify_text", "classify_images")
 MOST_LABELS = 2**20

@@ -9,7 +9,7 @@ compares what the model answers.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from schema import ConfigError, did_you_mean
+from experiment.schema import ConfigError, did_you_mean
 
 # Where a model comes from, which software wrote it, how it is loaded and what it returns.
 # chunk_size_feed_forward splits a feed-forward into slices of positions, which are independent;

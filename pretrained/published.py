@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained import files, known_keys, sentence
 from pretrained.architecture import Architecture, Head, MisfitError, Options, Specials
 from pretrained.catalog import ARCHITECTURES, recognise
 from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
 from pretrained.layouts import Index, Place, Table, places, their_shapes
-from schema import ConfigError
 
 ROWS_OF = 1 << 22  # numbers that are compared at a time
 

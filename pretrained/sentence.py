@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from experiment.schema import ConfigError
 from pretrained import files
-from schema import ConfigError
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Settings of the Transformer module, by the kind of model that it was first written for.

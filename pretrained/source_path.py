@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from experiment.schema import ConfigError, did_you_mean
 from pretrained import files
-from schema import ConfigError, did_you_mean
 
 NEEDED = f"a directory with {files.CONFIG}, {files.WEIGHTS} and tokenizer files is needed"
 HUB_ADDRESS = re.compile(

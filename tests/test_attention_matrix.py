@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import experiment
 from configs import default
+from experiment import sections
+from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from model.kernels import banded
 from model.kernels.attend import attend, attend_to_source, feature_map
@@ -24,10 +25,9 @@ from model.kernels.performer import fixed_directions
 from model.kinds import FEATURES, KINDS, REFUSED
 from model.masks import Side, Sight
 from model.positions import ScoreBias, alibi_slopes
-from schema import ConfigError
 from tests.attention_oracle import Rows, explicit, masked_average
 from tests.model.examples import left_padded, text_logits, tokens
-from tests.model.test_cache import COLUMNS, assert_same_at_real_tokens, decode_in_chunks
+from tests.model.test_kv_cache import COLUMNS, assert_same_at_real_tokens, decode_in_chunks
 from tests.tiny import quick_jit, tiny_config
 
 B, T, H, G, K = 2, 26, 4, 2, 8
@@ -214,7 +214,7 @@ def refused_config(kind: str, feature: str) -> None:
         config.model.update(dict(family="decoder", position="rope", attention=kind))
         config.task.objective = "prefix_lm"
         with pytest.raises(ConfigError, match=reason):
-            experiment.from_mapping(config.to_dict())
+            sections.from_mapping(config.to_dict())
         changes["prefix"] = []
     for changed in changes[feature]:
         with pytest.raises(ConfigError, match=reason):

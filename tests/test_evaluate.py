@@ -13,17 +13,17 @@ import pytest
 import sacrebleu
 
 import evaluate
-import experiment
 import train
+from checkpointing import loaded_run
 from configs import digits, langid_mlm, text_lm, translation
-from input_pipeline import cache
-from input_pipeline.tokenizer import ByteTokenizer
-from jobs import trained
-from jobs.fitting import refuse_other_data
-from schema import ConfigError
+from evaluation.evaluator import Evaluator
+from experiment import command_line
+from experiment.schema import ConfigError
+from input_pipeline import token_cache
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.corpora import text_files, write
 from tests.runs import STEPS, TINY, tiny
-from training.evaluation import Evaluator
+from training.infer_sizes import refuse_other_data
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
@@ -79,7 +79,7 @@ def scores_of(record):
 
 
 def with_changes(workdir, **sections):
-    config = trained.recorded_config(workdir)
+    config = loaded_run.recorded_config(workdir)
     return config | {name: config[name] | values for name, values in sections.items()}
 
 
@@ -89,7 +89,7 @@ def test_text_is_scored_as_at_the_end_of_training(translated, tmp_path, monkeypa
     def forbidden(*_):
         raise AssertionError("the run has a tokenizer")
 
-    monkeypatch.setattr(cache, "train_tokenizer", forbidden)
+    monkeypatch.setattr(token_cache, "train_tokenizer", forbidden)
     config = with_changes(workdir, data=dict(cache_dir=str(tmp_path)))
     record = evaluate.evaluate(workdir, config=config)
     assert scores_of(record) == last
@@ -167,7 +167,7 @@ def test_waves_go_as_far_as_asked_for(translated):
 
 def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monkeypatch):
     workdir, _ = translated
-    tokenizer = trained.load(workdir).tokenizer
+    tokenizer = loaded_run.load(workdir).tokenizer
 
     def translate(text):
         number = text.split()[3]
@@ -288,5 +288,5 @@ def test_the_command_line_prints_one_object_on_any_number_of_devices(pictures):
 )
 def test_bad_input_is_refused_in_a_line(pictures, arguments, reason):
     ended = run(*(argument.format(pictures[0]) for argument in arguments))
-    assert (ended.returncode, ended.stdout) == (experiment.BAD_INPUT, "")
+    assert (ended.returncode, ended.stdout) == (command_line.BAD_INPUT, "")
     assert reason in ended.stderr and len(ended.stderr.splitlines()) == 1

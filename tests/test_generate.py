@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import experiment
 import generate
 import train
+from checkpointing import loaded_run
 from configs import dates, digits, langid, langid_mlm, pydoc
-from input_pipeline.tokenizer import ByteTokenizer
-from jobs import answering, trained, writing
-from model.decoding import GREEDY, Ends, Sampling
-from schema import ConfigError
+from experiment import command_line
+from experiment.schema import ConfigError
+from inference import predictors, sampler
+from inference.decoding import GREEDY, Ends, Sampling
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.runs import tiny
 from tests.tiny import quick_jit, random_params
 from training.mesh import make_mesh
-from training.task import forward, make_model, model_arguments, smallest_batch
+from training.model_for_task import forward, make_model, model_arguments, smallest_batch
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
@@ -59,12 +60,12 @@ def run(tmp_path_factory, compile_once):
 
 @pytest.fixture(scope="module")
 def greedy(run):
-    return asking(trained.load(run))
+    return asking(loaded_run.load(run))
 
 
 def untrained(config, **sections):
     """A model with lively parameters that nobody has trained."""
-    door = experiment.from_mapping(tiny(config, **sections))
+    door = sections.from_mapping(tiny(config, **sections))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
     model_config = door.model.resolve(**sizes)
@@ -73,7 +74,7 @@ def untrained(config, **sections):
     params = random_params(model, *arguments, **named)
     tokenizer = T if model_config.input == "tokens" else None
     mesh = make_mesh(door.mesh)
-    return trained.Trained(door, model_config, model, params, tokenizer, labels, mesh, (0,))
+    return loaded_run.Trained(door, model_config, model, params, tokenizer, labels, mesh, (0,))
 
 
 def writer(objective="causal_lm", length=16, **model):
@@ -89,12 +90,12 @@ def writer(objective="causal_lm", length=16, **model):
 def asking(model, batch_size=2, **options):
     """A function of lines, all of which share what is compiled."""
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, options, batch_size)
+        answerer = predictors.choose(model, options, batch_size)
 
     def ask(lines):
         names = [f"line {n + 1}" for n in range(len(lines))]
         with jax.set_mesh(model.mesh):
-            return answering.answer(answerer, lines, names, batch_size)
+            return predictors.answer(answerer, lines, names, batch_size)
 
     return ask
 
@@ -106,7 +107,7 @@ def ask(model, lines, **options):
 def prompt(model, line, **options):
     """The row of a line, if it is not refused."""
     with jax.set_mesh(model.mesh):
-        return answering.choose(model, options, 2).prompt(line, "line 7")
+        return predictors.choose(model, options, 2).prompt(line, "line 7")
 
 
 def texts(found):
@@ -187,7 +188,7 @@ BEAM = dict(method="beam", num_outputs=2)
 
 @pytest.mark.parametrize("options", [BEAM, SAMPLE])
 def test_a_line_knows_nothing_of_the_others(run, options):
-    model = trained.load(run)
+    model = loaded_run.load(run)
     ask = asking(model, batch_size=2, **options)
     together = ask(LINES)
     assert len({text for line in texts(together) for text in line}) > len(LINES)
@@ -221,7 +222,7 @@ def test_options_reach_the_generator(monkeypatch):
     def stand_in(model, config, ends, **settings):
         raise ReachedError(ends, settings)
 
-    monkeypatch.setattr(writing, "Generator", stand_in)
+    monkeypatch.setattr(sampler, "Generator", stand_in)
     model = writer(length=16)
 
     def reached(**options):
@@ -244,7 +245,7 @@ def test_options_reach_the_generator(monkeypatch):
 
 
 def test_beams_have_the_scores_of_their_texts(run):
-    model = trained.load(run)
+    model = loaded_run.load(run)
     options = dict(method="beam", beam_size=3, num_outputs=3, length_penalty=0.7)
     [outputs] = ask(model, LINES[:1], **options)
     scores = [output["score"] for output in outputs]
@@ -318,7 +319,7 @@ def test_a_draft_changes_nothing(run, greedy):
 def test_a_draft_goes_as_far_as_learned_positions_do(monkeypatch):
     learned = dict(position="learned", max_length=16)
     model, draft = writer(**learned), writer(**learned, decoder_layers=1)
-    monkeypatch.setattr(writing, "_load_draft", lambda options, model: draft)
+    monkeypatch.setattr(sampler, "_load_draft", lambda options, model: draft)
     for options in ({}, dict(max_new_tokens=10)):
         alone = ask(model, ["abcdef"], **options)
         assert alone[0][0]["tokens"] == 10
@@ -331,9 +332,9 @@ def test_pieces_of_a_stream_are_the_answer():
     options = dict(method="sample", seed=1, stop=["z"])
     expected = texts(ask(model, lines, batch_size=1, **options))
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, {**options, "stream": True}, 1)
+        answerer = predictors.choose(model, {**options, "stream": True}, 1)
         for number, line in enumerate(lines):
-            pieces = list(answering.stream(answerer, line, "", number, 1))
+            pieces = list(predictors.stream(answerer, line, "", number, 1))
             assert "".join(pieces) == expected[number][0]
             assert sum(map(bool, pieces)) > 1
 
@@ -346,9 +347,9 @@ def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
     assert [record.getMessage() for record in caplog.records] == [f"1 of 2 {expected}"]
     caplog.clear()
     with jax.set_mesh(model.mesh):
-        answerer = answering.choose(model, dict(stream=True, max_new_tokens=1), 1)
+        answerer = predictors.choose(model, dict(stream=True, max_new_tokens=1), 1)
         for line in ("short", long):
-            list(answering.stream(answerer, line, "", 0, 1))
+            list(predictors.stream(answerer, line, "", 0, 1))
     assert [record.getMessage() for record in caplog.records] == [f"1 of 1 {expected}"]
 
 
@@ -563,6 +564,6 @@ def test_outputs_stay_on_their_lines():
 )
 def test_bad_input_is_refused_in_a_line(run, arguments, reason):
     ended = command(*(argument.format(run) for argument in arguments))
-    assert (ended.returncode, ended.stdout) == (experiment.BAD_INPUT, b"")
+    assert (ended.returncode, ended.stdout) == (command_line.BAD_INPUT, b"")
     message = ended.stderr.decode()
     assert reason in message and len(message.splitlines()) == 1

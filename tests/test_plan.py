@@ -15,12 +15,12 @@ import jax
 import numpy as np
 import pytest
 
-import experiment as door
 import plan
 from configs import dates, digits, pydoc
-from input_pipeline.tokenizer import ByteTokenizer
+from experiment import sections
+from experiment.schema import ConfigError
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from planning import targets
-from schema import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = 8
@@ -62,7 +62,7 @@ def job(module, changes) -> plan.Job:
         config[section][name] = value
     if module is digits:
         config["model"]["image_channels"] = 1
-    return plan.job_of(door.from_mapping(config))
+    return plan.job_of(sections.from_mapping(config))
 
 
 def real(shape: jax.ShapeDtypeStruct) -> jax.Array:

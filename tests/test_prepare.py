@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import experiment
 import prepare
 from configs import default
-from input_pipeline import cache, packing, pipeline, preparation
-from schema import ConfigError
+from experiment import command_line, sections
+from experiment.schema import ConfigError
+from input_pipeline import packing, pipeline, preparation, token_cache
 from tests import corpora
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ def config(tmp_path, **keys) -> dict:
 
 
 def load(config) -> pipeline.Data:
-    door = experiment.from_mapping(config)
+    door = sections.from_mapping(config)
     return pipeline.load(door.data, objective=door.task.objective, hiding=door.hiding, seed=0)
 
 
@@ -38,7 +38,7 @@ def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypat
     cold = load({**asked, "data": {**asked["data"], "cache_dir": str(tmp_path / "other")}})
     prepare.prepare(asked)
     monkeypatch.setattr(preparation, "tokenized", forbidden)
-    monkeypatch.setattr(cache, "train_tokenizer", forbidden)
+    monkeypatch.setattr(token_cache, "train_tokenizer", forbidden)
     monkeypatch.setattr(packing, "plan", forbidden)
     warm = load(asked)
     for name, values in cold.train_batch(0).items():
@@ -77,7 +77,7 @@ def test_without_the_package_beam_is_refused(tmp_path, monkeypatch):
 )
 def test_bad_input_is_refused_in_a_line(arguments, reason):
     done = run(*arguments)
-    assert done.returncode == experiment.BAD_INPUT
+    assert done.returncode == command_line.BAD_INPUT
     assert reason in done.stderr and len(done.stderr.splitlines()) == 1
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from schema import ConfigError
+from experiment.schema import ConfigError
 from training import processes
 
 ROOT = Path(__file__).resolve().parent.parent

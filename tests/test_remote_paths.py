@@ -11,19 +11,20 @@ import pytest
 
 import convert
 import evaluate
-import experiment
 import generate
 import prepare
 import train
+from checkpointing import loaded_run
+from checkpointing.checkpoint_manager import find_checkpoint
 from configs import dates
-from input_pipeline import tfds_source
-from input_pipeline.prompts import ImagePrompts
-from jobs import trained, writing_options
-from schema import ConfigError, refuse_remote
+from experiment import command_line, sections
+from experiment.schema import ConfigError, refuse_remote
+from inference import sampling_options
+from inference.prompts import ImagePrompts
+from input_pipeline.sources import tfds_source
 from tests import scripts
-from tests.test_bad_input import assert_short_and_clear, changed
+from tests.experiment.test_bad_input import assert_short_and_clear, changed
 from tests.tiny import data_config
-from training.checkpoint import find_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 BUCKET = "gs://bucket/run"
@@ -54,7 +55,7 @@ def test_keys(key, tmp_path):
     for run in (
         lambda: train.train_and_evaluate(config, tmp_path / "run"),
         lambda: prepare.prepare(config),
-        lambda: experiment.from_mapping(config),  # which is all that plan.py reads paths with
+        lambda: sections.from_mapping(config),  # which is all that plan.py reads paths with
     ):
         assert_short_and_clear(refusal(run), f"{key}{SAID}")
     assert not (tmp_path / "run").exists()
@@ -62,9 +63,7 @@ def test_keys(key, tmp_path):
 
 def test_parts_of_a_mixture():
     mixture = (("text_files:/local/*.txt", 1.0), (f"text_files:{BUCKET}", 1.0))
-    message = refusal(
-        experiment.from_mapping, changed(dates.get_config(), {"data.mixture": mixture})
-    )
+    message = refusal(sections.from_mapping, changed(dates.get_config(), {"data.mixture": mixture}))
     assert_short_and_clear(message, f"data.mixture: text_files{SAID}")
     assert "local" not in message.split(";")[0]
 
@@ -76,7 +75,7 @@ def test_workdirs(path):
         lambda: train.train_and_evaluate(config, path),
         lambda: evaluate.evaluate(path),
         lambda: generate.generate(path, ["a"]),
-        lambda: trained.load(path),
+        lambda: loaded_run.load(path),
     ):
         assert_short_and_clear(refusal(run), f"--workdir={path} has the scheme ")
 
@@ -86,7 +85,7 @@ def test_other_runs(tmp_path):
     assert "task.teacher=gs://bucket/run:20 has" in refusal(
         find_checkpoint, f"{BUCKET}:20", "task.teacher"
     )
-    assert f"--draft_workdir{SAID}" in refusal(writing_options.choose, {"draft_workdir": BUCKET})
+    assert f"--draft_workdir{SAID}" in refusal(sampling_options.choose, {"draft_workdir": BUCKET})
 
 
 def test_conversion(tmp_path):
@@ -121,7 +120,7 @@ COMMANDS = {
 def test_flags(command):
     ended = scripts.run(*command.split())
     assert_short_and_clear(ended.err, f"{COMMANDS[command]}{SAID}")
-    assert (ended.code, ended.out) == (experiment.BAD_INPUT, "")
+    assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
 
 
 @pytest.mark.parametrize(
@@ -162,5 +161,5 @@ def test_a_run_whose_caches_were_in_such_a_directory_still_loads(tmp_path):
         dates.get_config(), {"compilation_cache": BUCKET, "data.cache_dir": BUCKET, "seed": 7}
     )
     (tmp_path / "config.json").write_text(json.dumps(config))
-    loaded = experiment.from_mapping(trained.recorded_config(tmp_path))
+    loaded = sections.from_mapping(loaded_run.recorded_config(tmp_path))
     assert (loaded.run.seed, loaded.run.compilation_cache, loaded.data.cache_dir) == (7, "", "")

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import experiment
 import train
 from configs import (
     classify_text,
@@ -25,10 +24,11 @@ from configs import (
     text_to_text,
     translation,
 )
-from schema import ConfigError
+from experiment import command_line
+from experiment.schema import ConfigError
 from tests.input_pipeline.corpora import write_corpus
 from tests.runs import STEPS, TINY, saved, tiny
-from training.endings import DivergedError
+from training.exits import DivergedError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -211,4 +211,4 @@ def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
 
 def test_warnings_have_the_style_of_the_log():
     record = logging.LogRecord("absl", logging.WARNING, "x.py", 1, "%d were %s", (3, "cut"), None)
-    assert experiment.LogLine().format(record) == "warning: 3 were cut"
+    assert command_line.LogLine().format(record) == "warning: 3 were cut"

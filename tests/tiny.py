@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-import schema
 from configs import default
+from experiment import schema
 from input_pipeline.config import DataConfig
-from input_pipeline.task import Hiding
+from input_pipeline.task_spec import Hiding
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.

@@ -5,9 +5,8 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from model.decoding_params import Order
+from experiment.schema import ConfigError
 from model.sharding import platform
-from schema import ConfigError
 
 DEFAULT_DIRECTORY = "~/.cache/backbone/programs"
 
@@ -59,22 +58,3 @@ def compiler_options() -> dict[str, bool | str] | None:
         "xla_cpu_enable_concurrency_optimized_scheduler": False,
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE",
     }
-
-
-def decoding_order(rows: int) -> Order:
-    """How the matrices should lie to decode so many rows at a time.
-
-    On a CPU, Eigen is the faster for few rows and wants inputs first; it is many times slower with
-    outputs first. For more rows YNN is, which reads outputs first as they lie (`turned_product`).
-    The bound was measured on the shapes of benchmarks/decode.py.
-    """
-    if platform() != "cpu":
-        return "as_trained"
-    return "inputs_first" if rows < 8 else "outputs_first"
-
-
-def decoding_options(rows: int) -> dict[str, bool | str] | None:
-    options = compiler_options()
-    if decoding_order(rows) == "outputs_first":
-        del options["xla_cpu_experimental_ynn_fusion_type"]  # by default it does all products
-    return options

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from schema import (
+from experiment.schema import (
     Bounds,
     Count,
     NonNegativeFloat,

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
+from experiment.schema import ConfigError, did_you_mean
 from model.config import TransformerConfig
-from schema import ConfigError, did_you_mean
 from training.config import FinetuneConfig
 from training.optimizer import matrix_axes
 

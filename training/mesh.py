@@ -11,8 +11,8 @@ import optax
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from experiment.schema import ConfigError
 from model.sharding import MESH_AXES, mesh_axes, partition_spec
-from schema import ConfigError
 from training.config import MeshConfig, OptimizerConfig
 
 HOST = "pinned_host"  # jax's name for memory of the host that a device reads and writes by itself

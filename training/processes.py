@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
-from schema import ConfigError
+from experiment.schema import ConfigError
 
 # How long a file that one process wrote may take to be seen by the others: network file systems
 # answer from their caches for a while.

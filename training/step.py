@@ -15,16 +15,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.config import TransformerConfig
 from model.kinds import pattern_of
+from training.anomalies import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import EVERYTHING, Tuning
-from training.guard import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.losses import adds_to_cross_entropy, term_counts, term_sums, total_loss
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
+from training.model_for_task import forward, model_arguments
 from training.optimizer import ema_update
 from training.precision import updated
 from training.schedules import Schedule
-from training.task import forward, model_arguments
 
 TIME_USED = "progress/time_used"  # the metric: a share of the run's time limit
 

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from training.endings import STALLED
+from training.exits import STALLED
 
 
 class Watchdog:

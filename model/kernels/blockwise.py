@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.dropping import dropout
+from model.dropout import dropout
 from model.kernels.dot import NEVER, attended
 from model.kernels.visibility import visible_pairs
 from model.masks import Near, Side, Sight

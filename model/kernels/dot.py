@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from model.dropping import dropout
+from model.dropout import dropout
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 

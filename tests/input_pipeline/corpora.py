@@ -6,7 +6,7 @@ import re
 import numpy as np
 
 from input_pipeline import pipeline
-from tests.input_pipeline.files.test_reading import written
+from tests.input_pipeline.sources.files.test_reading import written
 from tests.tiny import data_config, hiding
 
 COUNT = 83  # examples to train on; no multiple of anything

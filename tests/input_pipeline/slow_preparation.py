@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from input_pipeline import preparation
-from input_pipeline.table import Form
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.token_table import Form
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
 EXAMPLES = [{"text": f"example {n} " + "x" * (n % 50)} for n in range(100)]
 FORM = Form(("text",), closed=True)

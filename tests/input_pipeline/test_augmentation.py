@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from input_pipeline import augmentation, pipeline, sources
-from input_pipeline.source import Splits
+from input_pipeline import augmentation, pipeline
+from input_pipeline.sources import registry
+from input_pipeline.sources.base import Splits
 from tests.input_pipeline.scripted import Scripted
 from tests.tiny import data_config, hiding
 
@@ -179,7 +180,7 @@ def load(monkeypatch):
     splits = Splits(
         "images", examples, {"held_out": examples[:5]}, tuple(map(str, range(20))), {}, ""
     )
-    monkeypatch.setitem(sources.EMBEDDED, "digits", lambda: splits)
+    monkeypatch.setitem(registry.EMBEDDED, "digits", lambda: splits)
 
     def load(seed=0, **keys):
         data = data_config(source="digits", batch_size=20, **keys)

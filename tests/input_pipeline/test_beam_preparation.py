@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from experiment.schema import ConfigError
 from input_pipeline import pipeline, preparation
 from input_pipeline.beam_preparation import on_beam
-from input_pipeline.cache import Cache
-from schema import ConfigError
+from input_pipeline.token_cache import Cache
 from tests import corpora
 from tests.tiny import data_config, hiding
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from input_pipeline import pipeline, sources
-from input_pipeline.source import Splits
+from input_pipeline import pipeline
+from input_pipeline.sources import registry
+from input_pipeline.sources.base import Splits
 from tests.tiny import data_config, hiding
 
 CLASS_SIZES = (500, 300, 150, 50)  # the held-out set is sorted by class
@@ -20,7 +21,7 @@ def sorted_by_class(monkeypatch):
         for row, label in enumerate(LABELS)
     ]
     splits = Splits("images", examples, {"held_out": examples}, tuple("abcd"), {}, "sorted")
-    monkeypatch.setitem(sources.EMBEDDED, "digits", lambda: splits)
+    monkeypatch.setitem(registry.EMBEDDED, "digits", lambda: splits)
 
 
 def load(source="digits", objective="classify_images", *, seed=0, index=0, count=1, **keys):
@@ -84,7 +85,7 @@ def test_bytes_are_those_of_the_sampled_windows(monkeypatch, packing):
     documents = [{"text": f"{n} says: {'the cat sat; ' * (n % 7)}"} for n in range(40)]
     documents[3]["ends"] = False
     splits = Splits("documents", documents, {"held_out": documents}, (), {}, "text", "memory")
-    monkeypatch.setitem(sources.EMBEDDED, "pydoc", lambda: splits)
+    monkeypatch.setitem(registry.EMBEDDED, "pydoc", lambda: splits)
     keys = dict(tokenizer="bpe", tokenizer_size=400, length=8, packing=packing)
     data = load("pydoc", "causal_lm", **keys)
     for batches in (1, 3, 0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from input_pipeline import objectives
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.input_pipeline.scripted import Scripted
 
 T = ByteTokenizer()

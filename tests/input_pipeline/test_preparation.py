@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiment.schema import ConfigError
 from input_pipeline import preparation
-from input_pipeline.source import BadRecordError
-from input_pipeline.table import META, Form, Table
-from input_pipeline.tokenizer import ByteTokenizer
-from schema import ConfigError
+from input_pipeline.sources.base import BadRecordError
+from input_pipeline.token_table import META, Form, Table
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.input_pipeline.slow_preparation import CHUNK, EXAMPLES, FORM, SlowTokenizer, prepare
 
 ROOT = Path(__file__).resolve().parents[2]

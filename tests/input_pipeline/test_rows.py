@@ -13,8 +13,8 @@ from input_pipeline.rows import (
     WindowRows,
     fit,
 )
-from input_pipeline.table import Form
-from input_pipeline.tokenizer import ByteTokenizer
+from input_pipeline.token_table import Form
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
 T = ByteTokenizer()
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from input_pipeline import too_long
-from jobs.loop import compiled_for
 from tests.input_pipeline.corpora import COUNT, load, write_corpus
 from train import describe
+from training.loop import compiled_for
 
 
 @pytest.fixture(scope="module")

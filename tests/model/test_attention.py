@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.dropping import dropout
+from model.dropout import dropout
 from model.kernels.dot import dot_attention
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.dropping import dropout
+from model.dropout import dropout
 from model.heads import LanguageModel
 from model.kernels.dot import dot_attention
 from model.layers import FeedForward

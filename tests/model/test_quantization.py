@@ -20,7 +20,7 @@ from tests.model.examples import (
     text_params,
     tokens,
 )
-from tests.model.test_cache import decode_in_chunks
+from tests.model.test_kv_cache import decode_in_chunks
 from tests.tiny import IMAGES, tiny_config
 
 # The types of activations and of gradients, and how far a model of two layers may be from one that

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.cache import empty_cache
 from model.heads import LanguageModel
-from tests.model import test_cache
+from model.kv_cache import empty_cache
+from tests.model import test_kv_cache
 from tests.model.examples import (
     left_padded,
     pack,
@@ -19,7 +19,7 @@ from tests.model.examples import (
     tokens,
     unpadded,
 )
-from tests.model.test_cache import (
+from tests.model.test_kv_cache import (
     COLUMNS,
     ROWS,
     SLOTS,
@@ -53,7 +53,7 @@ def test_left_padding_and_grouped_heads(name, keep_tokens, monkeypatch):
     rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)
     if keep_tokens:
         keeping = functools.partial(empty_cache, keep_tokens=True)
-        monkeypatch.setattr(test_cache, "empty_cache", keeping)
+        monkeypatch.setattr(test_kv_cache, "empty_cache", keeping)
     cached = decode_in_chunks(config, rows, chunks=(5, 1, 1, 5))
     assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
 

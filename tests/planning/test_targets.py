@@ -2,8 +2,8 @@ import importlib.util
 
 import pytest
 
+from experiment.schema import ConfigError
 from planning import targets
-from schema import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import convert
-from jobs import trained
+from checkpointing import loaded_run
+from experiment.schema import ConfigError
 from pretrained import known_keys, published
 from pretrained.catalog import ARCHITECTURES
-from schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_round_trip import words  # noqa: F401
 from tests.pretrained.transformers_models import EXAMPLES, Draw, answers, oracle, randomize
@@ -101,7 +101,7 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
     convert.convert(str(source), target, tokenizer=words, ignore_keys=["sliding_window"])
     plain = str(tmp_path / "plain")
     convert.convert(str(FIXTURES / "llama"), plain, tokenizer=words)
-    assert trained.load(target).model_config == trained.load(plain).model_config
+    assert loaded_run.load(target).model_config == loaded_run.load(plain).model_config
     with pytest.raises(ConfigError, match="--ignore_keys is for models that come in"):
         convert.convert(target, str(tmp_path / "out"), ignore_keys=["sliding_window"])
 

@@ -9,9 +9,9 @@ import convert
 import evaluate
 import generate
 import train
+from checkpointing import loaded_run
 from configs import classify_text
-from jobs import trained
-from schema import ConfigError
+from experiment.schema import ConfigError
 from tests.corpora import write
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_round_trip import WORDS, words  # noqa: F401  a fixture
@@ -46,7 +46,7 @@ def fine_tuning(published, tmp_path, **run):
 def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     train.train_and_evaluate(config, str(tmp_path / "run"))
-    before, after = trained.load(published), trained.load(tmp_path / "run")
+    before, after = loaded_run.load(published), loaded_run.load(tmp_path / "run")
     assert after.model_config.num_classes == 3
     assert after.model_config.norm_epsilon == before.model_config.norm_epsilon == 1e-12
     kernel = lambda run: run.params["backbone"]["encoder"]["blocks"]["feed_forward"]["in"]["kernel"]  # noqa: E731
@@ -77,7 +77,7 @@ def test_adapters_go_out_merged(published, tmp_path):
 
 
 def published_layers(workdir):
-    return trained.load(workdir).model_config.encoder_layers
+    return loaded_run.load(workdir).model_config.encoder_layers
 
 
 def test_a_published_classifier_is_scored(words, tmp_path):  # noqa: F811
@@ -89,7 +89,7 @@ def test_a_published_classifier_is_scored(words, tmp_path):  # noqa: F811
     lines = [f"{label}\t{text}\n" for label, text in zip(labels, texts, strict=True)]
     for split in ("train", "validation"):
         write(tmp_path / "data" / f"{split}.tsv", "".join(lines))
-    config = trained.recorded_config(workdir)
+    config = loaded_run.recorded_config(workdir)
     config["data"] |= dict(path=str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"))
     config["eval"] |= dict(batch_size=2)
     scores = evaluate.evaluate(workdir, config=config)

@@ -8,17 +8,17 @@ import pytest
 from safetensors.numpy import load_file
 
 import convert
-from jobs import trained
+from checkpointing import loaded_run
+from experiment.schema import ConfigError
 from pretrained import published
 from pretrained.architecture import Specials
-from schema import ConfigError
 from tests.pretrained.batches import our_batch
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_parity import TOLERANCE, imported
 from tests.pretrained.test_round_trip import words  # noqa: F401
 from tests.pretrained.transformers_models import Draw, answers, oracle, randomize
 from tests.tiny import quick_jit
-from training.task import by_name, model_arguments
+from training.model_for_task import by_name, model_arguments
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -121,7 +121,7 @@ def test_ids_beyond_the_vocabulary_are_not_there(name, changed):
 def test_then_the_tokenizers_own_tokens_count(changed, words, tmp_path, caplog):  # noqa: F811
     directory = changed("gpt2", bos_token_id=50256, eos_token_id=50256)
     convert.convert(str(directory), str(tmp_path / "run"), tokenizer=words)
-    tokenizer = trained.load(tmp_path / "run").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "run").tokenizer
     assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
     assert "eos_token_id=50256 is not an id of a vocabulary of 23" in caplog.text
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from input_pipeline.prompts import ImagePrompts
+from experiment.schema import ConfigError
+from inference.prompts import ImagePrompts
 from pretrained import image_processor
-from schema import ConfigError
 
 SIZE = 32
 SQUARE = {"height": SIZE, "width": SIZE}

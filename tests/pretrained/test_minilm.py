@@ -7,7 +7,7 @@ import pytest
 
 import convert
 import generate
-from jobs import trained
+from checkpointing import loaded_run
 from tests.pretrained.transformers_models import oracle
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -58,13 +58,13 @@ def test_embeddings_are_transformers_own(minilm, workdir, record_property):
     record_property("largest_difference", float(np.abs(ours - theirs).max()))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     # Its tokenizer has no word for some characters of one of these, which it reads as [UNK].
-    assert any(trained.load_tokenizer(workdir).unspelt(line) for line in SENTENCES)
+    assert any(loaded_run.load_tokenizer(workdir).unspelt(line) for line in SENTENCES)
     assert ours[0] @ ours[1] > 0.7 > ours[0] @ ours[2] + 0.3, "like sentences are near"
 
 
 def test_long_texts_are_cut_where_the_published_pipeline_cuts_them(minilm, workdir):
     text = " ".join(f"{SENTENCES[2]} {number}." for number in range(25))
-    assert len(trained.load_tokenizer(workdir).encode(text)) > 319
+    assert len(loaded_run.load_tokenizer(workdir).encode(text)) > 319
     (((output,),), (theirs,)) = generate.generate(workdir, [text]), their_embeddings(minilm, [text])
     np.testing.assert_allclose(output["embedding"], theirs, rtol=0, atol=1e-5)
 

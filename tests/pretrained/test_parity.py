@@ -13,15 +13,15 @@ import pytest
 from safetensors.numpy import load_file
 
 import convert
-import experiment
 from configs import default
+from experiment import sections
 from model.transformer import Stack
 from pretrained import published
 from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import EXAMPLES, save
 from tests.tiny import quick_jit
-from training.task import by_name, make_model, model_arguments
+from training.model_for_task import by_name, make_model, model_arguments
 
 TOLERANCE = 3e-5  # absolute, of numbers of order one in float32
 
@@ -33,7 +33,7 @@ def imported(directory):
     config["model"] |= {**found.model, "unroll": 1}
     config["task"] |= found.task
     config["data"] |= dict(length=8, encoder_length=8)
-    checked = experiment.from_mapping(config)
+    checked = sections.from_mapping(config)
     model_config, task = checked.model.resolve(), checked.task
     params = convert.load_params(found, model_config, task)
     return model_config, task, make_model(model_config, task), params

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import convert
 import generate
-from input_pipeline import answers
-from jobs import answering, trained
-from schema import ConfigError
-from tests.input_pipeline.make_tokenizer_fixtures import PATHS, read_strings
+from checkpointing import loaded_run
+from experiment.schema import ConfigError
+from inference import output_text, predictors
+from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS, read_strings
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import oracle, randomize
 
@@ -32,7 +32,7 @@ WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[UNK]", "[CLS]", "[SEP]", "cat", "sa
 
 def ids_in(workdir, text):
     """What the model would be asked, without asking it."""
-    fields = answering.choose(trained.load(workdir), {}, 1).prompt(text, "--prompt")
+    fields = predictors.choose(loaded_run.load(workdir), {}, 1).prompt(text, "--prompt")
     return fields.get("encoder_inputs", fields["inputs"]).tolist()
 
 
@@ -86,7 +86,7 @@ def test_a_pair_of_texts_is_framed_as_robertas(tmp_path):
     both = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
     word_tokenizer(source, both, bos_token="<s>", eos_token="</s>")
     convert.convert(str(source), str(tmp_path / "in"))
-    fields = answering.choose(trained.load(tmp_path / "in"), {}, 1).prompt("cat\tsat", "")
+    fields = predictors.choose(loaded_run.load(tmp_path / "in"), {}, 1).prompt("cat\tsat", "")
     assert fields["inputs"].tolist() == [1, 7, 2, 2, 8, 2]
     assert fields["token_types"].tolist() == [0] * 6
 
@@ -113,7 +113,7 @@ def test_a_source_may_have_no_end(tmp_path):
     convert.convert(str(source), str(tmp_path / "in"), source_eos=False)
     assert ids_in(tmp_path / "in", "cat sat") == [7, 8]
     convert.convert(str(source), str(tmp_path / "usual"))
-    eos = trained.load(tmp_path / "usual").tokenizer.eos_id
+    eos = loaded_run.load(tmp_path / "usual").tokenizer.eos_id
     assert ids_in(tmp_path / "usual", "cat sat") == [7, 8, eos]
     with pytest.raises(ConfigError, match="--nosource_eos is about the source of"):
         shutil.copy(source / "tokenizer.json", tmp_path / "tokenizer.json")
@@ -160,14 +160,14 @@ def test_several_ids_may_end_an_answer(tmp_path):
     # Of several ends, eos is the one that the tokenizer calls so.
     word_tokenizer(source, bos_token="<s>", eos_token="mat")
     convert.convert(str(source), str(tmp_path / "by_name"))
-    tokenizer = trained.load(tmp_path / "by_name").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "by_name").tokenizer
     assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (9, (2,))
     word_tokenizer(source, bos_token="<s>", eos_token="</s>")
     line = convert.convert(str(source), str(tmp_path / "in"))
     assert line == "llama as task.objective=causal_lm; a text is read as TEXT; eos is </s> or mat"
-    tokenizer = trained.load(tmp_path / "in").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "in").tokenizer
     assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (2, (9,))
-    assert answers.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
+    assert output_text.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     for name in (CONFIG, "generation_config.json"):
         assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == [2, 9]
@@ -194,7 +194,7 @@ def test_a_sentence_encoder_reads_as_much_as_its_pipeline(settings, tmp_path):
     for name, values in settings.items():
         (source / name).write_text(json.dumps(values))
     convert.convert(str(source), str(tmp_path / "in"))
-    assert trained.load(tmp_path / "in").experiment.data.length == 5
+    assert loaded_run.load(tmp_path / "in").experiment.data.length == 5
     assert ids_in(tmp_path / "in", "cat sat mat cat sat mat") == [5, 7, 8, 9, 6]
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     written = json.loads((tmp_path / "out" / "sentence_bert_config.json").read_text())
@@ -343,8 +343,8 @@ def test_a_decoder_reads_and_writes_the_ids_of_transformers(case, tmp_path):
     texts = [text for text in [*TEXTS, *read_strings()[:40:10]] if theirs(text)["input_ids"]]
     assert len(texts) >= 20
     expected = [theirs(text)["input_ids"] for text in texts]
-    loaded = trained.load(tmp_path / "in")
-    answerer = answering.choose(loaded, dict(max_new_tokens=32), 1)
+    loaded = loaded_run.load(tmp_path / "in")
+    answerer = predictors.choose(loaded, dict(max_new_tokens=32), 1)
     asked = [answerer.prompt(text, "")["inputs"].tolist() for text in texts]
     assert asked == expected
 

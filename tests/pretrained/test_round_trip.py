@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import convert
 import generate
+from checkpointing import loaded_run
 from configs.architectures import llama_style
-from jobs import trained
+from experiment.schema import ConfigError
 from pretrained.architecture import Head, Specials
 from pretrained.published import describe
-from schema import ConfigError
 from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import (
@@ -67,7 +67,7 @@ def test_everything_survives(name, words, tmp_path):
     come_in(FIXTURES / name, first, words, name)
     convert.convert(str(first), str(out))
     convert.convert(str(out), str(second))
-    before, after = trained.load(first), trained.load(second)
+    before, after = loaded_run.load(first), loaded_run.load(second)
     assert before.model_config == after.model_config, name
     assert before.experiment.task == after.experiment.task
     assert before.labels == after.labels
@@ -106,7 +106,7 @@ def test_weights_of_sixteen_bits_are_read_exactly(words, tmp_path):
         save_file(rounded, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / CONFIG).write_text((FIXTURES / "gpt2" / CONFIG).read_text())
         come_in(directory, tmp_path / f"{directory.name}_in", words, "gpt2")
-        table = named(trained.load(tmp_path / f"{directory.name}_in").params)
+        table = named(loaded_run.load(tmp_path / f"{directory.name}_in").params)
         embedding = table["['backbone']['token_embedding']['embedding']"]
         np.testing.assert_array_equal(
             embedding, rounded["transformer.wte.weight"].astype(np.float32)
@@ -115,7 +115,7 @@ def test_weights_of_sixteen_bits_are_read_exactly(words, tmp_path):
 
 def test_parameters_may_be_kept_in_sixteen_bits(words, tmp_path):
     convert.convert(str(FIXTURES / "llama"), str(tmp_path / "in"), "bfloat16", words)
-    model = trained.load(tmp_path / "in")
+    model = loaded_run.load(tmp_path / "in")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(model.params)} == {"bfloat16"}
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     assert {x.dtype.name for x in load_file(tmp_path / "out" / WEIGHTS).values()} == {"bfloat16"}
@@ -129,7 +129,7 @@ def test_weights_in_several_files_are_the_same(words, tmp_path, monkeypatch):
     assert len(set(index["weight_map"].values())) > 3
     assert not (tmp_path / "out" / WEIGHTS).exists()
     come_in(tmp_path / "out", tmp_path / "again", "", "t5")
-    first, second = (named(trained.load(tmp_path / name).params) for name in ("in", "again"))
+    first, second = (named(loaded_run.load(tmp_path / name).params) for name in ("in", "again"))
     assert first.keys() == second.keys()
     assert all(np.array_equal(first[path], second[path]) for path in first)
 
@@ -150,13 +150,13 @@ def test_what_came_in_answers(words, tmp_path):
 
 def test_special_ids_are_the_models_own(words, tmp_path):
     come_in(FIXTURES / "bart", tmp_path / "bart", words, "bart")
-    tokenizer = trained.load(tmp_path / "bart").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "bart").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 0, 1)
     assert tokenizer.text_start_ids == ()  # its config forces none
     come_in(forcing_bart(tmp_path / "forced"), tmp_path / "forcing", words, "bart")
-    assert trained.load(tmp_path / "forcing").tokenizer.text_start_ids == (0,)
+    assert loaded_run.load(tmp_path / "forcing").tokenizer.text_start_ids == (0,)
     come_in(FIXTURES / "llama", tmp_path / "llama", words, "llama")
-    tokenizer = trained.load(tmp_path / "llama").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "llama").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
     assert tokenizer.text_start_ids == ()
 
@@ -171,7 +171,7 @@ def forcing_bart(directory):
 
 def test_a_beam_of_bart_has_room_for_its_start(words, tmp_path):
     come_in(forcing_bart(tmp_path / "forced"), tmp_path / "bart", words, "bart")
-    length = trained.load(tmp_path / "bart").experiment.data.length
+    length = loaded_run.load(tmp_path / "bart").experiment.data.length
     ((answer,),) = generate.generate(tmp_path / "bart", ["cat"], method="beam", beam_size=2)
     assert 0 < answer["tokens"] < length  # one place is the start's
 
@@ -221,7 +221,7 @@ def test_marians_own_files_are_enough(tmp_path):
     (tmp_path / "marian" / "vocab.json").write_text(json.dumps(vocab))
 
     convert.convert(str(tmp_path / "marian"), str(tmp_path / "in"))
-    tokenizer = trained.load(tmp_path / "in").tokenizer
+    tokenizer = loaded_run.load(tmp_path / "in").tokenizer
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (6, 6, 0)
     assert tokenizer.encode("cat sat").tolist() == [4, 2, 5]
     assert tokenizer.decode([3, 4, 0]) == "Katze cat"
@@ -234,7 +234,7 @@ def test_images_are_prepared_as_for_the_model(tmp_path):
     settings = dict(do_rescale=True, do_normalize=True, image_mean=[0.4], image_std=[0.2])
     (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(settings))
     convert.convert(str(tmp_path / "vit"), str(tmp_path / "in"))
-    data = trained.load(tmp_path / "in").experiment.data
+    data = loaded_run.load(tmp_path / "in").experiment.data
     assert (data.image_mean, data.image_std) == ((0.4,), (0.2,))
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     written = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
@@ -261,11 +261,11 @@ def test_pooling_of_sentence_transformers(mode, embedding, normalize, words, tmp
     ]
     (source / "modules.json").write_text(json.dumps(modules))
     come_in(source, tmp_path / "in", words, "bert_base")
-    task = trained.load(tmp_path / "in").experiment.task
+    task = loaded_run.load(tmp_path / "in").experiment.task
     assert (task.embedding, task.normalize) == (embedding, normalize)
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     come_in(tmp_path / "out", tmp_path / "again", "", "bert_base")
-    assert trained.load(tmp_path / "again").experiment.task == task
+    assert loaded_run.load(tmp_path / "again").experiment.task == task
 
     (source / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(ConfigError, match="pooling_mode_max_tokens is not supported"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import convert
+from experiment.schema import ConfigError
 from pretrained.catalog import ARCHITECTURES, OTHERS, REFUSED
-from schema import ConfigError
 from tests import scripts
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import oracle

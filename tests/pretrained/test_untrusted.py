@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import convert
+from experiment.schema import ConfigError
 from pretrained import published
-from schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
@@ -347,7 +347,7 @@ def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
 def described(directory):
     """What a directory says of itself, as our config; its weights are left alone."""
     from configs import default
-    from experiment import from_mapping
+    from experiment.sections import from_mapping
 
     found = published.read(directory)
     config = default.get_config().to_dict()

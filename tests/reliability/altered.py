@@ -4,7 +4,7 @@ import runpy
 import sys
 from collections.abc import Callable
 
-from jobs import loop
+from training import loop
 
 
 def train_with(alter: Callable[[Callable], Callable]) -> None:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import experiment as door
 from configs import default
+from experiment import sections
 from input_pipeline import pipeline
 from tests.runs import saved, tiny
 from training import processes
@@ -67,7 +67,7 @@ def config_of(family: str, texts: Path, steps: int, **sections) -> dict:
 
 def loaded(config: dict, index: int = 0, count: int = 1) -> pipeline.Data:
     """What the n-th of several processes trains on."""
-    experiment = door.from_mapping(config)
+    experiment = sections.from_mapping(config)
     return pipeline.load(
         experiment.data,
         objective=experiment.task.objective,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import tokenizer_files
+from experiment.schema import ConfigError
+from input_pipeline.tokenizers import published_files
 from pretrained import published
-from schema import ConfigError
 
 
 def memory() -> int:
@@ -54,8 +54,8 @@ def nested(directory: Path) -> int:
             for _ in range(100):
                 out.write(b"[" * 2**20)
     (directory / "beside" / "vocab.txt").write_text("[UNK]\na\n")
-    total = refused(tokenizer_files.open_tokenizer, files[0])
-    total += refused(tokenizer_files.open_tokenizer, directory / "beside" / "vocab.txt")
+    total = refused(published_files.open_tokenizer, files[0])
+    total += refused(published_files.open_tokenizer, directory / "beside" / "vocab.txt")
     return total + refused(published.read, directory)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import train
-from jobs import loop
+from checkpointing import digests
+from checkpointing.checkpoint_manager import saved_steps
 from tests.reliability.commands import Command, config_of, contents, loaded, metrics
-from training import digests
+from training import loop
 from training import step as training_step
-from training.checkpoint import saved_steps
-from training.endings import STALLED, DivergedError, EvaluationFailedError
+from training.exits import STALLED, DivergedError, EvaluationFailedError
 
 BAD = 7  # the batch, counted from 1, that is made to go wrong
 

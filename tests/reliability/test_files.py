@@ -8,13 +8,13 @@ import subprocess
 import jax
 import pytest
 
-import experiment as door
 import train
-from schema import ConfigError
+from checkpointing import digests
+from checkpointing.checkpoint_manager import Checkpoints, saved_steps
+from experiment import sections
+from experiment.schema import ConfigError
 from tests.reliability.commands import Command, config_of, contents
-from training import digests
-from training.checkpoint import Checkpoints, saved_steps
-from training.endings import SaveFailedError
+from training.exits import SaveFailedError
 
 TRIALS = 200
 
@@ -54,7 +54,7 @@ def test_a_flipped_bit_is_never_read(texts, finished, tmp_path, monkeypatch, fig
         Checkpoints, "restore", lambda *args: shapes.append(args[-1]) or restore(*args)
     )
     train.train_and_evaluate(config(texts, 6), shutil.copytree(finished, tmp_path / "sound"))
-    settings = door.from_mapping(config(texts, 6)).checkpoint
+    settings = sections.from_mapping(config(texts, 6)).checkpoint
 
     def restored(run):
         """What a run would go on from, and what it would say."""

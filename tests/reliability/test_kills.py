@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from checkpointing.checkpoint_manager import saved_steps
 from tests.reliability.commands import Command, config_of, contents, finish, last_step, started
-from training.checkpoint import saved_steps
-from training.endings import StoppedError
-from training.stopping import AT_ONCE
+from training.exits import StoppedError
+from training.stop_signals import AT_ONCE
 
 pytestmark = pytest.mark.slow
 EVERY = 20

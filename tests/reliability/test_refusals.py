@@ -13,7 +13,7 @@ import pytest
 
 import train
 from configs import default
-from schema import ConfigError
+from experiment.schema import ConfigError
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.reliability.commands import ROOT, Command, config_of, finish, metrics, variables_of
 

@@ -9,10 +9,11 @@ import numpy as np
 from configs.default import get_config
 from model.config import TransformerConfig
 from tests.tiny import IMAGES, tiny_config
+from training.anomalies import WATCHES, new_guard
 from training.config import FailureConfig, FinetuneConfig, MeshConfig, OptimizerConfig, TaskConfig
 from training.finetune import Tuning, as_tree, by_name, choose, rate_scales
-from training.guard import WATCHES, new_guard
 from training.mesh import make_mesh
+from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import (
@@ -24,7 +25,6 @@ from training.step import (
     abstract_state,
     make_train_step,
 )
-from training.task import make_model
 
 # The model that an objective is tried with.
 MODELS = {

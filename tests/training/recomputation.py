@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from inference.decoding import Ends
+from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
-from model.decoding import Ends
 from model.heads import LanguageModel
-from tests.model import plain_decoding as plain
+from tests.inference import plain_decoding as plain
 from tests.model.examples import Rows, pack, text_logits, text_params, tokens
 from tests.tiny import tiny_config
-from training.generation import Generator, Prompts
 
 STEPS, COLUMNS, PAD, NEVER = 6, 6, 0, -1
 LENGTHS, SOURCE_LENGTHS = (6, 2, 4, 1), (3, 6, 1, 5)

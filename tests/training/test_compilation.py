@@ -9,7 +9,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from schema import ConfigError
+from experiment.schema import ConfigError
 from training import compilation
 from training.compilation import keep_programs
 

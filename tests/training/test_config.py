@@ -3,8 +3,8 @@ import dataclasses
 import ml_collections
 import pytest
 
-import schema
 from configs.default import get_config
+from experiment import schema
 from training import config as sections
 
 SECTIONS = {

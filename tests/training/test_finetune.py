@@ -9,18 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from checkpointing import run_directory
+from checkpointing.checkpoint_manager import Checkpoints
+from checkpointing.stored_params import (
+    fingerprint,
+    load_base,
+    load_params,
+    read_params,
+    record_of_base,
+)
 from configs.default import get_config
-from schema import ConfigError
+from experiment.schema import ConfigError
 from tests.tiny import tiny_config
 from tests.training.examples import FINETUNE, make_batch, make_job
-from training import workdir as records
-from training.checkpoint import Checkpoints
 from training.config import CheckpointConfig
 from training.finetune import by_name, choose, merged, rate_scales
 from training.losses import term_counts, term_sums, total_loss
+from training.model_for_task import forward
 from training.step import TrainState
-from training.stored_params import fingerprint, load_base, load_params, read_params, record_of_base
-from training.task import forward
 
 DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
 HEAD = ("classes/kernel", "classes/bias")
@@ -295,7 +301,7 @@ def runs(tmp_path):
     record = record_of_base(
         str(tmp_path / "base"), tmp_path / "adapted", {"backbone": base["backbone"]}, ALPHA
     )
-    records.record_origins(tmp_path / "adapted", {"base": record})
+    run_directory.record_origins(tmp_path / "adapted", {"base": record})
     return tmp_path
 
 

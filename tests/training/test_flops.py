@@ -15,7 +15,7 @@ from tests.tiny import IMAGES, tiny_config
 from tests.training.examples import TASK
 from training import flops
 from training.flops import forward_flops, train_flops
-from training.task import make_model, model_arguments
+from training.model_for_task import make_model, model_arguments
 
 LENGTH, SOURCE, ROWS = 128, 160, 2
 # Wide enough that products of matrices are nearly all there is to count.

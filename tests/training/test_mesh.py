@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from schema import ConfigError
+from experiment.schema import ConfigError
 from tests.devices import measured_on
 from tests.training.on_meshes import (
     DEVICES,

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from schema import ConfigError
+from experiment.schema import ConfigError
 from tests.training.examples import OPTIMIZER, make_batch, make_job
 from training.mesh import HOST, check_offload
 

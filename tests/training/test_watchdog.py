@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from training.endings import STALLED
+from training.exits import STALLED
 from training.watchdog import Watchdog
 
 HANGS = """

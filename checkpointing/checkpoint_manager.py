@@ -1,0 +1,278 @@
+"""Checkpoints of a run: saved in the background, waited for, verified, and found again."""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental.multihost_utils import broadcast_one_to_all
+from orbax.checkpoint.checkpoint_managers import (
+    AnyPreservationPolicy,
+    BestN,
+    LatestN,
+    PreservationPolicy,
+)
+
+from checkpointing import digests
+from experiment.schema import ConfigError, refuse_remote
+from training.config import CheckpointConfig
+from training.exits import SaveFailedError
+from training.processes import is_primary
+from training.step import TrainState
+
+DIRECTORY = "checkpoints"
+CORRUPT = "corrupt"  # where checkpoints are put that turn out not to be what was written
+
+
+@dataclasses.dataclass
+class LatestRegular(PreservationPolicy):
+    """The last `n` of those that are saved every so many steps.
+
+    What a run that was asked to stop saved in between takes no place from these: a rollback finds
+    the same checkpoints, whether the run was interrupted or not.
+    """
+
+    n: int
+    every: int
+
+    def should_preserve(self, checkpoints, *, context) -> Sequence[bool]:
+        regular = [each.step for each in checkpoints if not each.step % self.every]
+        return [each.step in regular[-self.n :] for each in checkpoints]
+
+
+class Checkpoints:
+    """The checkpoints under a workdir. Leaving the context waits for what is being written."""
+
+    def __init__(self, workdir: str | Path, config: CheckpointConfig):
+        self._directory = Path(workdir, DIRECTORY).resolve()
+        self._best_metric, self._config = config.best_metric, config
+        self._saving: int | None = None  # the step that is being written
+        self._every, self._overlap = config.every, config.overlap
+        policies, best = [LatestN(config.keep)], {}
+        if config.every:
+            policies.append(LatestRegular(config.keep, config.every))
+        if config.best_metric:
+
+            def score(metrics: Mapping[str, float]) -> float:
+                return metrics[config.best_metric]
+
+            policies.append(
+                BestN(
+                    get_metric_fn=score,
+                    reverse=config.best_mode == "min",
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+            # Without these the metrics would not be written, and a resumed run would forget
+            # which checkpoint was the best.
+            best = dict(best_fn=score, best_mode=config.best_mode)
+        self._manager = ocp.CheckpointManager(
+            self._directory,
+            item_names=("params", "rest"),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=AnyPreservationPolicy(policies),
+                cleanup_tmp_directories=True,
+                # Called when all is written, and before the directory gets its final name.
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._record_digests),
+                **best,
+            ),
+        )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind, exception, traceback) -> None:
+        # A save that failed in the background would go unseen without this.
+        try:
+            self.wait()
+        except SaveFailedError as error:
+            if exception is None:
+                raise
+            print(error, file=sys.stderr)  # there is a reason already why the run ends
+        self._manager.close()
+
+    def wait(self) -> None:
+        """Until what is being saved is on the disk; raises SaveFailedError if it never will be."""
+        self._or_failed(self._manager.wait_until_finished)
+        self._saving = None
+
+    def after_step(self, step: int) -> None:
+        """Waits if the run is too far ahead of what is being saved.
+
+        Raises SaveFailedError if a save has failed in the meantime.
+        """
+        if self._saving is None:
+            return
+        # Orbax's own thread has to see the error first: it would take a save whose error was asked
+        # for earlier (`check_for_errors`) for a good one, and delete older checkpoints.
+        if step >= self._saving + self._overlap or not self._manager.is_saving_in_progress():
+            self.wait()
+
+    def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
+        try:
+            action(*args, **named)
+        except Exception as error:  # whatever a file system or tensorstore may raise
+            step, self._saving = self._saving, None
+            raise SaveFailedError(
+                f"the checkpoint of step {step} could not be written to {self._directory} "
+                f"({_reason(error)}); older ones are as they were: make room and run the same "
+                "command again"
+            ) from error
+
+    def _record_digests(self) -> None:
+        digests.record(self._directory / f"{self._saving}{ocp.utils.TMP_DIR_SUFFIX}")
+
+    def latest_step(self) -> int | None:
+        return self._manager.latest_step()
+
+    def newest_valid(self, warn: Callable[[str], None]) -> int | None:
+        """The newest step whose files are what was written; None if nothing was saved yet.
+
+        Those that are not are put aside, and `warn` is told.
+        """
+        return self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
+
+    def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
+        """As `newest_valid`, of those saved every so many steps up to this one."""
+        self.wait()
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        regular = [each for each in steps if self._every and not each % self._every]
+        return self._first_valid([each for each in regular if each <= step], warn)
+
+    def _first_valid(self, steps: Sequence[int], warn: Callable[[str], None]) -> int | None:
+        faults = []
+        if is_primary():
+            for step in steps:
+                if not (fault := digests.fault(self._directory / str(step))):
+                    break
+                faults.append(fault)
+        # One process has looked; all begin from the same checkpoint.
+        bad = int(broadcast_one_to_all(np.int32(len(faults))))
+        if not bad:
+            return steps[0] if steps else None
+        if bad == len(steps):
+            raise ConfigError(
+                f"no checkpoint in {self._directory} is what was written ({'; '.join(faults)}); "
+                "put a good copy there, or choose another --workdir"
+            )
+        for fault, step in zip(faults, steps, strict=False):
+            warn(f"{fault}: going on from step {steps[bad]} instead of {step}, which is put aside")
+        self._put_aside(steps[:bad])
+        return steps[bad]
+
+    def _put_aside(self, steps: Sequence[int]) -> None:
+        aside = self._directory.parent / CORRUPT
+        if is_primary():
+            aside.mkdir(exist_ok=True)
+            for step in steps:
+                target = aside / str(step)
+                while target.exists():
+                    target = target.with_name(f"{target.name}-again")
+                (self._directory / str(step)).rename(target)
+        self._manager.reload()
+
+    def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
+        """Saves the state, or with `overlap` begins to; `metrics` are of this step, or empty."""
+        if step in self._manager.all_steps():
+            return
+        self.wait()
+        self._saving = step
+        known = self._best_metric in metrics
+        self._or_failed(
+            self._manager.save,
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                rest=ocp.args.StandardSave(_rest(state)),
+            ),
+            metrics={self._best_metric: metrics[self._best_metric]} if known else None,
+            force=True,
+        )
+        self.after_step(step)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints after a step, which the run goes back to."""
+        self.wait()
+        for later in [each for each in self._manager.all_steps() if each > step]:
+            self._manager.delete(later)
+
+    def best(self) -> tuple[int, float] | None:
+        """The best step that is kept, by `best_metric`, and its score; None if none was scored."""
+        self.wait()
+        return _best_of(self._manager, self._config)
+
+    def restore(self, step: int, abstract: TrainState) -> TrainState:
+        """The state saved at `step`, each array placed where `abstract` says."""
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(abstract.params),
+                rest=ocp.args.StandardRestore(_rest(abstract)),
+            ),
+        )
+        return TrainState(params=restored["params"], **restored["rest"])
+
+
+def _rest(state: TrainState) -> dict:
+    """All but the parameters, which are an item of their own so that others can load them alone."""
+    names = ("step", "opt_state", "ema", "guard")
+    return {name: getattr(state, name) for name in names}
+
+
+def _reason(error: Exception) -> str:
+    """What the system said, which tensorstore puts behind all that it was about to do."""
+    text = re.sub(r"\s+", " ", str(error))
+    said = re.search(r"([^:]+) \[os_error_code", text)
+    return said.group(1).strip() if said else text[:300]
+
+
+def saved_steps(workdir: str | Path) -> list[int]:
+    """The steps of the checkpoints that are complete, in order."""
+    directory = Path(workdir, DIRECTORY)
+    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+
+
+def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
+    """Of the checkpoints that are there, the best by `best_metric`; None if none was scored."""
+    # Unlike that of `Checkpoints`, this manager clears nothing away: the run may still go on.
+    options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
+    with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
+        best = _best_of(manager, config)
+    return best[0] if best else None
+
+
+def _best_of(manager: ocp.CheckpointManager, config: CheckpointConfig) -> tuple[int, float] | None:
+    metrics = {step: manager.metrics(step) or {} for step in manager.all_steps()}
+    scores = {
+        step: known[config.best_metric]
+        for step, known in metrics.items()
+        if config.best_metric in known
+    }
+    choose = max if config.best_mode == "max" else min
+    # Of equals the newest, which is the one that is kept.
+    best = choose(sorted(scores, reverse=True), key=scores.get) if scores else None
+    return None if best is None else (best, scores[best])
+
+
+def refuse_damaged(checkpoint: Path) -> None:
+    """A checkpoint whose files are not what was written must not be used unknowingly."""
+    if fault := digests.fault(checkpoint):
+        raise ConfigError(f"{fault}; put a good copy there, or choose another step")
+
+
+def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
+    """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
+    refuse_remote(key, run)
+    workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
+    directory = Path(workdir, DIRECTORY).resolve()
+    if not directory.is_dir():
+        raise ConfigError(f"{key}={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")
+    steps = saved_steps(workdir)
+    if not steps or (step and int(step) not in steps):
+        listed = ", ".join(map(str, steps)) or "none"
+        raise ConfigError(f"{key}={run}: no such checkpoint; steps saved there: {listed}")
+    return directory, int(step) if step else steps[-1]

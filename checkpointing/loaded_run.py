@@ -1,0 +1,196 @@
+"""A trained model out of its run's directory: the config, the tokenizer and the parameters.
+
+What train.py recorded there is enough to rebuild the model; the data is not needed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+from absl import logging
+from jax.sharding import Mesh
+
+from checkpointing import run_directory
+from checkpointing.checkpoint_manager import best_step, saved_steps
+from checkpointing.stored_params import read_params
+from configs import default
+from experiment import schema, sections
+from experiment.schema import ConfigError, refuse_remote
+from input_pipeline.tokenizers.subword import SubwordTokenizer
+from input_pipeline.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from model.config import TransformerConfig
+from training.compilation import keep_programs
+from training.config import CheckpointConfig, MeshConfig
+from training.mesh import make_mesh
+from training.model_for_task import make_model, smallest_batch
+from training.step import abstract_params
+
+# What may be changed once the parameters are there, and what not even of that: ids that another
+# tokenizer gives mean nothing to them.
+CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
+FIXED = ("data.tokenizer", "data.tokenizer_size", "data.lowercase")
+# Keys of the model that no parameter depends on: how far it looks, and how it is computed.
+REACH = tuple(
+    f"model.{key}"
+    for key in (
+        "max_length", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
+        "rope_original_length", "attention", "attention_window", "attention_dilation",
+        "attention_chunk", "attention_overlap", "attention_memory", "attention_features",
+        "global_tokens", "global_limit", "matmul",
+    )
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    experiment: sections.Experiment
+    model_config: TransformerConfig  # with the sizes that the data decided
+    model: nn.Module
+    params: dict  # the moving average, where the run keeps one
+    tokenizer: Tokenizer | None  # None for images
+    labels: tuple[str, ...]
+    mesh: Mesh  # where the parameters are
+    steps: tuple[int, ...]  # of the checkpoint, or of those whose mean the parameters are
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1]
+
+
+def load(
+    workdir: str | Path, step: str = "", average: int = 1, config: Mapping[str, Any] | None = None
+) -> Trained:
+    """The model that a run left: at its newest checkpoint, at that of a step, or at the "best".
+
+    With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
+    own, from `recorded_config`, with changes to what `CHANGEABLE` and `REACH` list.
+    """
+    recorded = recorded_config(workdir)
+    workdir = Path(workdir)
+    config = recorded if config is None else config
+    changed = changes(recorded, config)
+    _refuse_changes(changed)
+    experiment = sections.from_mapping(config)
+    task = experiment.task
+    keep_programs(experiment.run.compilation_cache)
+    model_config, labels = recorded_model_config(workdir), run_directory.read_model(workdir)[1]
+    reach = {name.partition(".")[2]: now for name, now in changed.items() if name in REACH}
+    if "max_length" in reach and model_config.position == "learned":
+        raise ConfigError(
+            "model.max_length cannot be changed: the table of model.position=learned has "
+            f"{model_config.max_length} rows; shorten the rows of data instead"
+        )
+    had_globals = model_config.has_global_heads
+    model_config = dataclasses.replace(model_config, **reach)
+    if model_config.has_global_heads != had_globals:
+        raise ConfigError(
+            "model.attention cannot be changed to longformer or from it, which alone has "
+            "projections for global tokens"
+        )
+    if model_config.needs_separator and not model_config.separator_id:
+        raise ConfigError(
+            f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
+            "which this run does not know; leave it at first"
+        )
+    steps = _choose(workdir, step, average, experiment.checkpoint)
+    has_tokenizer = model_config.input == "tokens"
+    tokenizer = load_tokenizer(workdir) if has_tokenizer else None
+    if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
+        logging.warning(
+            "%s was converted by an earlier version, which did not keep the special tokens of the "
+            "published tokenizer; convert the model again",
+            workdir,
+        )
+
+    model = make_model(model_config, task)
+    mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
+    like = abstract_params(model, task, smallest_batch(model_config), mesh)
+    params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
+    return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
+
+
+def recorded_config(workdir: str | Path) -> dict[str, Any]:
+    """The config of a run. Keys that are younger than the run have their defaults."""
+    refuse_remote("--workdir", workdir)
+    return run_directory.with_defaults(
+        run_directory.read_config(Path(workdir)), default.get_config().to_dict()
+    )
+
+
+def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs from the run's own config, by dotted name."""
+    return {name: now for name, _, now in run_directory.differences(recorded, dict(config))}
+
+
+def recorded_model_config(workdir: Path) -> TransformerConfig:
+    """With the sizes that the data decided, which the config does not have."""
+    recorded, path = run_directory.read_model(workdir)[0], workdir / run_directory.MODEL
+    config, problems = schema.build(
+        TransformerConfig,
+        run_directory.model_with_defaults(recorded, default.get_config().model.to_dict()),
+        "model",
+    )
+    if problems:
+        raise ConfigError([f"{path}: {problem}" for problem in problems])
+    return config
+
+
+def _refuse_changes(changed: Mapping[str, Any]) -> None:
+    refused = [
+        name
+        for name in changed
+        if name in FIXED or (name.partition(".")[0] not in CHANGEABLE and name not in REACH)
+    ]
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed: the parameters were trained so; "
+            f"what can be are keys of {', '.join(CHANGEABLE)}, but not {' or '.join(FIXED)}; and "
+            f"{', '.join(REACH)}"
+        )
+
+
+def _choose(workdir: Path, step: str, average: int, config: CheckpointConfig) -> tuple[int, ...]:
+    """The steps of the checkpoints that are meant."""
+    saved = saved_steps(workdir)
+    listed = ", ".join(map(str, saved))
+    if not saved:
+        raise ConfigError(f"{workdir} has no checkpoint; train it first, or choose another")
+    if step == "best":
+        if not config.best_metric:
+            raise ConfigError(
+                f"step=best needs a run with checkpoint.best_metric, which {workdir} is not; "
+                f"choose one of: {listed}"
+            )
+        last = best_step(workdir, config)
+        if last is None:
+            raise ConfigError(
+                f"step=best: no checkpoint of {workdir} has been scored by "
+                f"{config.best_metric}; choose one of: {listed}"
+            )
+    elif not step:
+        last = saved[-1]
+    elif step.isdecimal() and int(step) in saved:
+        last = int(step)
+    else:
+        raise ConfigError(
+            f"step={step} is no checkpoint of {workdir}; choose best or one of: {listed}"
+        )
+    up_to_there = [each for each in saved if each <= last]
+    if not 1 <= average <= len(up_to_there):
+        raise ConfigError(
+            f"average={average} must be 1 to {len(up_to_there)}, the number of checkpoints in "
+            f"{workdir} up to step {last}; they are: {', '.join(map(str, up_to_there))}"
+        )
+    return tuple(up_to_there[-average:])
+
+
+def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
+    """That of the config; where the run's own does not fit these devices, all along `data`."""
+    try:
+        return make_mesh(config)
+    except ConfigError:
+        if not is_recorded:
+            raise
+        return make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))

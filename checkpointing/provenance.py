@@ -1,0 +1,225 @@
+"""What a run takes over from other runs: parameters to start from or to adapt, and a teacher."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+from jax import Array
+
+from checkpointing import loaded_run, run_directory
+from checkpointing.checkpoint_manager import find_checkpoint
+from checkpointing.stored_params import (
+    fingerprint,
+    load_base,
+    load_params,
+    record_of_base,
+    refuse_changed,
+)
+from experiment.schema import ConfigError
+from experiment.sections import Experiment
+from input_pipeline.config import IMAGE_KEYS
+from input_pipeline.pipeline import Data
+from input_pipeline.tokenizers.tokenizer import ids_in, load_tokenizer
+from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from training.finetune import Tuning, as_tree, by_name
+from training.infer_sizes import refuse_other_data
+from training.precision import starting_from
+from training.step import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """Parameters of another run."""
+
+    params: dict[str, Array]  # by name
+    new: tuple[str, ...]  # what of the model's is not among them, or not for all tokens
+    lines: tuple[str, ...] = ()  # for the log
+
+    def base(self, tuning: Tuning) -> dict:
+        return as_tree({name: self.params[name] for name in tuning.base})
+
+    def into(self, state: TrainState, tuning: Tuning) -> TrainState:
+        """A state that begins with them, but for those that only adapters touch."""
+        if not self.params:
+            return state
+        own = by_name(state.params)
+        taken = {name: leaf for name, leaf in self.params.items() if name not in tuning.base}
+        params = as_tree(own | taken)
+        opt_state = starting_from(state.opt_state, tuning.split(params)[0])
+        return state.replace(params=params, opt_state=opt_state, ema=state.ema and _copy(params))
+
+
+def _copy(params: dict) -> dict:
+    return as_tree({name: leaf.copy() for name, leaf in by_name(params).items()})
+
+
+def refuse_missing(experiment: Experiment) -> None:
+    """Refuses now what would be refused after the data has been prepared."""
+    if experiment.run.init_from:
+        find_checkpoint(experiment.run.init_from)
+    if experiment.task.teacher:
+        find_checkpoint(experiment.task.teacher, "task.teacher")
+
+
+def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
+    """Parameters are of no use beside sinusoids of another amplitude, which no shape tells."""
+    if not init_from or model.position != "sinusoidal":
+        return
+    workdir = find_checkpoint(init_from)[0].parent
+    if not (workdir / run_directory.MODEL).exists():
+        return
+    theirs = loaded_run.recorded_model_config(workdir)
+    if theirs.position == "sinusoidal" and not math.isclose(
+        theirs.sinusoidal_scale, model.sinusoidal_scale, rel_tol=1e-6
+    ):
+        raise ConfigError(
+            f"init_from: {workdir} has sinusoids of {theirs.sinusoidal_scale:g}, this model of "
+            f"{model.sinusoidal_scale:g}; set model.sinusoidal_scale={theirs.sinusoidal_scale!r}"
+        )
+
+
+def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool) -> Taken:
+    """What init_from gives for the model's parameters, whose shapes and places `like` has.
+
+    A run that resumes has them in its own checkpoint, but for what adapters adapt.
+    """
+    run, finetune = experiment.run, experiment.finetune
+    everything = tuple(by_name(like))
+    if resuming and finetune.lora_rank:
+        base = load_base(workdir, like)
+        if base is None:
+            raise ConfigError(f"{workdir / run_directory.ORIGINS} is gone; put it back")
+        named = by_name(base.params)
+        return Taken(named, tuple(name for name in everything if name not in named))
+    if resuming or not run.init_from:
+        return Taken({}, everything)
+    directory, _ = find_checkpoint(run.init_from)
+    rows, how = None, ()
+    if finetune.resize_vocabulary:
+        vocab_size = by_name(like)["backbone/token_embedding/embedding"].shape[0]
+        rows, how = _rows(directory.parent, vocab_size, data)
+    else:
+        run_directory.refuse_other_tokenizer(directory.parent, data.tokenizer_digest)
+    found = load_params(run.init_from, like, rows)
+    how = (*how, *_other_pixels(directory.parent, experiment))
+    line = f"parameters from {run.init_from}; new: {', '.join(found.new) or 'none'}"
+    if found.resized:
+        line += f"; resized: {', '.join(found.resized)}"
+    params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
+    return Taken(params, (*found.new, *found.resized), (line, *how))
+
+
+def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
+    """A line on each key by which pixels become other numbers than in the run started from."""
+    if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
+        return []
+    theirs = run_directory.read_config(workdir).get("data", {})
+    lines = []
+    for key in ("image_fit", "image_resample", "image_mean", "image_std"):
+        ours, default = getattr(experiment.data, key), IMAGE_KEYS[key]
+        before = type(default)(theirs.get(key, default))  # JSON has lists for tuples
+        if ours != before:
+            lines.append(
+                f"warning: {workdir} has data.{key}={before}, this run {ours}: pixels become other "
+                f"numbers than its parameters know; set --config.data.{key} to the same"
+            )
+    return lines
+
+
+def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """For each row of our token table its row in that of another run, or -1, and a line on it.
+
+    None where the two are the same.
+    """
+    theirs = run_directory.read_model(workdir)[0]["vocab_size"]
+    rows = np.full(vocab_size, -1, np.int32)
+    if (workdir / "tokenizer.json").exists():
+        tokenizer = load_tokenizer(workdir)
+        if (tokenizer.digest, theirs) == (data.tokenizer_digest, vocab_size):
+            return None, ("the vocabulary is that of init_from; nothing is resized",)
+        ids, by = ids_in(tokenizer, data.tokenizer), "what they spell"
+        rows[: len(ids)] = ids
+    else:
+        same, by = min(vocab_size, theirs), f"their ids, as {workdir} has no tokenizer"
+        rows[:same] = np.arange(same)
+    kept = np.count_nonzero(rows >= 0)
+    return rows, (f"tokens matched by {by}: {kept:,} of {vocab_size:,} rows kept",)
+
+
+def load_teacher(
+    experiment: Experiment, model: TransformerConfig, data: Data, workdir: Path, *, resuming: bool
+) -> loaded_run.Trained | None:
+    """The teacher on the student's mesh, or why it cannot teach this student."""
+    run = experiment.task.teacher
+    if not run:
+        return None
+    directory, step = find_checkpoint(run, "task.teacher")
+    origin = run_directory.read_origins(workdir).get("teacher") if resuming else None
+    if origin:
+        step = origin["step"]  # there may be newer ones by now
+    mesh = dataclasses.asdict(experiment.mesh)
+    config = loaded_run.recorded_config(directory.parent) | {"mesh": mesh}
+    teacher = loaded_run.load(directory.parent, str(step), config=config)
+    problem = _why_no_teacher(teacher, experiment, model, data)
+    if problem:
+        raise ConfigError(f"task.teacher={run} {problem}")
+    try:
+        refuse_other_data(teacher, data)
+    except ConfigError as error:
+        raise ConfigError(f"task.teacher={run}: {error}") from error
+    if origin:
+        refuse_changed(
+            teacher.params, origin["params"], f"{workdir} learns from step {step} of {run}"
+        )
+    return teacher
+
+
+def _why_no_teacher(
+    teacher: loaded_run.Trained, experiment: Experiment, model: TransformerConfig, data: Data
+) -> str:
+    theirs, ours = teacher.experiment, experiment
+    if theirs.task.objective != ours.task.objective:
+        return (
+            f"was trained for task.objective={theirs.task.objective}, not {ours.task.objective}; "
+            "choose a teacher with the same"
+        )
+    if teacher.tokenizer is not None and teacher.tokenizer.digest != data.tokenizer_digest:
+        return (
+            "was trained with another tokenizer, so that its answers are about other tokens; set "
+            "data.tokenizer to the tokenizer.json there"
+        )
+    for key in ("vocab_size", "num_classes"):
+        their_size, our_size = getattr(teacher.model_config, key), getattr(model, key)
+        if their_size != our_size:
+            return f"has model.{key}={their_size}, but this model {our_size}; make them equal"
+    for key in ("image_mean", "image_std"):
+        if getattr(theirs.data, key) != getattr(ours.data, key):
+            return f"was trained with data.{key}={getattr(theirs.data, key)}; set it here too"
+    longest, limit = max(ours.data.length, ours.data.encoder_length), teacher.model_config
+    if limit.input == "tokens" and limit.position in ABSOLUTE_POSITIONS:
+        if limit.family != "encoder_decoder":
+            longest = ours.data.length
+        if longest > limit.max_length:
+            return (
+                f"cannot address more than {limit.max_length} positions, but data has rows of "
+                f"{longest}; shorten them"
+            )
+    return ""
+
+
+def record(
+    workdir: Path,
+    experiment: Experiment,
+    tuning: Tuning,
+    base: dict,
+    teacher: loaded_run.Trained | None,
+) -> None:
+    """Notes what the run will need of others when it is resumed or used."""
+    origins = {}
+    if tuning.rank:
+        run = experiment.run.init_from
+        origins["base"] = record_of_base(run, workdir, base, tuning.alpha)
+    if teacher is not None:
+        origins["teacher"] = {"step": teacher.step, "params": fingerprint(teacher.params)}
+    run_directory.record_origins(workdir, origins)

@@ -1,0 +1,250 @@
+"""Parameters out of checkpoints: a run's own, those to start from, those that adapters adapt."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from checkpointing import run_directory
+from checkpointing.checkpoint_manager import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
+from experiment.schema import ConfigError
+from training.finetune import as_tree, by_name, merged
+
+# The parameters with a row for each token, by the end of their names, and the axis of the rows.
+VOCABULARY_AXES = {
+    "token_embedding/embedding": 0,  # also that of an encoder with a table of its own
+    "vocabulary/output/kernel": 1,
+    "vocabulary/bias": 0,
+}
+
+
+def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: bool) -> dict:
+    """The model's parameters at these steps, or their mean; with `ema`, their moving averages.
+
+    `like` is a tree of shapes that says where each is to be placed. Adapters come merged into
+    what they adapt, so that a mean is that of the models, not of the factors.
+    """
+    restore = _restore_ema if ema else _restore_params
+    directory = Path(workdir, DIRECTORY).resolve()
+    base = load_base(workdir, like)
+    total = None
+    with ocp.Checkpointer(_items()) as checkpointer:
+        for step in steps:  # one after another, so that two at most are in memory
+            path = directory / str(step)
+            refuse_damaged(path)
+            if base is None:
+                found = restore(checkpointer, path, like)
+            else:
+                found = base.adapted(restore(checkpointer, path, _saved(checkpointer, path, like)))
+            if len(steps) == 1:
+                return found
+            found = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), found)
+            total = found if total is None else jax.tree.map(jnp.add, total, found)
+    return jax.tree.map(lambda leaf, to: (leaf / len(steps)).astype(to.dtype), total, like)
+
+
+class Loaded(NamedTuple):
+    params: dict
+    new: list[str]  # not taken over: as they were given
+    resized: list[str]  # taken over token by token
+
+
+def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
+    """Parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
+
+    `like` is a tree of initialised parameters, or of their shapes. Those that the other run does
+    not have, or has in another shape, are kept as they are. `rows` gives for each token its row in
+    the other run's token tables, or -1; without it those are parameters like any other.
+    """
+    directory, step = find_checkpoint(run)
+    base = load_base(directory.parent, like)
+    with ocp.Checkpointer(_items()) as checkpointer:
+        path = directory / str(step)
+        refuse_damaged(path)
+        found = _restore_params(checkpointer, path, _saved(checkpointer, path, like))
+    theirs = by_name(found if base is None else base.adapted(found))
+    ours, new, resized = by_name(like), [], []
+    for name, leaf in sorted(ours.items()):
+        axes = [axis for end, axis in VOCABULARY_AXES.items() if name.endswith(end)]
+        if name in theirs and axes and rows is not None:
+            ours[name] = _with_rows(theirs[name], axes[0], rows, leaf)
+            resized.append(name)
+        elif name in theirs and theirs[name].shape == leaf.shape:
+            ours[name] = theirs[name].astype(leaf.dtype)
+        else:
+            new.append(name)
+    if len(new) == len(ours):
+        raise ConfigError(f"init_from={run}: none of its parameters fits this model")
+    return Loaded(as_tree(ours), new, resized)
+
+
+def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array:
+    """The table for another vocabulary.
+
+    A row that is new is the mean of all: a logit that is the mean of the others leaves what the
+    model says of them nearly as it was, while a random row of another scale might drown them.
+    """
+
+    def fit(table, rows):
+        mean = table.astype(jnp.float32).mean(axis, keepdims=True).astype(table.dtype)
+        is_new = jnp.expand_dims(rows < 0, tuple(a for a in range(table.ndim) if a != axis))
+        kept = jnp.take(table, jnp.maximum(rows, 0), axis=axis)
+        return jnp.where(is_new, mean, kept).astype(like.dtype)
+
+    return jax.jit(fit, out_shardings=like.sharding)(table, rows)
+
+
+class Base(NamedTuple):
+    """What the adapters of a run adapt."""
+
+    params: dict
+    alpha: float
+
+    def adapted(self, own: dict) -> dict:
+        """The model's parameters, given the run's own."""
+        at = jax.tree.map(lambda leaf: leaf.sharding, _merged_places(own, self.params))
+        merge = jax.jit(merged, static_argnums=2, out_shardings=at)
+        return merge(own, self.params, self.alpha)
+
+
+def _merged_places(own: dict, base: dict) -> dict:
+    """For each parameter of the merged model the array that says where it lives."""
+    return as_tree(
+        by_name(base) | {name: leaf for name, leaf in by_name(own).items() if "/lora_" not in name}
+    )
+
+
+def record_of_base(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
+    """What `load_base` will need to know. The path is from one run to the other: both may move."""
+    directory, step = find_checkpoint(run)
+    where = os.path.relpath(directory.parent, workdir.resolve())
+    return {"run": where, "step": step, "alpha": alpha, "params": fingerprint(base)}
+
+
+def load_base(workdir: str | Path, like: dict) -> Base | None:
+    """What the adapters of a run adapt, out of the run it began from; None if it has none.
+
+    Refuses a base that is gone or is no longer the same. Of the parameters, in the run's own
+    shapes and types, those that `like` has too are placed as it says.
+    """
+    origin = run_directory.read_origins(Path(workdir)).get("base")
+    if origin is None:
+        return None
+    run, step = Path(workdir, origin["run"]).resolve(), origin["step"]
+    if step not in saved_steps(run):
+        raise ConfigError(
+            f"{workdir} holds adapters for step {step} of {run}, which is gone; put it back there"
+        )
+    ours, everywhere = by_name(like), _everywhere(like)
+    wanted = {
+        name: _placed(known["shape"], known["dtype"], ours.get(name), everywhere)
+        for name, known in origin["params"].items()
+    }
+    found = load_params(f"{run}:{step}", as_tree(wanted))
+    refuse_changed(
+        {} if found.new else found.params,
+        origin["params"],
+        f"{workdir} holds adapters for step {step} of {run}",
+    )
+    return Base(found.params, origin["alpha"])
+
+
+def fingerprint(params: dict) -> dict[str, dict[str, Any]]:
+    """Shape, type and a checksum of each parameter by name: the same on any mesh."""
+    checksums = jax.device_get(
+        jax.jit(lambda named: {n: _checksum(x) for n, x in named.items()})(by_name(params))
+    )
+    return {
+        name: {
+            "shape": list(leaf.shape),
+            "dtype": str(leaf.dtype),
+            "checksum": "".join(f"{int(part):08x}" for part in checksums[name]),
+        }
+        for name, leaf in sorted(by_name(params).items())
+    }
+
+
+def refuse_changed(params: dict, recorded: Mapping[str, Any], whose: str) -> None:
+    """Parameters that are not those that were recorded; `whose` says who needs them."""
+    found = fingerprint(params) if params else {}
+    changed = sorted(name for name in recorded if found.get(name) != recorded[name])
+    if changed:
+        raise ConfigError(
+            f"{whose}, whose {changed[0]} is no longer what it was; put back the checkpoint that "
+            "the run began with"
+        )
+
+
+def _checksum(leaf: jax.Array) -> jax.Array:
+    """Two sums of the bits, each times an odd number that depends on its place.
+
+    Sums of integers, which wrap around, do not depend on the order in which devices add them up;
+    and no single number can change without changing them.
+    """
+    bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}").astype(jnp.uint32)
+    place = jnp.zeros(leaf.shape, jnp.uint32)
+    for axis, size in enumerate(leaf.shape):
+        place = place * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    factors = (np.uint32(0x9E3779B1), np.uint32(0x85EBCA6B))
+    odd = [(place * factor) ^ (place >> np.uint32(15)) | np.uint32(1) for factor in factors]
+    return jnp.stack([(bits * number).sum(dtype=jnp.uint32) for number in odd])
+
+
+def _items() -> ocp.CompositeCheckpointHandler:
+    """What a checkpoint is made of: an item without a handler would be complained about."""
+    return ocp.CompositeCheckpointHandler(
+        params=ocp.StandardCheckpointHandler(),
+        rest=ocp.PyTreeCheckpointHandler(),
+        metrics=ocp.JsonCheckpointHandler(),
+    )
+
+
+def _restore_params(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> dict:
+    args = ocp.args.Composite(params=ocp.args.StandardRestore(wanted))
+    return checkpointer.restore(path, args=args)["params"]
+
+
+def _restore_ema(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> dict:
+    item = {"ema": wanted}
+    places = ocp.checkpoint_utils.construct_restore_args(item)
+    # Partial: the optimizer's state, twice as large, stays on the disk.
+    args = ocp.args.PyTreeRestore(item, restore_args=places, partial_restore=True)
+    return checkpointer.restore(path, args=ocp.args.Composite(rest=args))["rest"]["ema"]
+
+
+def _saved(checkpointer: ocp.Checkpointer, path: Path, like: dict) -> dict:
+    """Shapes of the parameters that a checkpoint has, in the types and places of `like`."""
+    saved = checkpointer.metadata(path).item_metadata["params"]
+    ours, everywhere = by_name(like), _everywhere(like)
+
+    def wanted(path, leaf):
+        same = ours.get(_name(path))
+        fits = same is not None and same.shape == leaf.shape
+        return _placed(leaf.shape, same.dtype if fits else leaf.dtype, same, everywhere)
+
+    return jax.tree.map_with_path(wanted, dict(saved))
+
+
+def _placed(shape, dtype, ours, everywhere) -> jax.ShapeDtypeStruct:
+    """Where ours is, if it has the same shape."""
+    fits = ours is not None and tuple(ours.shape) == tuple(shape)
+    return jax.ShapeDtypeStruct(
+        tuple(shape), jnp.dtype(dtype), sharding=ours.sharding if fits else everywhere
+    )
+
+
+def _everywhere(like: dict) -> jax.sharding.Sharding:
+    """Whole on all devices that the parameters are on."""
+    at = jax.tree.leaves(like)[0].sharding
+    if isinstance(at, jax.sharding.NamedSharding):
+        return jax.sharding.NamedSharding(at.mesh, jax.sharding.PartitionSpec())
+    return at
+
+
+def _name(path) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

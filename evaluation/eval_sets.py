@@ -1,0 +1,92 @@
+"""Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from jax.sharding import Mesh
+from tqdm import tqdm
+
+from evaluation.evaluator import Evaluator, HeldOut, refuse_measures
+from experiment.sections import Experiment
+from input_pipeline.pipeline import Data
+from input_pipeline.sources.base import LazyList
+from training.config import OF_TEXT
+from training.mesh import put_batch, rows_of_batch
+
+
+def hold_out(
+    names: Sequence[str], data: Data, experiment: Experiment, mesh: Mesh
+) -> dict[str, HeldOut]:
+    """These sets of the data by name; refuses measures that do not go with them."""
+    sets = {name: _hold_out(name, data, experiment, mesh) for name in names}
+    refuse_measures(experiment.eval.measures, data.labels, sets)
+    return sets
+
+
+def measure(
+    evaluator: Evaluator,
+    params,
+    sets: Mapping[str, HeldOut],
+    *,
+    show_progress: bool = False,
+    keep_bars: bool = True,
+    between: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal.
+
+    `between` is called before each batch. Without `keep_bars` a bar is wiped out when its set is
+    done: below the bar of a training run it would push that one up.
+    """
+    scores = {}
+    for name, held_out in sets.items():
+        total = len(held_out.batches)
+        if between:
+            held_out = dataclasses.replace(held_out, batches=_calling(between, held_out.batches))
+        if show_progress:
+            bar = tqdm(
+                held_out.batches,
+                f"evaluating {name}",
+                total=total,
+                unit="batch",
+                disable=None,
+                leave=keep_bars,
+                dynamic_ncols=True,
+            )
+            held_out = dataclasses.replace(held_out, batches=bar)
+        try:
+            found = evaluator.measure(params, held_out)
+        finally:
+            if show_progress:
+                bar.close()  # also where a run stops in the middle
+        scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
+    return scores
+
+
+def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
+    for batch in batches:
+        function()
+        yield batch
+
+
+def _hold_out(name: str, data: Data, experiment: Experiment, mesh: Mesh) -> HeldOut:
+    size, most = experiment.eval.batch_size, experiment.eval.batches
+    batches = data.eval_batches(name, size, most)
+    is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
+    has_one_answer = "target" in data.eval_examples(name, 1)[0]
+    references = ()
+    if has_one_answer and any(measure in OF_TEXT for measure in experiment.eval.measures):
+        references = _references(name, data, size, len(batches), mesh)
+    return HeldOut(
+        batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
+        text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
+        has_one_answer=has_one_answer,
+        references=references,
+    )
+
+
+def _references(name: str, data: Data, size: int, batches: int, mesh: Mesh) -> list[str | None]:
+    """The targets of the examples, not what is left of them in tokens, row by row."""
+    texts = [example["target"] for example in data.eval_examples(name, size * batches)]
+    texts += [None] * (size * batches - len(texts))
+    rows = rows_of_batch(size, mesh)
+    return [texts[number * size + row] for number in range(batches) for row in rows]

@@ -1,0 +1,280 @@
+"""Scores on held-out data, with the measure that suits the task, and samples a person can read."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from evaluation.metrics import class_scores, text_scores
+from experiment.schema import ConfigError
+from inference.decoding import GREEDY, Ends, Sampling
+from inference.generation import Generator, Prompts
+from model.config import TransformerConfig
+from training.config import OF_CLASSES, OF_NUMBERS, OF_TEXT, EvalConfig, TaskConfig
+from training.mesh import fetch
+from training.step import make_eval_step
+
+FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, where the likeliest is dull
+
+HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
+NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """A held-out set, ready to be measured."""
+
+    batches: Sequence[Mapping[str, Array]]
+    text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
+    has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
+    # For each row of each batch the text of its answer as the data has it, or None where a row
+    # fills up the batch; empty where no measure asks for text.
+    references: Sequence[str | None] = ()
+
+
+def measure_names(task: TaskConfig, held_out: HeldOut, measures: Sequence[str]) -> list[str]:
+    """What `Evaluator.measure` will return for this set."""
+    names = ["loss", "accuracy"]
+    if task.next_sentence:
+        names += ["next_sentence_nll", "next_sentence_accuracy"]
+    if held_out.has_one_answer:
+        names += ["exact_match"]
+    if task.objective in HAS_PERPLEXITY:
+        names += ["perplexity"]
+    if held_out.text_bytes:
+        names += ["bits_per_byte"]
+    return names + [name for measure in measures for name in NAMES_OF.get(measure, (measure,))]
+
+
+def refuse_measures(
+    measures: Sequence[str], labels: Sequence[str], held_out: Mapping[str, HeldOut]
+) -> None:
+    """Those that go with the objective, but not with the data."""
+    for measure in measures:
+        if measure in OF_TEXT:
+            for name, split in held_out.items():
+                if not split.has_one_answer:
+                    raise ConfigError(
+                        f"eval.measures: {measure} compares answers with references, which {name} "
+                        "has none of; set it to ()"
+                    )
+        if measure in OF_NUMBERS:
+            words = [label for label in labels if not _is_number(label)]
+            if words:
+                raise ConfigError(
+                    f"eval.measures: {measure} needs classes that are numbers, but one of the "
+                    f"data's is {words[0]!r}; take it out"
+                )
+        if measure == "top5_accuracy" and len(labels) <= 5:
+            raise ConfigError(
+                f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
+            )
+
+
+class Evaluator:
+    """Measures parameters on held-out sets; everything it runs is compiled once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TransformerConfig,
+        task: TaskConfig,
+        settings: EvalConfig,
+        tokenizer: Any,
+        labels: Sequence[str],
+    ):
+        self._task, self._settings = task, settings
+        self._tokenizer, self._labels = tokenizer, labels
+        self._eval_step = make_eval_step(model, task)
+        self._model, self._config = model, config
+        self._generators: dict[tuple[int, int, bool], Generator] = {}
+
+    def measure(self, params, held_out: HeldOut) -> dict[str, float]:
+        measures = self._settings.measures
+        has_classes = any(measure in OF_CLASSES for measure in measures)
+        totals, hypotheses, judged = None, [], []
+        for batch in held_out.batches:
+            sums, answers = self._eval_step(params, batch)
+            if has_classes:
+                judged.append(fetch((batch["labels"], answers, batch["weights"])))
+            if held_out.has_one_answer:
+                # Generated once, and judged by whatever is asked for.
+                tokens_bn, expected_bn, weights_bn = self._generate(
+                    params, batch, has_one_answer=True
+                )
+                exact = _exact_rows(tokens_bn, expected_bn, weights_bn, batch.get("target_cut", 0))
+                sums = {**sums, "exact_match": exact}
+                if held_out.references:
+                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
+            totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
+        totals = jax.device_get(totals)
+        means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
+        scores = {"loss": means.pop("nll"), **means}
+        if self._task.objective in HAS_PERPLEXITY:
+            scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+        if held_out.text_bytes:
+            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes
+        if hypotheses:
+            pairs = zip(hypotheses, held_out.references, strict=True)
+            real = [pair for pair in pairs if pair[1] is not None]
+            scores |= text_scores(measures, *zip(*real, strict=True))
+        if judged:
+            labels_n, probabilities_nc, weights_n = map(np.concatenate, zip(*judged, strict=True))
+            real_n = weights_n > 0
+            scores |= class_scores(
+                measures, labels_n[real_n], probabilities_nc[real_n], self._class_values()
+            )
+        return scores
+
+    def _class_values(self) -> np.ndarray | None:
+        """The numbers that the classes stand for, where that is asked for."""
+        if any(measure in OF_NUMBERS for measure in self._settings.measures):
+            return np.array([float(label) for label in self._labels])
+        return None
+
+    def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
+        """Generated tokens, with the targets and their weights at the same places."""
+        targets_bt, weights_bt = batch["targets"], batch["weights"]
+        if self._has_source:
+            starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
+            columns = [jnp.full_like(targets_bt[:, :1], id) for id in starts]
+            prompts = Prompts(
+                jnp.concatenate(columns, axis=1),
+                jnp.full_like(targets_bt[:, 0], len(starts)),
+                batch["encoder_inputs"],
+                batch["encoder_segment_ids"],
+            )
+            given = len(starts) - 1
+            targets_bt, weights_bt = targets_bt[:, given:], weights_bt[:, given:]
+        else:
+            prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
+            targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
+        rows, steps = targets_bt.shape
+        if not (has_one_answer or self._has_source):
+            steps -= steps // 2  # the rest of the row: there are no positions behind it
+        beams = self._settings.beam_size if has_one_answer else 1
+        generator = self._generator(rows * beams, steps, has_one_answer)
+        params = generator.lay_out(params)
+        if beams > 1:
+            alpha = self._settings.length_penalty
+            found = generator.search(params, prompts, beams=beams, alpha=alpha)
+            return found.tokens_bkn[:, 0], targets_bt, weights_bt
+        keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
+        return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
+
+    def _generator(self, rows: int, steps: int, has_one_answer: bool) -> Generator:
+        key = rows, steps, has_one_answer
+        if key not in self._generators:
+            tokenizer = self._tokenizer
+            self._generators[key] = Generator(
+                self._model,
+                self._config,
+                Ends(tokenizer.eos_id, tokenizer.pad_id),
+                steps=steps,
+                rows=rows,
+                see_whole_prompt=self._task.objective == "prefix_lm",
+                sampling=GREEDY if has_one_answer else FOR_SAMPLES,
+            )
+        return self._generators[key]
+
+    @property
+    def _has_source(self) -> bool:
+        return self._task.objective in ("seq2seq", "span_corruption")
+
+    def samples(self, params, held_out: HeldOut, examples: Sequence[Mapping]) -> str:
+        """A few rows of the first batch as a person would want to see them."""
+        batch, count, labels = held_out.batches[0], len(examples), self._labels
+        decode = self._tokenizer.decode if self._tokenizer else None
+        match self._task.objective:
+            case "classify_text" | "classify_images":
+                _, probabilities_bc = self._eval_step(params, batch)
+                guesses_b = jax.device_get(probabilities_bc).argmax(axis=1)
+                rows = zip(examples, guesses_b, strict=False)
+                blocks = [
+                    f"{_shown(row)} -> {labels[guess]} ({labels[row['label']]})"
+                    for row, guess in rows
+                ]
+                return "\n".join(blocks) + "\n"
+            case "masked_lm":
+                _, guesses_bt = self._eval_step(params, batch)
+                batch, guesses_bt = jax.device_get((dict(batch), guesses_bt))
+                filled_bt = np.where(batch["weights"] > 0, guesses_bt, batch["targets"])
+                pairs = zip(batch["targets"], filled_bt, strict=True)
+                blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
+            case _:
+                one = held_out.has_one_answer
+                if not one and jax.device_count() == 1:
+                    # Where answers are scored, the whole batch is compiled already; here no more
+                    # rows need be continued than are shown. Several devices want even shares.
+                    batch = {name: array[:count] for name, array in batch.items()}
+                outputs = self._generate(params, batch, has_one_answer=one)
+                tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
+                expected_bn = np.where(weights_bn > 0, expected_bn, self._tokenizer.pad_id)
+                prompts = self._prompts(batch, examples)
+                answers = zip(prompts, tokens_bn, expected_bn, strict=False)
+                blocks = [
+                    f"given:    {prompt}\nanswer:   {decode(answer)}\nexpected: {decode(expected)}"
+                    for prompt, answer, expected in answers
+                ]
+        return "\n\n".join(blocks[:count]) + "\n"
+
+    def _prompts(self, batch, examples: Sequence[Mapping]) -> list[str]:
+        if "source" in examples[0]:
+            return [example["source"] for example in examples]
+        if self._task.objective == "span_corruption":
+            rows = jax.device_get(batch["encoder_inputs"])
+            return [self._tokenizer.decode(row) for row in rows[: len(examples)]]
+        rows, lengths = jax.device_get((batch["inputs"], _prompt_lengths(batch)))
+        pairs = zip(rows, lengths, examples, strict=False)
+        return [self._tokenizer.decode(row[:length]) for row, length, _ in pairs]
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+def _shown(example: Mapping) -> str:
+    return " | ".join(example[key] for key in ("text", "text_pair") if key in example) or "image"
+
+
+def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
+    """How much of each row is given: its prefix, or the first half of running text."""
+    if "prefix" in batch:
+        return batch["prefix"].sum(axis=1).astype(jnp.int32)
+    rows, length = batch["inputs"].shape
+    return jnp.full((rows,), length // 2, jnp.int32)
+
+
+@jax.jit
+def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
+    """Targets moved so that column 0 holds the first token behind the prompt."""
+    length = targets_bt.shape[1]
+    columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
+    inside_bt, columns_bt = columns_bt < length, jnp.minimum(columns_bt, length - 1)
+    moved_bt = jnp.take_along_axis(targets_bt, columns_bt, axis=1)
+    return moved_bt, jnp.take_along_axis(weights_bt, columns_bt, axis=1) * inside_bt.astype(
+        weights_bt.dtype
+    )
+
+
+@jax.jit
+def _exact_rows(
+    tokens_bn: Array, expected_bn: Array, weights_bn: Array, cut_b: Array | int
+) -> tuple[Array, Array]:
+    """Rows whose generated tokens are the target's, up to its end; and rows in all.
+
+    A target that was truncated (`cut_b`) cannot be met.
+    """
+    # The end-of-sequence token is among the targets, so nothing can follow a right answer.
+    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1) & (cut_b == 0)
+    real_b = (weights_bn > 0).any(axis=1)
+    return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

@@ -1,0 +1,108 @@
+"""Combinations of config sections that cannot work, each as one line with its remedy."""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from input_pipeline.config import IMAGE_KEYS
+from model.config import ABSOLUTE_POSITIONS
+from model.kinds import refusals
+from training.config import (
+    finetune_problems,
+    measure_problems,
+    precision_problems,
+    schedule_problems,
+)
+
+if TYPE_CHECKING:
+    from experiment.sections import Experiment
+
+FAMILIES_FOR = {
+    "seq2seq": ("encoder_decoder",),
+    "span_corruption": ("encoder_decoder",),
+    "causal_lm": ("decoder",),
+    "prefix_lm": ("decoder",),
+    "masked_lm": ("encoder",),
+    "classify_text": ("encoder", "decoder"),
+    "classify_images": ("encoder",),
+    "embed": ("encoder",),
+}
+
+
+def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
+    run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
+    if model.matmul != "float" and not importlib.util.find_spec("qwix"):
+        yield (
+            f"model.matmul={model.matmul} needs qwix to multiply in 8 bits; install it: "
+            "pip install -e '.[quantized]'"
+        )
+    yield from schedule_problems(experiment.optimizer, run)
+    yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
+    yield from measure_problems(experiment.eval, task)
+    yield from precision_problems(experiment.optimizer, model.param_dtype)
+    if model.family not in FAMILIES_FOR[task.objective]:
+        fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
+        yield (
+            f"task.objective={task.objective} needs model.family="
+            f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
+            f"with family={model.family} choose one of: {', '.join(fitting)}"
+        )
+    takes_images = task.objective == "classify_images"
+    if task.objective != "embed" and takes_images != (model.input == "patches"):
+        yield (
+            f"task.objective={task.objective} does not go with model.input={model.input}: "
+            "classify_images takes patches, every other objective takes tokens"
+        )
+    if not takes_images and model.input != "patches":
+        for key, off in IMAGE_KEYS.items():
+            if (value := getattr(data, key)) != off:
+                yield (
+                    f"data.{key}={value} is for images, but task.objective={task.objective} reads "
+                    f"text; set it to {off}"
+                )
+    if task.objective == "classify_text" and model.family == "decoder" and model.pooling == "first":
+        yield (
+            "model.pooling=first in a decoder sees the first token alone; "
+            "set model.pooling=last or mean"
+        )
+    if task.objective == "prefix_lm":
+        for reason in refusals(model.attention, "prefix"):
+            yield f"{reason}; choose another objective or another kind"
+    if task.auxiliary_masked_lm and model.family != "encoder":
+        yield (
+            f"task.auxiliary_masked_lm={task.auxiliary_masked_lm:g} needs model.family=encoder, "
+            f"not {model.family}, whose tokens do not see what follows; set it to 0"
+        )
+    if task.next_sentence and model.token_types == 1:
+        yield (
+            "model.token_types=1 cannot tell the two sentences of task.next_sentence apart; "
+            "set it to 2, or to 0 for none"
+        )
+    if model.input == "tokens" and model.position in ABSOLUTE_POSITIONS:
+        columns = {"length": data.length}
+        if model.family == "encoder_decoder":
+            columns["encoder_length"] = data.encoder_length
+        for key, length in columns.items():
+            if length > model.max_length:
+                yield (
+                    f"data.{key}={length} exceeds model.max_length={model.max_length}, the last "
+                    f"position that model.position={model.position} can address"
+                )
+    if experiment.finetune.resize_vocabulary and model.input == "patches":
+        yield (
+            "finetune.resize_vocabulary=True is for tokens, but model.input=patches has none; "
+            "set it to False"
+        )
+    accumulate = experiment.optimizer.accumulate
+    if data.batch_size % accumulate:
+        yield (
+            f"optimizer.accumulate={accumulate} does not divide data.batch_size={data.batch_size}"
+        )
+    saves, scores = experiment.checkpoint.every, experiment.eval.every
+    # With patience, a run saves whenever it is better than before.
+    chooses = experiment.checkpoint.best_metric and not experiment.eval.patience
+    if chooses and saves and (not scores or saves % scores):
+        yield (
+            f"checkpoint.best_metric chooses among scored steps, but checkpoint.every={saves} is "
+            f"not a multiple of eval.every={scores}; make them equal"
+        )

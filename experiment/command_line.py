@@ -1,0 +1,210 @@
+"""The command line of every script: its flags, --help, and refusals of bad input."""
+
+import itertools
+import logging as std_logging
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ml_collections
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from experiment import help_text
+from experiment.schema import ConfigError, did_you_mean, refuse_remote
+
+PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
+OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
+BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
+
+
+def config_flag(default: str) -> flags.FlagHolder:
+    """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
+
+    Without --config, ml_collections applies the overrides to the default file as soon as the
+    flag is defined, which is before `launch` can guard anything.
+    """
+    _forget_all_but_help()
+    given = _value_of("config", sys.argv)
+    try:
+        for path in (given, given.partition(":")[2]):
+            refuse_remote("--config", path)
+        if given and (problem := help_text.missing_config(given)):
+            raise ConfigError(problem)
+        _define_help_keys()
+        if not Path(default).is_file():  # the script was started from another directory
+            default = str(help_text.ROOT / default)
+        return config_flags.DEFINE_config_file("config", default, "The experiment.")
+    except ConfigError as error:
+        _refuse(str(error))
+    except Exception as error:  # whatever a config file or an override may raise
+        _refuse(_explain(sys.argv, error))
+
+
+def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
+    """Defines --config.a.b=v as changes to the config that `read` finds in --workdir=DIR.
+
+    That config says which flags there are, so the command line is searched for DIR beforehand.
+    Without one, as in --help, the defaults stand in.
+    """
+    from configs import default
+
+    _forget_all_but_help()
+    try:
+        workdir = _value_of("workdir", sys.argv)
+        refuse_remote("--workdir", workdir)
+        if given := _value_of("config", sys.argv):
+            raise ConfigError(
+                f"--config={given} is not for this script, which takes the config of the run in "
+                "--workdir; leave it out, and change keys with --config.KEY=VALUE"
+            )
+        config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
+        _define_help_keys()
+        return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
+    except ConfigError as error:
+        _refuse(str(error))
+    except Exception as error:  # whatever an override may raise
+        _refuse(_explain(sys.argv, error))
+
+
+def _forget_all_but_help() -> None:
+    """Who asks for help gets it, whatever else is on the command line and may be wrong."""
+    if help_text.asks_for_help(sys.argv):
+        sys.argv[1:] = ["--help"]
+
+
+def _define_help_keys() -> None:
+    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
+
+
+def _value_of(flag: str, argv: list[str]) -> str:
+    """Of --flag=value or --flag value, as absl reads them; the last one counts."""
+    found = ""
+    for argument, following in itertools.pairwise([*argv, ""]):
+        name, is_given, value = argument.partition("=")
+        if name in (f"--{flag}", f"-{flag}"):
+            found = value if is_given else following
+    return found
+
+
+def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
+    """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback.
+
+    With `more_options`, what stands behind `--` on the command line is main's argument.
+    """
+
+    if help_text.asks_for_help(sys.argv):
+        help_text.show(_help())
+        sys.exit()
+
+    def guarded(argv):
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+            logging.get_absl_handler().setFormatter(LogLine())
+        for name in PATH_FLAGS:
+            if name in flags.FLAGS:
+                refuse_remote(f"--{name}", flags.FLAGS[name].value or "")
+        if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
+            meant = f". Did you mean --config={argv[1]}?" if argv[1].endswith(".py") else ""
+            raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --{meant}")
+        if "help_keys" in flags.FLAGS and flags.FLAGS.help_keys:
+            help_text.show(help_text.key_listing(flags.FLAGS.config.to_dict()))
+            return
+        if more_options:
+            main(argv[1:])
+        else:
+            main()
+
+    try:
+        app.run(guarded, flags_parser=_parse_flags)
+    except ConfigError as error:
+        _refuse(str(error))
+
+
+def _help() -> str:
+    config = None
+    if "config" in flags.FLAGS:
+        flag = flags.FLAGS["config"]
+        config = "" if flag.help == OF_A_RUN else config_flags.get_config_filename(flag)
+    return help_text.help_text(sys.modules["__main__"].__doc__ or "", _own_flags(), config)
+
+
+def _own_flags() -> list[flags.Flag]:
+    """The flags that the script itself defines, in its order; absl calls it by its path."""
+    return flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+
+
+class LogLine(std_logging.Formatter):
+    """`warning: what happened`, as in all other lines of a run's log."""
+
+    def format(self, record: std_logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(reason, file=sys.stderr)
+    sys.exit(BAD_INPUT)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+    try:
+        remaining = flags.FLAGS(argv)
+        if "config" in flags.FLAGS:
+            _ = flags.FLAGS.config.steps  # a file that failed to load says so only when read
+        return remaining
+    except Exception as error:  # whatever a config file or a flag may raise, it is bad input
+        raise ConfigError(_explain(argv, error)) from None
+
+
+def _explain(argv: list[str], error: Exception) -> str:
+    """One line on what was wrong with the command line."""
+    if isinstance(error, flags.UnrecognizedFlagError):
+        name = error.flagname
+        own = [flag.name for flag in _own_flags()]
+        return help_text.unknown_flag(
+            name, _value_of(name, argv), own, has_config="config" in flags.FLAGS
+        )
+    overrides = [
+        a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
+    ]
+    if isinstance(error, AttributeError | KeyError) and overrides:
+        from configs import default
+
+        for override in overrides:
+            section = default.get_config().to_dict()
+            path = override.split(".")[1:]
+            for depth, key in enumerate(path):
+                if not isinstance(section, Mapping) or key not in section:
+                    known = section if isinstance(section, Mapping) else ()
+                    name = ".".join(path[: depth + 1])
+                    return f"{name} is not a config key.{_key_meant(override, key, known)}"
+                section = section[key]
+    # A config file that raised brings its traceback along, which begins and ends with the facts.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines or [type(error).__name__]
+    if isinstance(error, OSError):
+        return f"the config cannot be loaded: {lines[-1]}"
+    if len(lines) == 1:
+        return lines[0]
+    where = lines[0].removesuffix("Error whilst parsing config file:").strip()
+    return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
+
+
+def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
+    """A key that --config.a.b may be meant for; `known` are those beside the one that is not."""
+    keys = help_text.key_names()
+    meant = help_text.meant_keys(key, keys, exact=True)
+    if not meant and (guess := did_you_mean(key, known)):
+        return guess
+    meant = meant or help_text.meant_keys(override.partition(".")[2], keys)
+    return (
+        f" Did you mean {' or '.join(f'--config.{each}' for each in meant[:3])}?" if meant else ""
+    )
+
+
+def default_workdir(config_path: str) -> str:
+    """runs/dates for configs/dates.py, runs/dates-t5_style for configs/dates.py:t5_style."""
+    path, _, architecture = config_path.partition(":")
+    return str(Path("runs", "-".join(filter(None, (Path(path).stem, architecture)))))

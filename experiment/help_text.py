@@ -1,0 +1,281 @@
+"""What --help and --help_keys print, and hints for flags and configs that do not exist."""
+
+import ast
+import difflib
+import io
+import os
+import re
+import sys
+import textwrap
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from configs import default
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_CONFIGS = ("__init__", "architectures")  # other files in configs/
+HELP = ("help", "helpshort", "h", "?")
+WIDTH, COLUMN = 100, 30
+# What flags of other codebases are called here.
+OTHER_NAMES = {
+    "lr": ("optimizer.learning_rate",),
+    "wd": ("optimizer.weight_decay",),
+    "warmup": ("optimizer.warmup_steps",),
+    "optimizer": ("optimizer.name",),
+    "optim": ("optimizer.name",),
+    "clip": ("optimizer.clip_norm",),
+    "grad_clip": ("optimizer.clip_norm",),
+    "max_grad_norm": ("optimizer.clip_norm",),
+    "gradient_accumulation_steps": ("optimizer.accumulate",),
+    "grad_accum_steps": ("optimizer.accumulate",),
+    "batch": ("data.batch_size",),
+    "bs": ("data.batch_size",),
+    "data": ("data.path", "data.name"),
+    "dataset": ("data.path", "data.name"),
+    "data_dir": ("data.path",),
+    "data_path": ("data.path",),
+    "seq_len": ("data.length",),
+    "seq_length": ("data.length",),
+    "block_size": ("data.length",),
+    "max_seq_length": ("data.length",),
+    "max_steps": ("steps",),
+    "num_steps": ("steps",),
+    "train_steps": ("steps",),
+    "num_train_steps": ("steps",),
+    "max_iters": ("steps",),
+    "d_model": ("model.width",),
+    "hidden_size": ("model.width",),
+    "emb_dim": ("model.width",),
+    "n_embd": ("model.width",),
+    "d_ff": ("model.feed_forward",),
+    "mlp_dim": ("model.feed_forward",),
+    "num_heads": ("model.heads",),
+    "n_head": ("model.heads",),
+    "num_layers": ("model.encoder_layers", "model.decoder_layers"),
+    "n_layer": ("model.encoder_layers", "model.decoder_layers"),
+    "layers": ("model.encoder_layers", "model.decoder_layers"),
+    "dropout": ("model.dropout_residual",),
+    "checkpoint": ("init_from",),
+    "eval_every": ("eval.every",),
+    "eval_steps": ("eval.every",),
+    "save_every": ("checkpoint.every",),
+    "save_steps": ("checkpoint.every",),
+    "logging_steps": ("log_every",),
+}
+# What cannot be had by another name alone, because it counts something else.
+OTHER_UNITS = {
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "num_train_epochs"),
+        "--config.steps counts steps, of data.batch_size rows each",
+    ),
+    **dict.fromkeys(
+        ("per_device_batch_size", "per_device_train_batch_size"),
+        "--config.data.batch_size counts the rows of all devices together",
+    ),
+}
+OTHER_FLAGS = {
+    **dict.fromkeys(
+        ("output_dir", "out_dir", "logdir", "log_dir", "model_dir", "run_dir"), "workdir"
+    ),
+    "cfg": "config",
+}
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    before_dashes = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
+    return any(a.startswith("-") and a.lstrip("-") in HELP for a in before_dashes)
+
+
+def show(text: str) -> None:
+    """Prints to a reader who may have had enough, as `head` has."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left over
+
+
+def help_text(doc: str, own: Iterable[flags.Flag], config: str | None) -> str:
+    """The script's docstring, its flags, and where it has --config, the configs and all keys.
+
+    `config` is the default config file, "" where the config is that of a run, and None without.
+    """
+    lines = [*doc.strip().splitlines(), "", "Flags:"]
+    if config:
+        lines += _flag(
+            "--config=FILE[:ARCHITECTURE]",
+            f"The experiment; default: {config}. An "
+            "ARCHITECTURE is a name in configs/architectures.py, or a run's workdir.",
+        )
+    for flag in own:
+        lines += _flag(_usage(flag), _meaning(flag))
+    if config is not None:
+        what = "the experiment's" if config else "the run's"
+        lines += _flag(
+            "--config.KEY=VALUE",
+            f"Changes one key of {what} config, such as "
+            "--config.steps=100 or --config.data.batch_size=32.",
+        )
+        lines += _flag(
+            "--help_keys", f"Lists all keys of {what} config: their values and what they mean."
+        )
+    if config:
+        lines += ["", "Configs:"]
+        for path in configs():
+            lines += _flag(str(path), _first_line(path))
+    if config is not None:
+        lines += ["", "Keys (--help_keys shows their values and what they mean):", *_keys()]
+    return "\n".join(lines)
+
+
+def _flag(usage: str, meaning: str) -> list[str]:
+    """Usage and meaning in two columns."""
+    lines = textwrap.wrap(meaning, WIDTH - COLUMN, break_on_hyphens=False) or [""]
+    first = f"  {usage:<{COLUMN - 4}}  "
+    above = [first.rstrip()] if len(first) > COLUMN else []
+    indented = [" " * COLUMN + line for line in lines]
+    return [*above, *indented] if above else [first + lines[0], *indented[1:]]
+
+
+def _usage(flag: flags.Flag) -> str:
+    if flag.boolean:
+        return f"--{flag.name}"
+    values = getattr(flag.parser, "enum_values", None)
+    return f"--{flag.name}={'|'.join(values) if values else '...'}"
+
+
+def _meaning(flag: flags.Flag) -> str:
+    # absl adds the choices in front, which _usage shows, and how to give several values behind.
+    meaning = re.sub(r"^<[^>]*>: |;\s+repeat this option.*$", "", flag.help, flags=re.DOTALL)
+    is_said = flag.default in ("", None, False, []) or "default" in meaning
+    return meaning if is_said else f"{meaning} (default: {flag.default})"
+
+
+def configs() -> list[Path]:
+    """The config files there are, as they are named from here."""
+    found = sorted((ROOT / "configs").glob("*.py"))
+    return [Path(os.path.relpath(path)) for path in found if path.stem not in NO_CONFIGS]
+
+
+def _first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def _keys() -> Iterator[str]:
+    config = default.get_config().to_dict()
+    sections = {"": [key for key, value in config.items() if not isinstance(value, Mapping)]}
+    sections |= {f"{k}.": list(v) for k, v in config.items() if isinstance(v, Mapping)}
+    for name, keys in sections.items():
+        first, *others = textwrap.wrap(", ".join(keys), WIDTH - 14)
+        yield f"  {name:<12}{first}"
+        yield from (" " * 14 + line for line in others)
+
+
+def key_names() -> list[str]:
+    """The dotted names of all config keys."""
+    return list(_flat(default.get_config().to_dict()))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in config.items():
+        inner = isinstance(value, Mapping)
+        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
+
+
+def key_listing(config: Mapping[str, Any]) -> str:
+    """Every key with its value in `config`, its default if that is another, and its comment.
+
+    Order and comments are those of configs/default.py.
+    """
+    source = Path(default.__file__).read_text()
+    places = _places(ast.parse(source))
+    usual, values = _flat(default.get_config().to_dict()), _flat(config)
+    lines = ["# Change a key with --config.KEY=VALUE."]
+    begin = min(places)
+    for number, (code, comment) in enumerate(_code_and_comments(source), start=1):
+        keys = places.get(number, [])
+        if not keys and comment and not code and number > begin - 2:
+            lines.append(f"# {comment}")
+        for key in keys:
+            value = values.get(key, usual[key])
+            line = f"{key}={value!r}"
+            said = [f"default: {usual[key]!r}"] if value != usual[key] else []
+            said += [comment] if comment and key == keys[-1] else []
+            lines.append(f"{line}  # {'; '.join(said)}" if said else line)
+        if not code and not comment and number > begin and lines[-1]:
+            lines.append("")
+    return "\n".join(lines).strip()
+
+
+def _code_and_comments(source: str) -> list[tuple[bool, str]]:
+    """For each line, whether there is code in it, and its comment."""
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    return [
+        (bool(line.strip()) and not line.strip().startswith("#"), comments.get(number, ""))
+        for number, line in enumerate(source.splitlines(), start=1)
+    ]
+
+
+def _places(tree: ast.AST) -> dict[int, list[str]]:
+    """The keys that configs/default.py sets, by line."""
+    found: dict[int, list[str]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
+            continue
+        name, value = node.targets[0].attr, node.value
+        if isinstance(value, ast.Call):  # config.model = ConfigDict(dict(width=..., ...))
+            for keyword in value.args[0].keywords:
+                found.setdefault(keyword.value.end_lineno, []).append(f"{name}.{keyword.arg}")
+        else:
+            found.setdefault(value.end_lineno, []).append(name)
+    return found
+
+
+def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool) -> str:
+    """What to say of a flag that does not exist."""
+    if has_config and (unit := OTHER_UNITS.get(name.replace("-", "_"))):
+        return f"--{name} is not a flag; {unit}."
+    keys = key_names() if has_config else []
+    behind = f"={value}" if value else "=..."
+    meant = [f"--config.{key}{behind}" for key in meant_keys(name, keys, exact=True)]
+    if not meant:
+        plain = OTHER_FLAGS.get(name, name).replace("-", "_")
+        close = difflib.get_close_matches(plain, [*own, *(["config"] if has_config else [])], n=1)
+        meant = [f"--{each}{behind if value else ''}" for each in close]
+    meant = meant or [f"--config.{key}{behind}" for key in meant_keys(name, keys)]
+    hint = f"Did you mean {' or '.join(meant[:3])}?" if meant else "See --help."
+    return f"--{name} is not a flag. {hint}"
+
+
+def meant_keys(name: str, keys: Sequence[str], *, exact: bool = False) -> list[str]:
+    """The config keys that a name may stand for: by its other name, its end, or its spelling."""
+    name = name.replace("-", "_")
+    if name in OTHER_NAMES:
+        return [key for key in OTHER_NAMES[name] if key in keys]
+    ends = lambda end: [key for key in keys if f".{key}".endswith(f".{end}")]  # noqa: E731
+    if exact or ends(name):
+        return ends(name)
+    close = difflib.get_close_matches(name, [key.rpartition(".")[2] for key in keys], n=1)
+    return ends(close[0]) if close else difflib.get_close_matches(name, keys, n=1)
+
+
+def missing_config(value: str) -> str:
+    """What to say of --config=value if there is no such file, and nothing if there is."""
+    path, _, argument = value.partition(":")
+    if Path(path).is_file():
+        return ""
+    known = {each.stem: each for each in configs()}
+    close = difflib.get_close_matches(Path(path).stem, known, n=1)
+    if not close:
+        return f"--config={value}: no such file. See --help for those that there are."
+    meant = f"{known[close[0]]}:{argument}" if argument else str(known[close[0]])
+    return f"--config={value}: no such file. Did you mean --config={meant}?"

@@ -1,0 +1,75 @@
+"""A config becomes one frozen `Experiment`, or a ConfigError that lists everything wrong with it.
+
+Past this module no code sees a ConfigDict.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from experiment.checks import problems_between_sections
+from experiment.schema import ConfigError, build
+from input_pipeline.config import DataConfig
+from input_pipeline.task_spec import Hiding
+from model.config import TransformerConfig
+from training.config import (
+    CheckpointConfig,
+    EvalConfig,
+    FailureConfig,
+    FinetuneConfig,
+    MeshConfig,
+    OptimizerConfig,
+    RunConfig,
+    TaskConfig,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    run: RunConfig
+    model: TransformerConfig
+    data: DataConfig
+    task: TaskConfig
+    optimizer: OptimizerConfig
+    finetune: FinetuneConfig
+    mesh: MeshConfig
+    checkpoint: CheckpointConfig
+    failure: FailureConfig
+    eval: EvalConfig
+
+    @property
+    def hiding(self) -> Hiding:
+        """What the data has to know of the task, beside its objective."""
+        task = self.task
+        return Hiding(
+            task.noise_rate,
+            task.mean_span,
+            task.whole_words,
+            task.next_sentence,
+            beside_classes=task.auxiliary_masked_lm > 0,
+        )
+
+
+SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != "run"}
+
+
+def from_mapping(config: Mapping[str, Any]) -> Experiment:
+    """The experiment a config describes; raises ConfigError with a line for each problem."""
+    problems, parts = [], {}
+    sections = {name: config[name] for name in SECTIONS if name in config}
+    scalars = {key: value for key, value in config.items() if key not in SECTIONS}
+    parts["run"], found = build(RunConfig, scalars, "")
+    problems += found
+    for name, section in SECTIONS.items():
+        if not isinstance(sections.get(name), Mapping):
+            problems.append(f"{name} must be a section of the config")
+            continue
+        parts[name], found = build(section, sections[name], name)
+        problems += found
+    if problems:
+        raise ConfigError(problems)
+    experiment = Experiment(**parts)
+    problems = list(problems_between_sections(experiment))
+    if problems:
+        raise ConfigError(problems)
+    return experiment

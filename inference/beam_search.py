@@ -1,0 +1,146 @@
+"""Beam search: the likeliest sequences that can be found by keeping a few at every length.
+
+Sequences are ranked by log-probability / ((5 + n) / 6) ** alpha, n being the number of their
+tokens, the end among them: the length penalty of the 2017 paper (Wu et al., 2016).
+
+The sequences of a row are branches of one tree, and share one row of the cache: each step puts a
+token for every beam into it, and a mask shows each beam its own ancestors. So nothing is copied
+when a branch is given up for another, and the prompt and the source are kept once for all beams.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from inference.decoding import Decode
+
+NEVER = -1e9  # worse than any sequence, yet finite: sums of it stay numbers
+
+
+class Beams(NamedTuple):
+    """K sequences for each row, the best first, and what they score; NEVER where there is none."""
+
+    tokens_bkn: Array
+    scores_bk: Array
+
+
+class _Search(NamedTuple):
+    step: Array
+    live: Beams  # scored by plain log-probability: all are of one length
+    done: Beams
+    holders_bkn: Array  # which beam held a live sequence's n-th token; -1 where there is none yet
+    logits_bkv: Array
+    cache: Any
+
+
+def length_penalty(tokens: Array | int, alpha: float) -> Array:
+    return ((5.0 + jnp.asarray(tokens, jnp.float32)) / 6.0) ** alpha
+
+
+def beam_search(
+    decode: Decode,
+    logits_bv: Array,
+    positions_b: Array,
+    cache: Any,
+    *,
+    beams: int,
+    steps: int,
+    alpha: float,
+    eos_id: int,
+    pad_id: int,
+    prompt_slots: int,
+    window: int = 0,
+) -> Beams:
+    """The best `beams` sequences of at most `steps` tokens behind each row's prompt.
+
+    `logits_bv`, `positions_b` and `cache` are those of the prompts, a row each, as in
+    `decoding.advance`. The prompts fill the first `prompt_slots` of the cache; it has room for
+    `beams * steps` tokens behind them. `decode` is also given which slots each query may see,
+    (B, K, S): of its prompt and its ancestors, the `window` newest if that is not 0.
+
+    Sequences without an end count when there are no more steps. The search is over when in no row
+    a live sequence could still be among the best, however it went on.
+    """
+    rows, vocab = logits_bv.shape
+    # Of twice as many continuations, at most half are ends: enough are left to go on with.
+    candidates = min(2 * beams, beams * vocab)
+    # The age of a slot counts in tokens: those that the beams got in one step are as old.
+    order_s = jnp.arange(prompt_slots + steps * beams)
+    order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
+
+    def visible(holders_bkn: Array, step: Array) -> Array:
+        is_holder_bknk = holders_bkn[..., None] == jnp.arange(beams)
+        visible_bks = jnp.pad(
+            is_holder_bknk.reshape(rows, beams, -1),
+            ((0, 0), (0, 0), (prompt_slots, 0)),
+            constant_values=True,
+        )
+        if window:
+            visible_bks &= prompt_slots + step - order_s < window
+        return visible_bks
+
+    def score(sums: Array, tokens: Array | int) -> Array:
+        # NEVER must not be divided: it would be above NEVER and pass for a sequence.
+        return jnp.where(sums > NEVER / 2, sums / length_penalty(tokens, alpha), NEVER)
+
+    def could_change(search: _Search) -> Array:
+        # A log-probability can only fall, and the penalty of the greatest length divides it most.
+        best_possible_b = score(search.live.scores_bk[:, 0], steps)
+        return (search.step < steps) & (best_possible_b > search.done.scores_bk[:, -1]).any()
+
+    def extend(search: _Search) -> _Search:
+        log_probs_bkv = jax.nn.log_softmax(search.logits_bkv.astype(jnp.float32))
+        sums_bkv = search.live.scores_bk[:, :, None] + log_probs_bkv
+        sums_bc, places_bc = jax.lax.top_k(sums_bkv.reshape(rows, -1), candidates)
+        parents_bc, tokens_bc = places_bc // vocab, (places_bc % vocab).astype(jnp.int32)
+        tokens_bcn = _rows_of(search.live.tokens_bkn, parents_bc)
+        tokens_bcn = tokens_bcn.at[:, :, search.step].set(tokens_bc)
+        ends_bc = tokens_bc == eos_id
+
+        # An end counts if it is among the best that could be kept.
+        counts_bc = ends_bc & (jnp.arange(candidates) < beams)
+        scores_bc = jnp.where(counts_bc, score(sums_bc, search.step + 1), NEVER)
+        done = _best(beams, search.done, Beams(tokens_bcn, scores_bc))
+
+        alive_bc = jnp.where(ends_bc, NEVER, sums_bc)
+        _, kept_bk = jax.lax.top_k(alive_bc, beams)
+        live = Beams(_rows_of(tokens_bcn, kept_bk), _rows_of(alive_bc, kept_bk))
+        parents_bk = _rows_of(parents_bc, kept_bk)
+        holders_bkn = _rows_of(search.holders_bkn, parents_bk)
+        holders_bkn = holders_bkn.at[:, :, search.step].set(jnp.arange(beams))
+        positions_bk = jnp.broadcast_to(positions_b[:, None] + search.step, (rows, beams))
+        logits_bkv, cache = decode(
+            live.tokens_bkn[:, :, search.step],
+            positions_bk,
+            search.cache,
+            visible_bts=visible(holders_bkn, search.step),
+        )
+        return _Search(search.step + 1, live, done, holders_bkn, logits_bkv, cache)
+
+    nothing = Beams(
+        jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER)
+    )
+    # All beams start alike: only the first may be extended, or they would stay alike.
+    live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
+    logits_bkv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
+    holders_bkn = jnp.full((rows, beams, steps), -1, jnp.int32)
+    start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bkn, logits_bkv, cache)
+    search = jax.lax.while_loop(could_change, extend, start)
+    unfinished_bk = score(search.live.scores_bk, search.step)
+    # Those that were given up are no answers: only the last step makes them so.
+    unfinished_bk = jnp.where(search.step < steps, NEVER, unfinished_bk)
+    return _best(beams, search.done, search.live._replace(scores_bk=unfinished_bk))
+
+
+def _best(count: int, *groups: Beams) -> Beams:
+    tokens, scores = (jnp.concatenate(arrays, axis=1) for arrays in zip(*groups, strict=True))
+    scores_bk, places_bk = jax.lax.top_k(scores, count)
+    return Beams(_rows_of(tokens, places_bk), scores_bk)
+
+
+def _rows_of(array: Array, places_bk: Array) -> Array:
+    """The entries of axis 1 at these places, in each row of the batch."""
+    places = places_bk.reshape(*places_bk.shape, *(1,) * (array.ndim - 2))
+    return jnp.take_along_axis(array, places, axis=1)

@@ -1,0 +1,249 @@
+"""Asking a model for text: prompts in, tokens out, compiled once for every shape."""
+
+import functools
+from collections.abc import Iterator
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.stages import Compiled
+
+from experiment.schema import ConfigError
+from inference.beam_search import Beams, beam_search
+from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
+from inference.decoding_params import decoding_options, decoding_order, lay_out, restore
+from inference.speculative_decoding import Speculated, speculate
+from model.config import TransformerConfig
+from model.kv_cache import Cache, empty_cache
+
+
+@flax.struct.dataclass
+class Prompts:
+    """What the model is given, a row each; padding is behind the text."""
+
+    tokens_bt: Array  # what its decoder has said already: at least the start of a sequence
+    lengths_b: Array
+    source_bs: Array | None = None  # what an encoder reads
+    source_segments_bs: Array | None = None
+
+
+class Generator:
+    """Writes up to `steps` tokens behind prompts.
+
+    Methods take parameters as `lay_out` returns them, and a key for each row that is drawn:
+    nothing else is random. With fewer `slots` than prompt and steps need, the oldest tokens are
+    forgotten on the way. Nothing compiles again for prompts of the same padded length.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TransformerConfig,
+        ends: Ends,
+        *,
+        steps: int,
+        rows: int,  # that the model works on at a time, all beams and outputs counted
+        slots: int = 0,  # 0: as many as are needed
+        see_whole_prompt: bool = False,  # tokens of the prompt see each other (prefix LM)
+        sampling: Sampling = GREEDY,
+    ):
+        self.config, self.steps = config, steps
+        self._model, self._ends, self._sampling = model, ends, sampling
+        self._slots, self._see_whole_prompt = slots, see_whole_prompt
+        order = decoding_order(rows)
+        jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
+        self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
+        self._begin = jit(self._begin, static_argnames="outputs")
+        self._advance = jit(self._advance, donate_argnames="progress")
+        self.search = jit(self._search, static_argnames="beams")
+        self._speculate = jit(self._speculate, static_argnames=("drafter", "ahead"))
+
+    def sequences(
+        self, params: dict, prompts: Prompts, keys_b: Array | None = None, *, outputs: int = 1
+    ) -> Array:
+        """Tokens (B * outputs, steps), those of one prompt side by side."""
+        *_, tokens_bn = self.stream(params, prompts, keys_b, outputs=outputs, every=self.steps)
+        return tokens_bn
+
+    def stream(
+        self,
+        params: dict,
+        prompts: Prompts,
+        keys_b: Array | None = None,
+        *,
+        outputs: int = 1,
+        every: int,
+    ) -> Iterator[Array]:
+        """The tokens of `sequences`, time and again, with `every` more of them filled in."""
+        progress = self._begin(params, prompts, outputs=outputs)
+        rest = for_each(outputs, (prompts.lengths_b, prompts.source_segments_bs))
+        for until in range(every, self.steps + every, every):
+            until = min(until, self.steps)
+            progress = self._advance(params, progress, *rest, keys_b, until=until)
+            # A copy: the next call gives up the memory of this one's result.
+            yield jnp.copy(progress.tokens_bn)
+            if until < self.steps and bool(progress.ended_b.all()):
+                return
+
+    def compiled(self, params: dict, prompts: Prompts) -> tuple[Compiled, Compiled]:
+        """The two programs behind `stream`, to read prompts and to write, for shapes of arrays.
+
+        `params` are as the model has them, and lie where their shardings say.
+        """
+
+        def results(lowered, compiled):
+            return jax.tree.map(_with_sharding, lowered.out_info, compiled.output_shardings)
+
+        laid_out = self.lay_out.lower(params)
+        params = results(laid_out, laid_out.compile())
+        begins = self._begin.lower(params, prompts, outputs=1)
+        reads = begins.compile()
+        writes = self._advance.lower(
+            params,
+            results(begins, reads),
+            prompts.lengths_b,
+            prompts.source_segments_bs,
+            None,
+            until=jax.ShapeDtypeStruct((), jnp.int32),
+        )
+        return reads, writes.compile()
+
+    def speculate(
+        self,
+        params: dict,
+        drafter: "Generator",
+        draft_params: dict,
+        prompts: Prompts,
+        keys_b: Array | None = None,
+        *,
+        ahead: int,
+    ) -> Speculated:
+        """The tokens of `sequences`, with a smaller model of the same tokenizer drafting them."""
+        if self._sampling.repetition_penalty != 1:
+            raise ConfigError(
+                f"repetition_penalty={self._sampling.repetition_penalty} depends on tokens that "
+                "are only drafted; with a draft model set it to 1"
+            )
+        needed = self.slots(prompts) + ahead
+        slots = min(self._slots or needed, drafter._slots or needed)
+        if slots < needed:
+            raise ConfigError(
+                f"a cache of {slots} slots would forget, and drafts cannot be taken back from it; "
+                f"with a draft model give it {needed}, or 0 for as many as are needed"
+            )
+        return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
+
+    def slots(self, prompts: Prompts, beams: int = 1) -> int:
+        """Of a cache for the prompt, which beams share, and all tokens behind it."""
+        return prompts.tokens_bt.shape[1] + beams * self.steps
+
+    def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
+        needed = self.slots(prompts)
+        forgets = 0 < self._slots < needed
+        logits_bv, cache = self._read(params, prompts, self._slots or needed, keep_tokens=forgets)
+        seen_bv = None
+        if self._sampling.repetition_penalty != 1:
+            inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
+            tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # for which one_hot has nothing
+            seen_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
+        logits_bv, cache, seen_bv = for_each(outputs, (logits_bv, cache, seen_bv))
+        pad_id = self._ends.pad_id
+        return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, seen_bv=seen_bv)
+
+    def _advance(
+        self,
+        params: dict,
+        progress: Progress,
+        positions_b: Array,
+        source_segments_bs: Array | None,
+        keys_b: Array | None,
+        until: Array,
+    ) -> Progress:
+        return advance(
+            self._decoder(params, source_segments_bs), progress, positions_b, keys_b,
+            until=until, sampling=self._sampling, ends=self._ends,
+        )  # fmt: skip
+
+    def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
+        """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
+        # What is forgotten is hidden, but keeps its slots.
+        slots = self.slots(prompts, beams)
+        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
+        return beam_search(
+            self._decoder(params, prompts.source_segments_bs),
+            logits_bv, prompts.lengths_b, cache,
+            beams=beams, steps=self.steps, alpha=alpha,
+            eos_id=self._ends.eos_id, pad_id=self._ends.pad_id,
+            prompt_slots=prompts.tokens_bt.shape[1], window=self._slots,
+        )  # fmt: skip
+
+    def _speculate(
+        self,
+        params: dict,
+        draft_params: dict,
+        prompts: Prompts,
+        keys_b: Array | None,
+        drafter: "Generator",
+        ahead: int,
+    ) -> Speculated:
+        slots = self.slots(prompts) + ahead
+        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
+        _, draft_cache = drafter._read(draft_params, prompts, slots, keep_tokens=True)
+        return speculate(
+            self._decoder(params, prompts.source_segments_bs),
+            drafter._decoder(draft_params, prompts.source_segments_bs),
+            logits_bv, prompts.lengths_b, cache, draft_cache, keys_b,
+            ahead=ahead, steps=self.steps, sampling=self._sampling, ends=self._ends,
+        )  # fmt: skip
+
+    def _read(
+        self, params: dict, prompts: Prompts, slots: int, *, keep_tokens: bool
+    ) -> tuple[Array, Cache]:
+        """Logits behind each prompt, and a cache of so many slots that holds it."""
+        batch, length = prompts.tokens_bt.shape
+        # Prompts are moved to the right edge, so that all rows go on in the same slot.
+        positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompts.lengths_b[:, None])
+        inside_bt = positions_bt >= 0
+        positions_bt = jnp.maximum(positions_bt, 0)
+        tokens_bt = jnp.take_along_axis(prompts.tokens_bt, positions_bt, axis=1)
+        given = dict(segments_bt=inside_bt.astype(jnp.int32), last_only=True)
+        if self._see_whole_prompt:
+            given["prefix_bt"] = inside_bt
+        if 0 < self._slots < length:
+            raise ConfigError(
+                f"a cache of {self._slots} slots cannot hold prompts of {length} tokens; "
+                "give it as many at least, or shorter prompts"
+            )
+        source_slots = 0
+        if prompts.source_bs is not None:
+            source_slots = prompts.source_bs.shape[1]
+            given["source_bsd"] = self._model.apply(
+                {"params": restore(params)},
+                prompts.source_bs,
+                segments_bt=prompts.source_segments_bs,
+                method="encode",
+            )
+        cache = empty_cache(self.config, batch, slots, source_slots, keep_tokens=keep_tokens)
+        decode = self._decoder(params, prompts.source_segments_bs)
+        logits_b1v, cache = decode(tokens_bt, positions_bt, cache, **given)
+        return logits_b1v[:, 0], cache
+
+    def _decoder(self, params: dict, source_segments_bs: Array | None) -> Decode:
+        def decode(tokens_bt, positions_bt, cache, **options):
+            return self._model.apply(
+                {"params": restore(params)},
+                tokens_bt,
+                positions_bt=positions_bt,
+                source_segments_bs=source_segments_bs,
+                cache=cache,
+                method="decode",
+                **options,
+            )
+
+        return decode
+
+
+def _with_sharding(shape: jax.ShapeDtypeStruct, sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)

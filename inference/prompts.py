@@ -1,0 +1,228 @@
+"""What a trained model is asked about, as ids: rows that end where its answer begins.
+
+Special ids stand where objectives.py puts them in training. A text may have gaps: one of a masked
+LM is [MASK], those of span corruption are <extra_id_0>, <extra_id_1>, ... or [MASK] for each.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from experiment.schema import ConfigError, refuse_remote
+from input_pipeline import objectives
+from input_pipeline.config import DataConfig
+from input_pipeline.objectives import Fields
+from input_pipeline.row_layout import Layout
+from input_pipeline.rows import fit
+from input_pipeline.sources.image_decoding import ImageForm, read
+from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+MASK = "[MASK]"
+SENTINEL = "<extra_id_{}>"
+SMALLEST_BUCKET = 16
+
+
+class TextPrompts:
+    """Texts -> the fields of their rows, without padding.
+
+    `kind` is that of the examples in training, `takes_two`: a tab in a text separates two, and
+    `begin_with` is what every answer of an encoder-decoder begins with. What the vocabulary cannot
+    spell becomes its unknown token and is listed in `unknown`, or if `strict` is refused. Texts to
+    embed are cut so that their rows have at most `longest` ids; 0: none is cut.
+    """
+
+    def __init__(
+        self,
+        objective: str,
+        kind: str,
+        tokenizer: Tokenizer,
+        *,
+        takes_two: bool = False,
+        begin_with: str = "",
+        strict: bool = False,
+        longest: int = 0,
+    ):
+        self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
+        self._takes_two, self._strict, self._longest = takes_two, strict, longest
+        self.unknown: dict[str, str] = {}  # by the name of a text: the first thing it cannot spell
+        start = list(tokenizer.causal_prefix)
+        if objective in ("seq2seq", "span_corruption"):
+            start = [tokenizer.bos_id, *tokenizer.text_start_ids]
+        encode = self._with_sentinels if objective == "span_corruption" else self._encode
+        self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
+
+    def __call__(self, text: str, name: str) -> Fields:
+        """`name` is what a refusal calls the text, such as "line 3"."""
+        tokenizer = self._tokenizer
+        match self._objective:
+            case "prefix_lm" if self._kind == "pairs":
+                source = np.append(self._encode(text, name), tokenizer.sep_id)
+                return {"inputs": np.concatenate([self._start, source])}
+            case "causal_lm" | "prefix_lm":
+                affixes = self._start, tokenizer.causal_suffix
+                inputs = objectives.between(affixes, self._encode(text, name))
+                return {"inputs": inputs if len(inputs) else self._begun_from_nothing(name)}
+            case "seq2seq":
+                source = objectives.between(tokenizer.source_affixes, self._encode(text, name))
+                return {"encoder_inputs": source, "inputs": self._start}
+            case "span_corruption":
+                source = self._with_sentinels(text, name)
+                source = objectives.between(tokenizer.source_affixes, source)
+                _refuse_without(tokenizer.sentinel_ids, source, SENTINEL.format(0), name)
+                return {"encoder_inputs": source, "inputs": self._start}
+            case "masked_lm":
+                texts = [self._with_masks(part, name) for part in self._parts(text, name)]
+                fields = objectives.between_separators(texts, tokenizer)
+                _refuse_without([tokenizer.mask_id], fields["inputs"], MASK, name)
+                return fields
+            case "classify_text" | "embed":
+                texts = [self._encode(part, name) for part in self._parts(text, name)]
+                if self._objective == "embed" and self._longest:
+                    texts = self._cut(texts, name)
+                return objectives.between_separators(texts, tokenizer)
+        raise ValueError(f"{self._objective!r} is not about text")
+
+    def _cut(self, texts: list[np.ndarray], name: str) -> list[np.ndarray]:
+        room = self._longest - self._tokenizer.encoder_template.added(len(texts))
+        cut = fit(texts, max(room, 0))
+        if sum(map(len, cut)) < sum(map(len, texts)):
+            logging.warning(
+                "%s has %d tokens; the first %d are read, as many as the published model takes",
+                name, sum(map(len, texts)), room,
+            )  # fmt: skip
+        return cut
+
+    def _parts(self, text: str, name: str) -> list[str]:
+        parts = text.split("\t") if self._takes_two else [text]
+        if len(parts) > 2:
+            raise ConfigError(
+                f"{name} has {len(parts)} columns; give one text, or two with a tab between them"
+            )
+        return parts
+
+    def _begun_from_nothing(self, name: str) -> np.ndarray:
+        """An empty prompt, where the tokenizer puts nothing in front: bos, if there is one."""
+        if self._tokenizer.bos_id is None or isinstance(self._tokenizer, IdTokenizer):
+            raise ConfigError(
+                f"{name} is empty, and there is nothing to begin from; write something"
+            )
+        return np.array([self._tokenizer.bos_id], np.int32)
+
+    def _encode(self, text: str, name: str) -> np.ndarray:
+        if unspelt := self._tokenizer.unspelt(text):
+            if self._strict:
+                raise ConfigError(
+                    f"{name}: the vocabulary of the model's tokenizer cannot spell {unspelt!r}; "
+                    "replace it, or leave --strict out"
+                )
+            self.unknown.setdefault(name, unspelt)
+        try:
+            return self._tokenizer.encode(text)
+        except ConfigError as error:  # of lines that are to be ids
+            raise ConfigError(f"{name}: {error}") from error
+
+    def _with_masks(self, text: str, name: str) -> np.ndarray:
+        marks = [re.escape(mark) for mark in (MASK, self._tokenizer.mask_name) if mark]
+        parts = self._around(marks, text)
+        ids = [self._encode(part, name) for part in parts[0::2]]
+        return _between(ids, [self._tokenizer.mask_id] * len(parts[1::2]))
+
+    def _with_sentinels(self, text: str, name: str) -> np.ndarray:
+        parts = self._around([re.escape(MASK), SENTINEL.format(r"\d+")], text)
+        numbers = [
+            place if mark == MASK else int(re.sub(r"\D", "", mark))
+            for place, mark in enumerate(parts[1::2])
+        ]
+        if len(set(numbers)) < len(numbers):
+            raise ConfigError(
+                f"{name} has two gaps with one name; give each a number of its own, or write "
+                f"{MASK} for all"
+            )
+        known = self._tokenizer.sentinel_count
+        if max(numbers, default=0) >= known:
+            raise ConfigError(
+                f"{name}: {SENTINEL.format(max(numbers))} is unknown to the model's tokenizer; "
+                f"the last that it knows is {SENTINEL.format(known - 1)}"
+            )
+        ids = [self._encode(part, name) for part in parts[0::2]]
+        return _between(ids, self._tokenizer.sentinel_ids[numbers])
+
+    def _around(self, marks: list[str], text: str) -> list[str]:
+        """Text, mark, text, ..., mark, text."""
+        # What is hidden in training has its space with it, where a space is no token of its own.
+        space = "" if self._tokenizer.space_is_a_token else " ?"
+        return re.split(f"{space}({'|'.join(marks)})", text)
+
+
+def _refuse_without(marks: Sequence[int], ids: np.ndarray, mark: str, name: str) -> None:
+    if not np.isin(ids, marks).any():
+        raise ConfigError(f"{name} has no gap to be filled in; put {mark} where one is")
+
+
+def _between(texts: Sequence[np.ndarray], marks: Sequence[int]) -> np.ndarray:
+    """Text, mark, text, ..., mark, text: one mark fewer than texts."""
+    first, *others = texts
+    behind = (part for mark, text in zip(marks, others, strict=True) for part in ([mark], text))
+    return np.concatenate([first, *behind]).astype(np.int32)
+
+
+class ImagePrompts:
+    """Paths of image files -> images as in training; those of another size are made to fit."""
+
+    def __init__(self, size: int, channels: int, data: DataConfig):
+        mode = "L" if channels == 1 else "RGB"
+        self._form = ImageForm(mode, size, True, data.image_fit, data.image_resample)
+        self._mean, self._std = data.image_mean, data.image_std
+
+    def __call__(self, path: str, name: str) -> Fields:
+        refuse_remote(name, path)
+        if not Path(path).is_file():
+            raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
+        row = {"image": read(Path(path), self._form), "label": 0}
+        rng = np.random.default_rng(0)  # which this objective has no use for
+        fields = objectives.classify_images(row, rng, mean=self._mean, std=self._std)
+        return {"images": fields["images"]}
+
+
+def bucket(length: int, longest: int = 0) -> int:
+    """What a row of this length is padded to: a power of two, but not above `longest`."""
+    size = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
+    return min(size, longest) if longest else size
+
+
+def in_batches(
+    rows: Sequence[Fields], size: int, longest: int = 0
+) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
+    """All rows in batches of `size`, long ones first: the numbers of a batch's rows, its fields.
+
+    A row's padded length depends on that row alone, and a batch that is not full is filled up with
+    copies. So it does not matter to a row which others there are, and few shapes are compiled.
+    """
+    groups = defaultdict(list)  # by size, and by what a row has: two texts have types of tokens
+    for number, row in enumerate(rows):
+        groups[_padded_sizes(row, longest), tuple(row)].append(number)
+    for (sizes, _), numbers in sorted(groups.items(), reverse=True):
+        layout = Layout(*sizes, segments=True, packed=False)
+        for start in range(0, len(numbers), size):
+            chosen = numbers[start : start + size]
+            filled = chosen + chosen[:1] * (size - len(chosen))
+            padded = [_padded(rows[number], layout) for number in filled]
+            yield chosen, {name: np.stack([row[name] for row in padded]) for name in padded[0]}
+
+
+def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
+    """Of both sides; beside a source, the decoder's side is the same in all rows."""
+    if "images" in row:
+        return 0, 0
+    if "encoder_inputs" in row:
+        return len(row["inputs"]), bucket(len(row["encoder_inputs"]), longest)
+    return bucket(len(row["inputs"]), longest), 0
+
+
+def _padded(row: Fields, layout: Layout) -> Fields:
+    return row if "images" in row else layout.row([row])

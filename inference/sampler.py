@@ -1,0 +1,299 @@
+"""A trained model that writes: rows of prompts in, texts out, by the method asked for."""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from checkpointing import loaded_run
+from experiment.schema import ConfigError
+from inference import output_text
+from inference.beam_search import NEVER, Beams
+from inference.decoding import GREEDY, Ends, Sampling, for_each
+from inference.generation import Generator, Prompts
+from inference.prompts import TextPrompts
+from inference.sampling_options import WritingOptions
+from input_pipeline.objectives import Fields
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from training.mesh import put_batch
+
+SHOWN_EVERY = 4  # tokens, when they are shown as they come
+
+
+class Writer:
+    """Answers prompts with text; parameters are laid out once, a shape of prompts compiles once."""
+
+    def __init__(
+        self,
+        model: loaded_run.Trained,
+        options: WritingOptions,
+        batch_size: int,
+        tokenizer: Tokenizer,
+        *,
+        strict: bool = False,
+    ):
+        self._model, self._options, self._batch_size = model, options, batch_size
+        self._tokenizer, self._task = tokenizer, model.experiment.task
+        data = model.experiment.data
+        self._has_source = model.model_config.family == "encoder_decoder"
+        self._continues = not self._has_source and not (
+            self._task.objective == "prefix_lm" and data.example_kind == "pairs"
+        )
+        _refuse_what_does_not_fit(options, model)
+        self._prompt = TextPrompts(
+            self._task.objective,
+            data.example_kind,
+            tokenizer,
+            begin_with=options.prefix,
+            strict=strict,
+        )
+        self._draft = _load_draft(options, model) if options.draft_workdir else None
+        self._slots = data.length if options.slide else 0
+        # What positions can be addressed; 0: any.
+        drafting = [self._draft.model_config] if self._draft else []
+        configs = [model.model_config, *drafting]
+        learned = [each.max_length for each in configs if each.position == "learned"]
+        self._positions = min(learned, default=0)
+        given = len(self._tokenizer.text_start_ids) if self._has_source else 0
+        self._steps = options.max_new_tokens or data.length - given
+        # The most columns that prompts are padded to; 0: any number.
+        self.longest = self._positions if self._has_source else self._slots
+        self.trained_length = data.encoder_length if self._has_source else data.length
+
+    @property
+    def unknown(self) -> dict[str, str]:
+        """By the name of a text, what of it the vocabulary cannot spell."""
+        return self._prompt.unknown
+
+    def prompt(self, text: str, name: str) -> Fields:
+        """The row of a text; refuses one that leaves no room for what is to be written."""
+        fields = self._prompt(text, name)
+        source, start = len(fields.get("encoder_inputs", ())), len(fields["inputs"])
+        if self._positions and source > self._positions:
+            raise ConfigError(
+                f"{name} has {source} tokens with the special ones, and model.position=learned "
+                f"ends at model.max_length={self._positions}; shorten it"
+            )
+        given = name
+        if self._has_source:
+            given = "--prefix" if self._options.prefix else "the start of an answer"
+        if self._slots and start > self._slots:
+            raise ConfigError(
+                f"{given} has {start} tokens with the special ones, and --slide keeps "
+                f"{self._slots}, the length of training; shorten it"
+            )
+        if self._needed > self._room_behind(start):
+            raise ConfigError(
+                f"{given} has {start} tokens with the special ones, which leaves no room for "
+                f"{self._needed} more: model.position=learned ends at model.max_length="
+                f"{self._positions}; shorten it or lower --max_new_tokens"
+            )
+        return fields
+
+    @property
+    def _needed(self) -> int:
+        """Tokens behind a prompt that there must be room for.
+
+        Where nobody asked for a number, a text may also end where the positions do. A beam cannot,
+        since it compares whole texts.
+        """
+        options = self._options
+        return self._steps if options.max_new_tokens or options.method == "beam" else 1
+
+    def _room_behind(self, start: int) -> int:
+        """Tokens that can be written behind so many; the last one need not be read again."""
+        return self._positions - start + 1 if self._positions else sys.maxsize
+
+    def answers(
+        self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
+    ) -> list[list[dict[str, Any]]]:
+        """What is written behind the batch's first rows, which are lines of these numbers."""
+        if self._options.method == "beam":
+            tokens_bkn, scores_bk = self._search(batch)
+        else:
+            tokens_bkn, scores_bk = self._write(batch, numbers), None
+        found = []
+        for row in range(len(numbers)):
+            outputs = [self._answer(batch, row, tokens) for tokens in tokens_bkn[row]]
+            if scores_bk is not None:
+                scored = zip(outputs, scores_bk[row].tolist(), strict=True)
+                outputs = [out | {"score": score} for out, score in scored if score > NEVER / 2]
+            found.append(outputs[: self._options.num_outputs])
+        return found
+
+    def _search(self, batch: Mapping[str, np.ndarray]) -> Beams:
+        options = self._options
+        found = self._generator.search(
+            self._params,
+            self._prompts(batch),
+            beams=options.beam_size,
+            alpha=options.length_penalty,
+        )
+        return jax.device_get(found)
+
+    def _write(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
+        """Tokens (B, outputs, steps)."""
+        outputs = self._options.num_outputs
+        prompts, keys_b = self._prompts(batch), self._keys(numbers)
+        if self._draft:
+            tokens_bn = self._generator.speculate(
+                self._params,
+                self._drafter,
+                self._draft_params,
+                for_each(outputs, prompts),
+                keys_b,
+                ahead=self._options.draft_tokens,
+            ).tokens_bn
+        else:
+            tokens_bn = self._generator.sequences(self._params, prompts, keys_b, outputs=outputs)
+        return jax.device_get(tokens_bn).reshape(self._batch_size, outputs, -1)
+
+    def stream(self, batch: Mapping[str, np.ndarray], number: int) -> Iterator[str]:
+        """The answer to the batch's first row, in pieces as they come."""
+        yield self._options.prefix
+        shown, text = 0, ""
+        for tokens_bn in self._generator.stream(
+            self._params, self._prompts(batch), self._keys([number]), every=SHOWN_EVERY
+        ):
+            whole = self._spelt(batch, 0, self._written(batch, 0, jax.device_get(tokens_bn)[0]))
+            text = output_text.cut(whole, self._options.stop)
+            if text != whole:
+                break
+            settled = output_text.settled(text, self._options.stop)
+            yield settled[shown:]
+            shown = max(shown, len(settled))
+        yield text[shown:]
+
+    def _answer(
+        self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
+    ) -> dict[str, Any]:
+        tokens = self._written(batch, row, tokens)
+        text = output_text.cut(self._spelt(batch, row, tokens), self._options.stop)
+        return {"text": self._options.prefix + text, "tokens": len(tokens)}
+
+    def _written(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> np.ndarray:
+        room = self._room_behind(len(_real(batch, row)))
+        return output_text.written(tokens[:room], self._tokenizer)
+
+    def _spelt(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
+        return output_text.spell(
+            tokens,
+            self._tokenizer,
+            behind=_real(batch, row) if self._continues or self._options.prefix else (),
+            sentinels=self._task.objective == "span_corruption",
+        )
+
+    def _prompts(self, batch: Mapping[str, np.ndarray]) -> Prompts:
+        lengths = (batch["segment_ids"] > 0).sum(axis=1).astype(np.int32)
+        placed = put_batch({**batch, "lengths": lengths}, self._model.mesh)
+        return Prompts(
+            placed["inputs"],
+            placed["lengths"],
+            placed.get("encoder_inputs"),
+            placed.get("encoder_segment_ids"),
+        )
+
+    def _keys(self, numbers: Sequence[int]) -> Array | None:
+        """One for each output of each row, from the number of its line and its own alone."""
+        if self._options.method != "sample":
+            return None
+        lines = [*numbers, *[numbers[0]] * (self._batch_size - len(numbers))]
+        return _row_keys(
+            jax.random.key(self._options.seed),
+            jnp.asarray(lines, jnp.uint32),
+            outputs=self._options.num_outputs,
+        )
+
+    @functools.cached_property
+    def _generator(self) -> Generator:
+        return self._make_generator(self._model)
+
+    @functools.cached_property
+    def _params(self) -> dict:
+        return self._generator.lay_out(self._model.params)
+
+    @functools.cached_property
+    def _drafter(self) -> Generator:
+        return self._make_generator(self._draft)
+
+    @functools.cached_property
+    def _draft_params(self) -> dict:
+        return self._drafter.lay_out(self._draft.params)
+
+    def _make_generator(self, model: loaded_run.Trained) -> Generator:
+        options, tokenizer = self._options, self._tokenizer
+        stops = output_text.stop_sequences(options.stop, tokenizer)
+        stops += tuple((id,) for id in tokenizer.more_eos_ids)
+        return Generator(
+            model.model,
+            model.model_config,
+            Ends(tokenizer.eos_id, tokenizer.pad_id, stops),
+            steps=self._steps,
+            rows=self._batch_size * options.rows_per_prompt,
+            slots=self._slots,
+            see_whole_prompt=self._task.objective == "prefix_lm",
+            sampling=_sampling(options),
+        )
+
+
+def _real(batch: Mapping[str, np.ndarray], row: int) -> np.ndarray:
+    """What the decoder is given of a row, without padding."""
+    return batch["inputs"][row][batch["segment_ids"][row] > 0]
+
+
+@functools.partial(jax.jit, static_argnames="outputs")
+def _row_keys(key: Array, lines_b: Array, outputs: int) -> Array:
+    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    of_line = jax.vmap(fold, in_axes=(0, None))
+    return of_line(fold(key, lines_b), jnp.arange(outputs, dtype=jnp.uint32)).reshape(-1)
+
+
+def _sampling(options: WritingOptions) -> Sampling:
+    penalty = options.repetition_penalty
+    if options.method != "sample":
+        return dataclasses.replace(GREEDY, repetition_penalty=penalty)
+    return Sampling(options.temperature, options.top_k, options.top_p, options.min_p, penalty)
+
+
+def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained) -> None:
+    """Options that go well together, but not with this model."""
+    config = model.model_config
+    if options.prefix and config.family != "encoder_decoder":
+        raise ConfigError(
+            "--prefix is what answers of an encoder-decoder begin with, and this model is a "
+            "decoder alone; write it at the end of the prompt"
+        )
+    if options.slide and config.position == "learned":
+        raise ConfigError(
+            f"--slide goes on for ever, but model.position=learned ends at model.max_length="
+            f"{config.max_length}; leave it out"
+        )
+
+
+def _load_draft(options: WritingOptions, model: loaded_run.Trained) -> loaded_run.Trained:
+    """The model that drafts, on the devices of the one that it drafts for."""
+    workdir = options.draft_workdir
+    config = loaded_run.recorded_config(workdir)
+    draft = loaded_run.load(workdir, config={**config, "mesh": dict(model.mesh.shape)})
+    mine, theirs = (
+        {
+            "task.objective": each.experiment.task.objective,
+            "kind of examples": each.experiment.data.example_kind,
+            "tokenizer": each.tokenizer.digest[:8] if each.tokenizer else None,
+            "model.vocab_size": each.model_config.vocab_size,
+        }
+        for each in (model, draft)
+    )
+    for name, value in mine.items():
+        if theirs[name] != value:
+            raise ConfigError(
+                f"--draft_workdir={workdir} cannot draft for this model: its {name} is "
+                f"{theirs[name]}, not {value}; choose a run with the same"
+            )
+    return draft

@@ -1,0 +1,120 @@
+"""How a model is to write, as asked for on the command line: checked once, plain afterwards."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from experiment.schema import (
+    Bounds,
+    ConfigError,
+    Count,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    build,
+    path_problems,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class WritingOptions:
+    """Each field is a flag of generate.py, which explains it."""
+
+    method: Literal["greedy", "beam", "sample"]
+    max_new_tokens: Count
+    num_outputs: PositiveInt
+    beam_size: PositiveInt
+    length_penalty: NonNegativeFloat
+    temperature: PositiveFloat
+    top_k: Count
+    top_p: Annotated[float, Bounds(above=0, at_most=1)]
+    min_p: Probability
+    repetition_penalty: PositiveFloat
+    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
+    stop: tuple[str, ...]
+    prefix: str
+    slide: bool
+    stream: bool
+    draft_workdir: str
+    draft_tokens: PositiveInt
+
+    @property
+    def rows_per_prompt(self) -> int:
+        return self.beam_size if self.method == "beam" else self.num_outputs
+
+    def problems(self) -> Iterator[str]:
+        if self.method == "greedy" and self.num_outputs > 1:
+            yield (
+                f"num_outputs={self.num_outputs} does not go with --method=greedy, which has one "
+                "answer; choose --method=beam or --method=sample"
+            )
+        if self.method == "beam" and self.num_outputs > self.beam_size:
+            yield (
+                f"num_outputs={self.num_outputs} exceeds --beam_size={self.beam_size}, the number "
+                "of answers that are kept; raise --beam_size"
+            )
+        if "" in self.stop:
+            yield "stop is empty, and every text begins with that; leave it out"
+        if self.stream and self.num_outputs > 1:
+            yield (
+                f"stream shows one answer as it is written, not --num_outputs={self.num_outputs}; "
+                "leave one of them out"
+            )
+        yield from path_problems("draft_workdir", self.draft_workdir)
+        if self.draft_workdir:
+            yield from self._draft_problems()
+
+    def _draft_problems(self) -> Iterator[str]:
+        if self.repetition_penalty != 1:
+            yield (
+                "repetition_penalty changes with every token, which a draft cannot know ahead; "
+                "leave it or --draft_workdir out"
+            )
+        for name in ("slide", "stream"):
+            if getattr(self, name):
+                yield (
+                    f"{name} does not go with --draft_workdir, whose tokens come several at a "
+                    "time and may be taken back; leave one of them out"
+                )
+
+
+DEFAULTS = WritingOptions(
+    method="greedy", max_new_tokens=0, num_outputs=1, beam_size=4, length_penalty=0.6,
+    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, stop=(),
+    prefix="", slide=False, stream=False, draft_workdir="", draft_tokens=4,
+)  # fmt: skip
+
+NAMES = tuple(field.name for field in dataclasses.fields(WritingOptions))
+
+# Which methods heed an option; all do where none is named.
+METHODS_WITH = {
+    **dict.fromkeys(("beam_size", "length_penalty"), ("beam",)),
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed"), ("sample",)),
+    **dict.fromkeys(
+        ("repetition_penalty", "stop", "stream", "draft_workdir", "draft_tokens"),
+        ("greedy", "sample"),
+    ),
+}
+
+
+def choose(given: Mapping[str, Any]) -> WritingOptions:
+    """The options that were given, with defaults for the others; refuses what has no effect."""
+    options, problems = build(WritingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
+    if not problems:
+        # What is as it would be anyway does no harm, also if it was spelt out.
+        changed = [name for name in NAMES if getattr(options, name) != getattr(DEFAULTS, name)]
+        problems = [
+            f"{name} does not go with --method={options.method}; leave it out, or choose "
+            + " or ".join(f"--method={method}" for method in METHODS_WITH[name])
+            for name in changed
+            if options.method not in METHODS_WITH.get(name, (options.method,))
+        ]
+        if "draft_tokens" in changed and not options.draft_workdir:
+            problems.append(
+                "draft_tokens needs a model that drafts them; name it with --draft_workdir=DIR"
+            )
+    if problems:
+        # They begin with the name of an option, which on the command line is a flag.
+        raise ConfigError([f"--{problem}" for problem in problems])
+    return options

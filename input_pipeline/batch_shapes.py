@@ -1,0 +1,48 @@
+"""What a batch looks like, from the config alone: no data is read.
+
+The names and types are those that the objective itself gives, asked on a made-up example.
+"""
+
+import numpy as np
+
+from input_pipeline import task_spec
+from input_pipeline.config import DataConfig
+from input_pipeline.objectives import Fields
+from input_pipeline.rows import Row
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
+
+
+def row_outline(
+    data: DataConfig,
+    *,
+    objective: str,
+    hiding: task_spec.Hiding,
+    image_shape: tuple[int, int, int] = (1, 1, 1),
+) -> Fields:
+    """One row of a training batch, with nothing in it that means anything.
+
+    With `data.buckets` it is one of the longest. Whether examples of your own files are pairs of
+    texts only the files know: here they are not.
+    """
+    kind, tokenizer = data.example_kind, ByteTokenizer()
+    text_pairs = kind == "labelled" and bool(data.text_pair_field)
+    chosen = task_spec.choose(objective, kind, data, tokenizer, hiding, text_pairs=text_pairs)
+    row, rng = _example(image_shape), np.random.default_rng(0)
+    if not text_pairs:
+        del row["text_pair"]
+    row["other"] = dict(row)
+    if chosen.augment:
+        row = chosen.augment(row, rng)
+    fields = chosen.fields(row, rng)
+    if kind == "images":
+        return fields
+    layout = chosen.layout(data.length, data.encoder_length, packed=data.packing)
+    return layout.row([fields])
+
+
+def _example(image_shape: tuple[int, int, int]) -> Row:
+    """All that an example of any kind may hold."""
+    text = np.full(2, ByteTokenizer.first_byte_id, np.int32)
+    fields = ("text", "text_pair", "source", "target")
+    image = np.zeros(image_shape, np.uint8)
+    return {**dict.fromkeys(fields, text), "sentences": [text] * 2, "image": image, "label": 0}

@@ -1,0 +1,147 @@
+"""From a split to rows: one after another for evaluation; packed or sorted for training."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from experiment.schema import ConfigError
+from input_pipeline.buckets import choose_buckets
+from input_pipeline.config import DataConfig
+from input_pipeline.packing import Plan
+from input_pipeline.row_layout import Layout
+from input_pipeline.rows import (
+    ExampleRows,
+    GroupedRows,
+    ImageRows,
+    Rows,
+    SentenceRows,
+    WindowRows,
+)
+from input_pipeline.sources.base import Example, Splits
+from input_pipeline.task_spec import Task
+from input_pipeline.token_cache import Cache
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from input_pipeline.too_long import NAMES, TooLong
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Rows to train on that are all laid out alike."""
+
+    rows: Rows
+    weight: float  # by which it is mixed with others; 0: by its size
+    layout: Layout
+    name: str = ""  # of the part of a mixture
+
+
+class Rowmaker:
+    """Makes rows of splits, for one task."""
+
+    def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
+        self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
+        # By split: examples that had to be cut or left out, and records that could not be read.
+        self.too_long: Counter[str] = Counter()
+        self.over_long: dict[tuple[str, str], TooLong] = {}  # the same, by split and side
+        self.bad_records: Counter[str] = Counter()
+        self.bucket_lengths: list[int] = []  # what batches are padded to, if not all alike
+
+    def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
+        """The training split's rows: in one stream, or one for each bucket of lengths."""
+        data, task = self._data, self._task
+        needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
+        if splits.storage == "none" and needs_lengths:
+            raise ConfigError(
+                f"data.source={data.source!r} makes its examples on demand, too many to know all "
+                "their lengths; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
+                "data.over_long=truncate"
+            )
+        rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
+        if data.packing:
+            capacities = [side.length for side in task.sides]
+            packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
+            layout = task.layout(data.length, data.encoder_length, packed=True)
+            yield Stream(packed, weight, layout)
+        elif data.sorts_by_length:
+            sizes, lengths = rows.sizes(), [side.length for side in task.sides]
+            if data.bucket_count:
+                bounds = choose_buckets(sizes.max(axis=1), data.bucket_count, max(lengths))
+            else:
+                bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
+            bucket_of = _smallest_fitting(sizes, lengths, bounds)
+            self.bucket_lengths = sorted({*self.bucket_lengths, *bounds})
+            for number, bound in enumerate(bounds):
+                chosen = np.flatnonzero(bucket_of == number)
+                if len(chosen):
+                    columns = min(bound, data.length), min(bound, data.encoder_length)
+                    plan = Plan(chosen, np.arange(len(chosen) + 1))
+                    layout = task.layout(*columns, packed=False)
+                    yield Stream(GroupedRows(rows, plan), weight, layout)
+        else:
+            layout = task.layout(data.length, data.encoder_length, packed=False)
+            yield Stream(rows, weight, layout)
+
+    def held_out(self, splits: Splits, name: str) -> Rows:
+        """An evaluation split's rows: each example by itself, cut off if it is too long.
+
+        Running text is laid end to end, unless training keeps documents apart.
+        """
+        examples, storage = splits.evals[name], splits.storage
+        if storage == "none" and examples is not splits.train:
+            storage = "memory"
+        return self._rows(splits, name, examples, "truncate", storage)
+
+    def _rows(
+        self,
+        splits: Splits,
+        split: str,
+        examples: Sequence[Example],
+        over_long: str,
+        storage: str,
+    ) -> Rows:
+        task = self._task
+        if splits.kind == "images":
+            return ImageRows(examples)
+        table = self._cache.table(splits, split, examples, self._tokenizer, task.form, storage)
+        if task.form.sentences:
+            rows = SentenceRows(table, task.sides[0].room)
+        elif splits.kind == "documents" and self._data.packing:
+            rows = ExampleRows(table, task.sides, "split")
+        elif splits.kind == "documents":
+            rows = WindowRows(table, task.sides[0].room)
+        else:
+            rows = ExampleRows(table, task.sides, over_long)
+        goes_on = splits.kind == "documents"  # in the next row, whatever its length
+        too_long = 0 if goes_on else rows.too_long
+        if not len(rows):
+            raise ConfigError(
+                f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
+                f"({len(table)} entries, {too_long} too long, {len(table.bad)} bad records); "
+                "raise data.length, or choose another data.over_long or data.path"
+            )
+        self.too_long[split] += too_long
+        for side, count, longest in () if goes_on else rows.long_sides:
+            found = TooLong(
+                split=split,
+                what=NAMES[side.fields],
+                key=side.key,
+                length=side.length,
+                action=over_long,
+                count=count,
+                total=len(table),
+                longest=longest,
+                costs_answers="target" in side.fields and split in splits.evals,
+            )
+            before = self.over_long.get((split, found.what))
+            self.over_long[split, found.what] = before + found if before else found
+        self.bad_records[split] += len(table.bad)
+        return rows
+
+
+def _smallest_fitting(
+    sizes: np.ndarray, lengths: Sequence[int], bounds: Sequence[int]
+) -> np.ndarray:
+    """The number of the smallest bound that holds all sides of each row."""
+    limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and side
+    return (sizes[:, None] <= limits).all(axis=2).argmax(axis=1)

@@ -1,0 +1,79 @@
+"""What a source hands over: examples by index, already split, each in exactly one split.
+
+Examples are read when asked for, so a split may be larger than memory. Asking for a broken one
+raises BadRecordError.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from experiment.schema import ConfigError
+
+Example = Mapping[str, Any]
+
+# What the examples hold:
+#   pairs      source, target, and optionally task    (text; the task's name)
+#   documents  text, and optionally ends              (running text; False: the next one goes on)
+#   labelled   text, optionally text_pair, and label  (short text, an index into `labels`)
+#   images     image [H, W, C], label                 (uint8, or float32 in [0, 1])
+Kind = Literal["pairs", "documents", "labelled", "images"]
+
+
+class BadRecordError(ConfigError):
+    """An example that cannot be used; says in which file and line, and what is wrong with it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    kind: Kind
+    train: Sequence[Example]
+    evals: Mapping[str, Sequence[Example]]
+    labels: tuple[str, ...]
+    description: Mapping[str, Any]  # facts for the run's records: versions, counts, ...
+    digest: str  # of the content: equal digests, equal examples
+    # Where the text is kept once it is tokenized; none: it is made, and tokenized, on demand.
+    storage: Literal["disk", "memory", "none"] = "disk"
+    text_pairs: bool = False  # labelled: every example has a text_pair
+
+    def scored_on_train(self, name: str) -> "Splits":
+        """The same, with the training split as the only one to evaluate on."""
+        return dataclasses.replace(self, evals={name: self.train})
+
+
+class LazyList(Sequence):
+    """[function(argument) for argument in arguments], each made whenever it is asked for."""
+
+    def __init__(self, function: Callable[[Any], Any], arguments: Sequence):
+        self._function, self._arguments = function, arguments
+
+    def __len__(self):
+        return len(self._arguments)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._function(self._arguments[index])
+
+
+def hash_fraction(text: str | bytes) -> float:
+    """A number in [0, 1) that depends on nothing but the text: splits are cut along it."""
+    data = text.encode() if isinstance(text, str) else text
+    return int.from_bytes(hashlib.sha256(data).digest()[:6]) / 2**48
+
+
+def content_digest(parts: Iterable[str | bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8))  # so that parts cannot run into each other
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def good_records(records: Sequence[Example]) -> Iterator[Example]:
+    """Those that can be read: the others are counted where they are tokenized."""
+    for index in range(len(records)):
+        try:
+            yield records[index]
+        except BadRecordError:
+            continue

@@ -1,0 +1,162 @@
+"""Nested lists of digits to be worked out: ">29<47]0]", the maximum of 2, 9, MIN(4, 7) and 0, is 9.
+
+After ListOps (Nangia and Bowman, 2018) and its long form in the Long Range Arena. The operator
+opens a list and "]" closes it, so that every symbol is one character and, with data.tokenizer=byte,
+one token. A trained tokenizer would join digits that have nothing to do with each other.
+
+    <  MIN, the smallest argument
+    >  MAX, the largest
+    =  MED, the median; of an even count the mean of the middle two, rounded down
+    +  SUM_MOD, the sum modulo 10
+
+First a shape is drawn, then its symbols from the outside in: the answer of example i is i modulo
+10, and the operator of a list and the answers of its arguments are drawn until they give its own.
+So all answers are equally common, of inner lists too, and length and depth tell nothing about them.
+
+A hash of the text says whether a list may be trained on or held out. One of the other side is drawn
+again, so that no list is ever on both. A list may occur twice on one side, if it is short.
+
+For scale: a linear classifier that sees the counts of all symbols and the first operator gets 28%
+of the held-out lists right, in the default bounds (the tests run it).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+
+import numpy as np
+
+from input_pipeline import randomness
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+
+SEED = 0  # the lists are the same in every run, whose own seed shuffles them
+TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
+HELD_OUT_SHARE = 0.25  # of all lists there are; a larger one takes fewer draws to be met with
+DIGITS = 10
+CLOSE = "]"
+
+
+def median(values: list[int]) -> int:
+    ordered, middle = sorted(values), len(values) // 2
+    return (ordered[middle] + ordered[-middle - 1]) // 2  # the same place, if the count is odd
+
+
+OPERATORS: dict[str, Callable[[list[int]], int]] = {
+    "<": min,
+    ">": max,
+    "=": median,
+    "+": lambda values: sum(values) % DIGITS,
+}
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Node:
+    """A place in a shape: a list if it has arguments, or else a digit."""
+
+    depth: int  # lists around it
+    arguments: list["Node"] = dataclasses.field(default_factory=list)
+
+
+class Lists(Sequence):
+    """One side's lists, each written when it is asked for."""
+
+    def __init__(self, data: DataConfig, size: int, *, held_out: bool, seed: int = SEED):
+        self._data, self._size, self._held_out, self._seed = data, size, held_out, seed
+
+    def __len__(self):
+        return self._size
+
+    def __getitem__(self, index: int) -> dict[str, str | int]:
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        purpose = randomness.HELD_OUT_LIST if self._held_out else randomness.TRAINED_LIST
+        draw = _whole_numbers(randomness.generator(self._seed, purpose, index))
+        answer = index % DIGITS
+        shape = _shape(self._data, draw)
+        while True:
+            text = _written(shape, answer, draw)
+            if (hash_fraction(text) < HELD_OUT_SHARE) == self._held_out:
+                return {"text": text, "label": answer}
+
+
+def load(data: DataConfig) -> Splits:
+    held_out = list(Lists(data, HELD_OUT_SIZE, held_out=True))
+    lengths = data.listops_min_length, data.listops_max_length
+    bounds = {"depth": data.listops_depth, "arguments": data.listops_arguments, "length": lengths}
+    digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(held_out)])
+    return Splits(
+        "labelled",
+        Lists(data, TRAIN_SIZE, held_out=False),
+        {"held_out": held_out},
+        tuple(str(digit) for digit in range(DIGITS)),
+        {"numpy": version("numpy"), **bounds},
+        digest,
+        "none",
+    )
+
+
+Draw = Callable[[int], int]  # n -> a number from 0 to n - 1
+
+
+def _whole_numbers(rng: np.random.Generator) -> Draw:
+    """Drawn in blocks, because asking NumPy for a single number takes longer than using it."""
+    blocks: Iterator[list[float]] = (rng.random(512).tolist() for _ in itertools.count())
+    uniform = itertools.chain.from_iterable(blocks)
+    return lambda n: int(next(uniform) * n)
+
+
+def _shape(data: DataConfig, draw: Draw) -> Node:
+    """A list whose length is drawn evenly from within the bounds, but for up to two symbols.
+
+    Random digits become lists of 2 to `listops_arguments` digits as long as there is room for the
+    three symbols more that the shortest takes; then lists grow digit by digit. If no list may grow
+    any more, up to two symbols are missing. More cannot be: `DataConfig.problems` refuses bounds
+    above what fits into the depth.
+    """
+    lowest = data.listops_min_length + 2
+    length = lowest + draw(data.listops_max_length - lowest + 1)
+    most = data.listops_arguments
+    root = Node(depth=0)
+    size, digits, growing = 1, [root], []  # digits: those that may become lists
+    while size < length:
+        room = length - size
+        if digits and room >= 3:
+            node = _taken(digits, draw)
+            count = 2 + draw(min(most, room - 1) - 1)
+            size += 1  # the bracket; the operator takes the place of the digit
+            growing += [node] if count < most else []
+        elif growing:
+            node, count = growing[draw(len(growing))], 1
+            if len(node.arguments) + 1 == most:
+                growing.remove(node)
+        else:
+            break
+        size += count
+        for _ in range(count):
+            digit = Node(node.depth + 1)
+            node.arguments.insert(draw(len(node.arguments) + 1), digit)
+            digits += [digit] if digit.depth < data.listops_depth else []
+    return root
+
+
+def _taken(nodes: list[Node], draw: Draw) -> Node:
+    """One of them, taken out; their order means nothing."""
+    number = draw(len(nodes))
+    nodes[number], nodes[-1] = nodes[-1], nodes[number]
+    return nodes.pop()
+
+
+def _written(node: Node, answer: int, draw: Draw) -> str:
+    """The symbols of a node that has this answer."""
+    if not node.arguments:
+        return str(answer)
+    operators = tuple(OPERATORS)
+    while True:
+        operator = operators[draw(len(operators))]
+        values = [draw(DIGITS) for _ in node.arguments]
+        if OPERATORS[operator](values) == answer:
+            break
+    parts = map(_written, node.arguments, values, itertools.repeat(draw))
+    return f"{operator}{''.join(parts)}{CLOSE}"

@@ -1,0 +1,44 @@
+"""Which language is a name in? "Deutschland" -> de, "Tyskland" -> nb.
+
+The names are Babel's display names of territories, languages, scripts and currencies in twenty
+languages, all in the Latin script, so that no alphabet gives the answer away. A name that two of
+the languages share ("Angola") has no right answer and is left out. What is left never occurs
+twice, so a split by the name's hash puts nothing in both.
+
+For scale: naive Bayes on character trigrams gets 74% of the held-out names right (the tests
+run it).
+"""
+
+import collections
+from importlib.metadata import version
+
+from babel import Locale
+
+from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+
+LANGUAGES = tuple("ca cs da de en es fi fr hu it lt lv nb nl pl pt ro sk sv tr".split())  # noqa: SIM905
+HELD_OUT_SHARE = 0.1
+
+
+def load() -> Splits:
+    names = {language: _display_names(language) for language in LANGUAGES}
+    languages_with = collections.Counter(name for group in names.values() for name in group)
+    examples = [
+        {"text": name, "label": label}
+        for label, language in enumerate(LANGUAGES)
+        for name in sorted(names[language])
+        if languages_with[name] == 1
+    ]
+    train = [e for e in examples if hash_fraction(e["text"]) >= HELD_OUT_SHARE]
+    held_out = [e for e in examples if hash_fraction(e["text"]) < HELD_OUT_SHARE]
+    description = {"babel": version("babel")}
+    digest = content_digest(f"{e['label']} {e['text']}" for e in examples)
+    return Splits(
+        "labelled", train, {"held_out": held_out}, LANGUAGES, description, digest, "memory"
+    )
+
+
+def _display_names(language: str) -> set[str]:
+    locale = Locale.parse(language)
+    tables = (locale.territories, locale.languages, locale.scripts, locale.currencies)
+    return {name for table in tables for name in table.values()}

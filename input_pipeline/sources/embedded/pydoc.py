@@ -1,0 +1,59 @@
+"""The text every Python carries: its documentation topics and the standard library's source.
+
+One example is one topic or one file. The content changes with the Python version; the digest
+tells.
+"""
+
+import platform
+import sysconfig
+import tokenize
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+
+HELD_OUT_SHARE = 0.05  # of the documents
+# Not the library itself, or generated tables: encodings are character maps, pydoc_data holds
+# the topics a second time.
+LEFT_OUT = {
+    "__phello__",
+    "encodings",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "turtledemo",
+}
+
+
+def load() -> Splits:
+    documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
+    documents += _standard_library()
+    # Split by content: should two files be equal, they stay together.
+    train = [d for d in documents if hash_fraction(d["text"]) >= HELD_OUT_SHARE]
+    held_out = [d for d in documents if hash_fraction(d["text"]) < HELD_OUT_SHARE]
+    description = {
+        "python": platform.python_version(),
+        "train_bytes": sum(len(d["text"].encode()) for d in train),
+        "held_out_bytes": sum(len(d["text"].encode()) for d in held_out),
+    }
+    digest = content_digest(part for d in documents for part in (d["name"], d["text"]))
+    return Splits("documents", train, {"held_out": held_out}, (), description, digest, "memory")
+
+
+def _standard_library() -> list[dict[str, str]]:
+    root = Path(sysconfig.get_path("stdlib"))
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        generated = name.name.startswith("_sysconfigdata") or name.parts[0].startswith("config-")
+        if generated or LEFT_OUT.intersection(name.parts):
+            continue
+        with tokenize.open(path) as file:  # honours the encoding a file declares
+            text = file.read()
+        if text:
+            found.append({"name": name.as_posix(), "text": text})
+    return found

@@ -1,0 +1,128 @@
+"""MNIST's file format, IDX: all images of a split in one file, all labels in another.
+
+A file holds two zero bytes, the type of the values (8: uint8), the number of axes, their lengths
+as big-endian 32-bit integers, and the values. It may be gzipped.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.image_decoding import ImageForm
+
+FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by how many images they hold
+UINT8 = 8
+
+
+class IdxImages(Sequence):
+    """`form` None leaves the images as they are."""
+
+    def __init__(self, images: np.ndarray, labels: Sequence[int], form: ImageForm | None):
+        self._images, self._labels, self._form = images, labels, form
+
+    def __len__(self):
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> Example:
+        image = self._images[index]
+        shown = self._form.fitted(Image.fromarray(image)) if self._form else image[..., None]
+        return {"image": shown, "label": int(self._labels[index])}
+
+
+def is_idx(directory: Path) -> bool:
+    return any(directory.glob("*idx3-ubyte*"))
+
+
+def load(directory: Path, data: DataConfig) -> Splits:
+    form = None
+    if data.image_size:
+        form = ImageForm("L", data.image_size, True, data.image_fit, data.image_resample)
+    read = {
+        split: _read_split(directory, key, split, data.image_size)
+        for key, split in (("train_split", data.train_split), ("eval_split", data.eval_split))
+    }
+    classes = np.unique(read[data.train_split][1])
+    examples = {}
+    for split, (images, labels) in read.items():
+        unknown = np.flatnonzero(~np.isin(labels, classes))
+        if len(unknown):
+            raise ConfigError(
+                f"{_find(directory, split, 'labels', 1)}: entry {unknown[0]} is the class "
+                f"{labels[unknown[0]]}, which no training image has"
+            )
+        examples[split] = IdxImages(images, np.searchsorted(classes, labels), form)
+    arrays = [array for pair in read.values() for array in pair]
+    contents = [part for array in arrays for part in (str(array.shape), array.tobytes())]
+    resizing = form.digest_parts[1:] if form else ()
+    return Splits(
+        kind="images",
+        train=examples[data.train_split],
+        evals={data.eval_split: examples[data.eval_split]},
+        labels=tuple(str(c) for c in classes),
+        description={"pillow": Image.__version__},
+        digest=content_digest([str(data.image_size), *resizing, *contents]),
+    )
+
+
+def read_idx(path: Path, axes: int) -> np.ndarray:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    magic, header = bytes([0, 0, UINT8, axes]), 4 + 4 * axes
+    if content[:4] != magic or len(content) < header:
+        raise ConfigError(
+            f"{path} does not begin like an IDX file of bytes in {axes} axes: "
+            f"{content[:4].hex(' ')!r} in place of {magic.hex(' ')!r} and {axes} lengths"
+        )
+    shape = struct.unpack(f">{axes}I", content[4:header])
+    if len(content) - header != math.prod(shape):
+        raise ConfigError(
+            f"{path} holds {len(content) - header} values, but its header promises "
+            f"{' x '.join(map(str, shape))}; fetch it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _read_split(
+    directory: Path, key: str, split: str, image_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    paths = [_find(directory, split, "images", 3), _find(directory, split, "labels", 1)]
+    if None in paths:
+        prefix = FILE_PREFIX.get(split, split)
+        raise ConfigError(
+            f"data.{key}={split!r}: {directory} lacks {prefix}-images-idx3-ubyte[.gz] or "
+            f"{prefix}-labels-idx1-ubyte[.gz]; MNIST's own splits are 'train' and 'test'"
+        )
+    images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
+    if len(images) != len(labels):
+        raise ConfigError(
+            f"{paths[0]} has {len(images)} images, but {paths[1].name} has {len(labels)} labels"
+        )
+    _, rows, columns = images.shape
+    if rows != columns and not image_size:
+        raise ConfigError(
+            f"{paths[0]}: its images have {columns}x{rows} pixels, which is no square; "
+            "set data.image_size to resize them to one"
+        )
+    return images, labels
+
+
+def _find(directory: Path, split: str, what: str, axes: int) -> Path | None:
+    prefix = FILE_PREFIX.get(split, split)
+    names = [
+        f"{prefix}-{what}{separator}idx{axes}-ubyte{ending}"
+        for separator in "-."
+        for ending in ("", ".gz")
+    ]
+    return next((directory / name for name in names if (directory / name).is_file()), None)

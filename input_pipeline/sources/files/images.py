@@ -1,0 +1,125 @@
+"""Images of your own, as a directory of folders:
+
+    <split>/<class>/*.png, *.jpg or *.jpeg
+
+or as MNIST's files (idx.py). All images of a run have one square size and the same channels: one,
+grey, if the first training image has, and otherwise three.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from PIL import Image
+
+from experiment.schema import ConfigError, did_you_mean
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.files import idx
+from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
+from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+
+ENDINGS = (".png", ".jpg", ".jpeg")
+
+LabelledFile = tuple[Path, int]
+
+
+class ImageFiles(Sequence):
+    def __init__(self, files: Sequence[LabelledFile], form: ImageForm):
+        self._files, self._form = files, form
+
+    def __len__(self):
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> Example:
+        path, label = self._files[index]
+        return {"image": read(path, self._form), "label": label}
+
+
+def load(data: DataConfig) -> Splits:
+    if not data.path:
+        raise ConfigError(
+            "data.path is empty, but data.source='image_files' reads a directory; "
+            "name it with --config.data.path=DIR"
+        )
+    directory = Path(data.path).expanduser()
+    if not directory.is_dir():
+        raise ConfigError(f"data.path={data.path} is not a directory")
+    return idx.load(directory, data) if idx.is_idx(directory) else _load_folders(directory, data)
+
+
+def _load_folders(directory: Path, data: DataConfig) -> Splits:
+    train_folder = _split_folder(directory, "train_split", data.train_split)
+    eval_folder = _split_folder(directory, "eval_split", data.eval_split)
+    classes = _folders(train_folder)
+    if not classes:
+        raise ConfigError(f"{train_folder} has no folders; it should have one for each class")
+    unknown = [name for name in _folders(eval_folder) if name not in classes]
+    if unknown:
+        raise ConfigError(
+            f"{eval_folder / unknown[0]} is a class that {train_folder} does not have."
+            f"{did_you_mean(unknown[0], classes)}"
+        )
+    train, held_out = _files(train_folder, classes), _files(eval_folder, classes)
+    empty = set(range(len(classes))) - {label for _, label in train}
+    if empty:
+        raise ConfigError(
+            f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
+        )
+    form = form_of((path for path, _ in train), data)
+    digests = mapped_in_threads(
+        partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
+    )
+    digest = content_digest([*form.digest_parts, data.train_split, data.eval_split, *digests])
+
+    def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
+        record = check_record(data, digest, split)
+        return check(ImageFiles(files, form), data.max_bad_records, record)
+
+    return Splits(
+        kind="images",
+        train=checked(data.train_split, train),
+        evals={data.eval_split: checked(data.eval_split, held_out)},
+        labels=tuple(classes),
+        description={"pillow": Image.__version__},
+        digest=digest,
+    )
+
+
+def _split_folder(directory: Path, key: str, name: str) -> Path:
+    if not name or not (directory / name).is_dir():
+        known = _folders(directory)
+        raise ConfigError(
+            f"data.{key}={name!r} is not a folder in {directory}."
+            f"{did_you_mean(name, known)} There are: {_listed(known)}"
+        )
+    return directory / name
+
+
+def _folders(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.iterdir() if p.is_dir() and p.name[0] != ".")
+
+
+def _files(split: Path, classes: Sequence[str]) -> list[LabelledFile]:
+    return [
+        (path, label)
+        for label, name in enumerate(classes)
+        if (split / name).is_dir()
+        for path in sorted((split / name).iterdir())
+        if path.suffix.lower() in ENDINGS and path.name[0] != "."
+    ]
+
+
+def _file_digest(directory: Path, path: Path) -> bytes:
+    """Of the file's place among the others and of its bytes."""
+    try:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return path.relative_to(directory).as_posix().encode() + content
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") or "none"

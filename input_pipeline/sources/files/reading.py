@@ -1,0 +1,133 @@
+"""The user's files: found by path, directory or glob; plain or gzip; read line by line."""
+
+import functools
+import glob
+import gzip
+import hashlib
+import json
+import mmap
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiment.schema import ConfigError
+from input_pipeline.sources.base import BadRecordError
+
+BYTE_ORDER_MARK = "\ufeff".encode()
+GZIP = b"\x1f\x8b"
+BLOCK = 2**26  # bytes searched for line ends at a time
+
+
+def find_files(path: str) -> list[Path]:
+    """The files that a path, a directory or a glob stands for, in the order of their names."""
+    if not path:
+        raise ConfigError("data.path is empty; set it to a file, a directory or a glob")
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        found = [p for p in place.rglob("*") if not is_hidden(p.relative_to(place))]
+        found = [p for p in found if not _is_of_a_run(p, place)]
+    else:
+        found = [Path(p) for p in glob.glob(str(place), recursive=True)]
+    found = sorted(p for p in found if p.is_file())
+    if not found:
+        raise ConfigError(f"data.path={path} matches no file; check it for a typing error")
+    return found
+
+
+def is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _is_of_a_run(path: Path, top: Path) -> bool:
+    """Whether training has put the file there: runs may lie below the text they are trained on."""
+    return any((d / "checkpoints").is_dir() for d in path.parents if d.is_relative_to(top))
+
+
+def read_bytes(path: Path) -> bytes | mmap.mmap:
+    """The content of a file, unpacked if it is gzip, mapped into memory if it is not."""
+    try:
+        with path.open("rb") as file:
+            if not path.is_file():  # a pipe can be read once, and has no size
+                content = file.read()
+                return gzip.decompress(content) if content.startswith(GZIP) else content
+            if file.read(2) == GZIP:
+                file.seek(0)
+                return gzip.GzipFile(fileobj=file).read()
+            if not path.stat().st_size:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class Lines(Sequence):
+    """The lines of a file by number, without their ends; and the digest of the whole."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._content = read_bytes(path)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self._content).hexdigest()
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        content = np.frombuffer(self._content, np.uint8)
+        blocks = range(0, len(content), BLOCK)
+        found = [start + np.flatnonzero(content[start : start + BLOCK] == 10) for start in blocks]
+        ends = np.concatenate([*found, np.empty(0, np.int64)])
+        unfinished = len(content) and content[-1] != ord("\n")
+        return np.append(ends, len(content)) if unfinished else ends
+
+    def __len__(self):
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        line = self._content[self._ends[index - 1] + 1 if index else 0 : self._ends[index]]
+        if index == 0:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        try:
+            return line.removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise self.bad(index, f"not valid UTF-8 ({error.reason})") from error
+
+    def bad(self, index: int, what: str) -> BadRecordError:
+        return BadRecordError(f"{self.path}:{index + 1}: {what}")
+
+    def text(self, index: int, key: str, value: Any) -> str:
+        """A value that is text with something in it."""
+        if not isinstance(value, str) or not value.strip():
+            raise self.bad(index, f"{key} is empty or no text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise self.bad(index, f"{key} has half of a character ({error.reason})") from error
+        return value
+
+    def json(self, index: int, *keys: str) -> dict[str, Any]:
+        """A line that is a JSON object with these keys."""
+        try:
+            record = json.loads(self[index])
+        except ValueError as error:
+            if isinstance(error, BadRecordError):
+                raise
+            raise self.bad(index, f"not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise self.bad(index, "not a JSON object")
+        missing = [key for key in keys if key not in record]
+        if missing:
+            raise self.bad(index, f"lacks {', '.join(map(repr, missing))}")
+        return record
+
+    def __reduce__(self):
+        return Lines, (self.path,)

@@ -1,0 +1,137 @@
+"""The records of many files as one sequence; and a share of a heap of them held out."""
+
+import bisect
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import BadRecordError, hash_fraction
+from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.splits import find_splits
+
+UNREADABLE = 1.0  # in the place of a hash, which is below 1
+# Records are asked for in order, more or less, so that few shards are needed at a time. Each takes
+# a file descriptor, or memory if it is gzip.
+OPEN = 4
+
+
+class Shards(Sequence):
+    """The records of one file after the other.
+
+    `make` takes the lines of a file, or of several that belong together, and gives its records by
+    the number of their line.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Sequence],
+        files: Sequence[tuple[Path, ...]],
+        sizes: Sequence[int],
+    ):
+        self._make, self._files, self._sizes = make, files, sizes
+        self._stops = list(itertools.accumulate(sizes))
+        self._shard = functools.lru_cache(maxsize=OPEN)(self._open)
+
+    def _open(self, number: int) -> Sequence:
+        return self._make(*map(Lines, self._files[number]))
+
+    def __len__(self):
+        return self._stops[-1]
+
+    def at(self, index: int) -> tuple[Any, int]:
+        """The records of a file, and the line there, that make the record of this number."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect.bisect_right(self._stops, index)
+        return self._shard(number), index - self._stops[number] + self._sizes[number]
+
+    def __getitem__(self, index: int) -> Any:
+        records, line = self.at(index)
+        return records[line]
+
+    def __reduce__(self):
+        return Shards, (self._make, self._files, self._sizes)
+
+
+class Chosen(Sequence):
+    """Some of the records, by their numbers."""
+
+    def __init__(self, records: "Records", numbers: np.ndarray):
+        self._records, self._numbers = records, numbers
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def at(self, index: int) -> tuple[Any, int]:
+        return self._records.at(int(self._numbers[index]))
+
+    def __getitem__(self, index: int) -> Any:
+        records, line = self.at(index)
+        return records[line]
+
+
+Records = Shards | Chosen
+
+
+def open_shards(
+    make: Callable[..., Sequence], files: Sequence[tuple[Path, ...]]
+) -> tuple[Shards, list[str]]:
+    """The records of these files, and what to make a digest of."""
+    sizes, digests = [], []
+    for paths in files:
+        lines = [Lines(path) for path in paths]
+        sizes.append(len(make(*lines)))
+        digests += [each.digest for each in lines]
+    if len(files) > 1:
+        digests.append(str(len(files)))  # one file and two are not the same as two and one
+    return Shards(make, files, sizes), digests
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRecords:
+    train: Records
+    held_out: Records
+    digests: Sequence[str]
+    from_heap: bool  # the files do not say what is held out
+
+
+def open_splits(
+    data: DataConfig, make: Callable[[Lines], Sequence], endings: Sequence[str], key: str
+) -> SplitRecords:
+    """The records of both splits; those of a heap are parted by the text in their field `key`."""
+    names = data.train_split, data.eval_split
+    first, second = find_splits(data.path, names, endings, heap_is_fine=True)
+    train, digests = open_shards(make, [(file,) for file in first.values()])
+    if not second:
+        digests.append(f"{key} hashed below {data.eval_share}")
+        return SplitRecords(*_parted(train, key, data), digests, from_heap=True)
+    held_out, more = open_shards(make, [(file,) for file in second.values()])
+    return SplitRecords(train, held_out, digests + more, from_heap=False)
+
+
+def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
+    """By a hash of the text: files may be sorted somehow, and equal texts must stay together."""
+    fractions = np.fromiter((_fraction(heap, i, key) for i in range(len(heap))), float)
+    held_out = fractions < data.eval_share
+    count, readable = np.count_nonzero(held_out), np.count_nonzero(fractions < UNREADABLE)
+    if readable and count in (0, readable):
+        raise ConfigError(
+            f"data.eval_share={data.eval_share:g} holds out {count} of the {readable} records of "
+            f"{data.path}; change it, or name files after the splits"
+        )
+    return Chosen(heap, np.flatnonzero(~held_out)), Chosen(heap, np.flatnonzero(held_out))
+
+
+def _fraction(heap: Shards, index: int, key: str) -> float:
+    """What cannot be read is left to the training split, to be found and counted there."""
+    try:
+        return hash_fraction(heap[index][key])
+    except BadRecordError:
+        return UNREADABLE

@@ -1,0 +1,153 @@
+"""Which files hold which split: their names tell.
+
+    train.tsv                                  the whole split
+    train-00000-of-00002.tsv, train.part1.tsv  shards of it: behind the split's name one of - . _
+                                               and a number, perhaps after `part` or `shard`
+    train/a.tsv, train/b/c.tsv                 all that is below a directory of the split's name
+
+Each of them may be gzipped, with .gz behind its ending. In a directory, nothing but these names is
+looked for. A glob says itself which files are meant, in whatever directories; where none of them
+names a split, or all name the same, they are one heap, of which a share is to be held out. So is a
+file by itself.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiment.schema import ConfigError
+from input_pipeline.sources.files.reading import find_files, is_hidden
+
+# Behind the name of the split.
+_SHARD = r"[-._](?:(?:part|shard)[-._]?)?\d+(?:[-_]of[-_]\d+)?"
+_ONE_OF_MANY = re.compile(r"(.*?)\d+[-_]of[-_](\d+)")
+
+# By their paths without the ending, which is where two languages, or gzip and plain, differ.
+Files = Mapping[Path, Path]
+
+
+def find_splits(
+    path: str, splits: tuple[str, str], endings: Sequence[str], *, heap_is_fine: bool
+) -> tuple[Files, Files]:
+    """The files of each split in the order of their names; of a heap, all of them and none."""
+    if not path:
+        raise ConfigError(
+            f"data.path is empty; set it to a directory with files like {splits[0]}{endings[0]}, "
+            "or to a glob"
+        )
+    place = Path(path).expanduser()
+    top, candidates = _below(place, splits) if place.is_dir() else _matching(path)
+    files = _without_endings(candidates, endings)
+    if not files and not place.is_dir():
+        raise ConfigError(
+            f"data.path={path} has no file that ends in {' or '.join(endings)}, gzipped or not; "
+            "name them so, or choose others"
+        )
+    namings = {stem: _naming(stem.relative_to(top).parts, splits) for stem in files}
+    _refuse_two_ways(files, namings)
+    if heap_is_fine and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
+        return _each_once(files), {}
+    of_split = [
+        _each_once({stem: files[stem] for stem, naming in namings.items() if naming.split == name})
+        for name in splits
+    ]
+    for name, found in zip(splits, of_split, strict=True):
+        if not found:
+            there = place.iterdir() if place.is_dir() else candidates
+            _refuse_missing(path, name, endings, [str(p.relative_to(top)) for p in there])
+        if place.is_dir():  # a glob may want some of the shards alone
+            _refuse_incomplete(found)
+    return tuple(of_split)
+
+
+def is_shard(name: str, split: str) -> bool:
+    """Whether this is, up to the ending, the name of a shard of the split."""
+    return re.fullmatch(re.escape(split) + _SHARD, name) is not None
+
+
+def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
+    found = [directory.glob("*"), *((directory / split).rglob("*") for split in splits)]
+    files = {file for each in found for file in each if file.is_file()}
+    return directory, sorted(f for f in files if not is_hidden(f.relative_to(directory)))
+
+
+def _matching(path: str) -> tuple[Path, list[Path]]:
+    """The files of a glob, or the one file, and the directory from which on names vary."""
+    parents = Path(path).expanduser().parts[:-1]
+    fixed = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
+    return Path(*fixed), find_files(path)
+
+
+def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path, list[Path]]:
+    """Those that have one of the endings, by the rest of their paths."""
+    found: dict[Path, list[Path]] = {}
+    for file in files:
+        name = file.name.removesuffix(".gz")
+        stem = next((name.removesuffix(each) for each in endings if name.endswith(each)), "")
+        if stem:
+            found.setdefault(file.with_name(stem), []).append(file)
+    return found
+
+
+def _each_once(files: Mapping[Path, Sequence[Path]]) -> Files:
+    for first, *others in files.values():
+        if others:
+            raise ConfigError(
+                f"{first.parent} has {first.name} and {others[0].name}; keep one of them"
+            )
+    return {stem: file for stem, (file,) in files.items()}
+
+
+class Naming(NamedTuple):
+    split: str | None = None
+    directory: tuple[str, ...] = ()  # the one that has the split's name in it
+    way: str = ""
+
+
+def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> Naming:
+    """How a path names a split, if it does; it names one at most."""
+    *parents, name = parts
+    for depth, parent in enumerate(parents):
+        if parent in splits:
+            return Naming(parent, parts[:depth], "a directory")
+    if name in splits:
+        return Naming(name, parts[:-1], "a file")
+    shard_of = next((split for split in splits if is_shard(name, split)), None)
+    return Naming(shard_of, parts[:-1], "shards") if shard_of else Naming()
+
+
+def _refuse_two_ways(files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, Naming]) -> None:
+    first: dict[tuple, Path] = {}
+    for stem, naming in namings.items():
+        other = first.setdefault((naming.split, naming.directory), stem)
+        if namings[other].way != naming.way:
+            raise ConfigError(
+                f"{files[other][0]} and {files[stem][0]}: the split {naming.split!r} is there as "
+                f"{namings[other].way} and as {naming.way}; keep one of them"
+            )
+
+
+def _refuse_missing(path: str, split: str, endings: Sequence[str], there: Sequence[str]) -> None:
+    wanted = " or ".join(f"{split}{ending}" for ending in endings)
+    raise ConfigError(
+        f"{path} has no {wanted}, no shards like {split}-00000-of-00002{endings[0]} and no "
+        f"{split}/ with such files; it has: {', '.join(sorted(there)[:10]) or 'nothing'}. "
+        "Set data.train_split and data.eval_split to the names that are there"
+    )
+
+
+def _refuse_incomplete(files: Files) -> None:
+    """Nobody would miss a shard that was not fetched."""
+    series: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
+    for stem, file in files.items():
+        if found := _ONE_OF_MANY.fullmatch(stem.name):
+            series.setdefault((stem.parent, found[1]), []).append((int(found[2]), file))
+    for shards in series.values():
+        for total, file in shards:
+            if total != len(shards):
+                raise ConfigError(
+                    f"{file} is one of {total} shards, but {len(shards)} are there; fetch what is "
+                    "missing and remove what does not belong there"
+                )

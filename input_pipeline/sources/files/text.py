@@ -1,0 +1,154 @@
+"""Running text: a file, a directory or a glob of text files, each one a document.
+
+Long documents come in pieces, so that none has to be tokenized in one go. They are cut in front
+of a line if they can be, where byte-level tokenizers cut anyway.
+
+If the path is a directory that holds the splits by name (train.txt and validation.txt, shards such
+as train-00000-of-00002.txt, or directories of these names), they are used and other files are not;
+otherwise the last data.eval_share of all bytes is held out.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import mmap
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
+from input_pipeline.sources.files.splits import is_shard
+from input_pipeline.token_cache import cache_directory
+
+PIECE = 2**15  # bytes, and as many more as it takes to find a good place to cut,
+SEARCH = 2**15  # but no more than these
+_LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
+
+
+def load(data: DataConfig) -> Splits:
+    files = find_files(data.path)
+    cache = cache_directory(data).resolve()
+    if any(path.resolve().is_relative_to(cache) for path in files):
+        raise ConfigError(f"data.cache_dir={cache} lies in data.path={data.path}; choose another")
+    train_files, eval_files = _of_splits(files, data.path, (data.train_split, data.eval_split))
+    if train_files and eval_files:
+        files = train_files + eval_files
+        train, held_out = _pieces(train_files), _pieces(eval_files)
+    elif train_files or eval_files:
+        # Taking all files for the text could train on what is meant for a test.
+        there = ", ".join(sorted({path.name for path in files})[:10])
+        raise ConfigError(
+            f"{data.path} has only one of data.train_split={data.train_split!r} and "
+            f"data.eval_split={data.eval_split!r}; it has: {there}. Name both, or set data.path to "
+            "the file whose end is to be held out"
+        )
+    else:
+        train, held_out = _divided(_pieces(files), data.eval_share)
+    digests = [hashlib.sha256(read_bytes(path)).hexdigest() for path in files]
+    description = {
+        "files": len(files),
+        "train_bytes": sum(piece.size for piece in train),
+        "held_out_bytes": sum(piece.size for piece in held_out),
+    }
+    return Splits(
+        "documents",
+        Pieces(train),
+        {data.eval_split: Pieces(held_out)},
+        (),
+        description,
+        content_digest([*digests, str(description)]),
+    )
+
+
+def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[list[Path]]:
+    """For each split its files, in a directory that has any."""
+    directory = Path(path).expanduser()
+    if not directory.is_dir():
+        return [[] for _ in splits]
+    named = [(file, _split_of(file.relative_to(directory).parts[0], splits)) for file in files]
+    return [[file for file, split in named if split == wanted] for wanted in splits]
+
+
+def _split_of(name: str, splits: Sequence[str]) -> str | None:
+    """The split that a file or a directory is named after, up to a dot or as a shard of it."""
+    whole = [split for split in splits if f"{name}.".startswith(f"{split}.")]
+    shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
+    return max(whole or shard, key=len, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    path: Path
+    start: int
+    stop: int
+    ends: bool  # the document
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+def _pieces(files: Sequence[Path]) -> list[Piece]:
+    pieces = []
+    for path in files:
+        content = read_bytes(path)
+        start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
+        while start < len(content):
+            stop = _cut(content, start + PIECE)
+            pieces.append(Piece(path, start, stop, ends=stop == len(content)))
+            start = stop
+    return pieces
+
+
+def _cut(content: bytes | mmap.mmap, after: int) -> int:
+    """Where to cut from `after` on: in front of a line, or else of a word; or where it ends."""
+    end = after + SEARCH
+    found = _LINE.search(content, after, end) or _WORD.search(content, after, end)
+    if not found and end < len(content):
+        found = _CHARACTER.search(content, after)
+    return found.start() if found else len(content)
+
+
+def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[Piece]]:
+    """The first and the last of all the bytes."""
+    wanted = round(sum(piece.size for piece in pieces) * (1 - share))
+    train, rest = [], list(pieces)
+    while rest and wanted >= rest[0].size:
+        wanted -= rest[0].size
+        train.append(rest.pop(0))
+    if rest and wanted:
+        piece = rest[0]
+        cut = min(piece.stop, _cut(read_bytes(piece.path), piece.start + wanted))
+        train.append(dataclasses.replace(piece, stop=cut))
+        rest[0] = dataclasses.replace(piece, start=cut)
+    if train:
+        train[-1] = dataclasses.replace(train[-1], ends=True)
+    return train, [piece for piece in rest if piece.size]
+
+
+class Pieces(Sequence):
+    def __init__(self, pieces: Sequence[Piece]):
+        self._pieces = pieces
+        # Pieces are asked for in order: the file at hand is unpacked once, and few are held.
+        self._content = functools.lru_cache(maxsize=4)(read_bytes)
+
+    def __len__(self):
+        return len(self._pieces)
+
+    def __getitem__(self, index: int) -> Example:
+        piece = self._pieces[index]
+        content = self._content(piece.path)
+        try:
+            text = content[piece.start : piece.stop].decode()
+        except UnicodeDecodeError as error:
+            line = content[: piece.start + error.start].count(b"\n") + 1
+            raise BadRecordError(
+                f"{piece.path}:{line}: not valid UTF-8 ({error.reason})"
+            ) from error
+        return {"text": text, "ends": piece.ends}
+
+    def __reduce__(self):
+        return Pieces, (self._pieces,)

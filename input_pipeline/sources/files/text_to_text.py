@@ -1,0 +1,77 @@
+"""Tasks put as text to text, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
+
+data.path has <split>.jsonl[.gz], or shards of it; or it is a heap without splits, see splits.py.
+Each task is a source of its own, with its own held-out set, if there are examples of it in that
+split.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.preparation import refuse_bad_records
+from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.shards import Chosen, Records, open_splits
+
+
+def load(data: DataConfig) -> Mapping[str, Splits]:
+    found = open_splits(data, Pairs, [".jsonl"], key="source")
+    train = _by_task(data, data.train_split, found.train)
+    held_out = _by_task(data, data.eval_split, found.held_out)
+    for task in sorted(held_out.keys() - train.keys()):
+        pairs, line = held_out[task].at(0)
+        raise ConfigError(
+            f"{pairs.lines.path}:{line + 1}: the task {task!r} does not occur in training; add "
+            "lines of it there, or remove these"
+        )
+    splits = {}
+    for task, examples in sorted(train.items()):
+        evals = {data.eval_split: held_out[task]} if task in held_out else {}
+        digest = content_digest([task, *found.digests])
+        description = {"train_pairs": len(examples)}
+        splits[task] = Splits("pairs", examples, evals, (), description, digest)
+    return splits
+
+
+def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Chosen]:
+    """The records of each task, if not too many others name none; those are logged."""
+    numbers: dict[str, list[int]] = {}
+    bad = []
+    for index in range(len(records)):
+        pairs, line = records.at(index)
+        try:
+            task = pairs.lines.json(line, "task")["task"]
+        except BadRecordError as error:
+            bad.append(str(error))
+            refuse_bad_records(bad, data.max_bad_records)
+            logging.warning("skipped: %s", error)
+            continue
+        numbers.setdefault(str(task), []).append(index)
+    if not numbers:
+        raise ConfigError(
+            f"the split {split!r} of {data.path} has no line that names its task; "
+            'it needs lines such as {"task": ..., "inputs": ..., "targets": ...}'
+        )
+    return {task: Chosen(records, np.array(indices)) for task, indices in numbers.items()}
+
+
+class Pairs(Sequence):
+    """The pairs of one file, by their line."""
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+
+    def __len__(self):
+        return len(self.lines)
+
+    def __getitem__(self, line: int) -> Example:
+        record = self.lines.json(line, "inputs", "targets", "task")
+        return {
+            "source": self.lines.text(line, "inputs", record["inputs"]),
+            "target": self.lines.text(line, "targets", record["targets"]),
+            "task": record["task"],
+        }

@@ -1,0 +1,71 @@
+"""A parallel corpus: <split>.<language>[.gz], where equal lines of two files say the same.
+
+A split may be in shards, see splits.py; then each shard is there in both languages.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.shards import open_shards
+from input_pipeline.sources.files.splits import Files, find_splits
+
+
+def load(data: DataConfig) -> Splits:
+    for key in ("source_language", "target_language"):
+        if not getattr(data, key):
+            raise ConfigError(f"data.{key} is empty; set it to a file's ending, such as en")
+    endings = f".{data.source_language}", f".{data.target_language}"
+    names = data.train_split, data.eval_split
+    if Path(data.path).expanduser().is_file():
+        raise ConfigError(
+            f"data.path={data.path} is one file, and a translation has two sides; set it to a "
+            f"directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
+        )
+    sources, targets = (
+        find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
+    )
+    sides = zip(sources, targets, strict=True)
+    (train, digests), (held_out, more) = (open_shards(Pairs, _paired(*s, endings)) for s in sides)
+    return Splits(
+        "pairs",
+        train,
+        {data.eval_split: held_out},
+        (),
+        {"train_pairs": len(train), "held_out_pairs": len(held_out)},
+        content_digest(digests + more),
+    )
+
+
+def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tuple[Path, Path]]:
+    for there, other, ending in ((source, target, endings[1]), (target, source, endings[0])):
+        for stem in sorted(there.keys() - other.keys()):
+            raise ConfigError(
+                f"{there[stem]} has no {stem.name}{ending} beside it, that says the same; add it"
+            )
+    return [(source[stem], target[stem]) for stem in source]
+
+
+class Pairs(Sequence):
+    """The pairs of one shard, by their line."""
+
+    def __init__(self, source: Lines, target: Lines):
+        self._sides = source, target
+        if len(source) != len(target):
+            raise ConfigError(
+                f"{source.path} has {len(source)} lines and {target.path} {len(target)}: "
+                "they do not say the same line by line; mend one of them"
+            )
+
+    def __len__(self):
+        return len(self._sides[0])
+
+    def __getitem__(self, line: int) -> Example:
+        texts = [lines[line].strip() for lines in self._sides]
+        for lines, text in zip(self._sides, texts, strict=True):
+            if not text:
+                raise lines.bad(line, "an empty line")
+        return dict(zip(("source", "target"), texts, strict=True))

@@ -1,0 +1,106 @@
+"""Data sets of the Hugging Face hub, or a directory on disk. Needs the extra `huggingface`.
+
+`data.name` is `stanfordnlp/imdb`, or `nyu-mll/glue:sst2` where the data set has configurations, or
+a directory: one written by `save_to_disk`, or of files that `load_dataset` can read. The hub's
+files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=1 forbids it.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources import record_fields
+from input_pipeline.sources.base import Splits
+
+
+def load(data: DataConfig) -> Splits:
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(
+            "data.source=huggingface needs a package: pip install 'backbone[huggingface]'"
+        ) from None
+
+    stored = _stored_splits(data)
+    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
+    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
+    features = next(iter(stored.values())).features
+    image = features.get("image")
+    stored = _undecoded(stored, features)
+
+    def cut(key: str, split: str) -> record_fields.Cut:
+        lengths = {name: len(records) for name, records in stored.items()}
+        try:
+            parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
+        except ValueError as error:
+            raise ConfigError(
+                f"{key}={split!r} of {data.name}: {error} It has: {', '.join(stored)}"
+            ) from None
+        pieces = [(part.splitname, part.from_, part.to) for part in parts]
+        records = [stored[name].select(range(first, end)) for name, first, end in pieces]
+        joined = datasets.concatenate_datasets(records)
+
+        def column(field: str) -> Iterator[Any]:
+            for batch in joined.select_columns([field]).iter(batch_size=1000):
+                yield from batch[field]
+
+        return record_fields.Cut(joined, pieces, column)
+
+    return record_fields.splits(
+        data,
+        cut("data.train_split", data.train_split),
+        cut("data.eval_split", data.eval_split),
+        features=features,
+        identity=identity,
+        description={"huggingface": data.name, "revision": data.version},
+        image_mode=getattr(image, "mode", None),
+    )
+
+
+def _undecoded(stored, features):
+    """The splits with images, sounds and the like as they are in their files.
+
+    `datasets` would decode every column of a record that is read, images of any format and columns
+    that nobody asked for. What the bytes of an image mean, and which formats are safe, is the same
+    for every source: see pixels.py. Columns of lists of such things are left out: no kind of
+    example has use for them, and casting them would copy the data set.
+    """
+    for name, feature in features.items():
+        if getattr(feature, "decode", False):
+            stored = stored.cast_column(name, dataclasses.replace(feature, decode=False))
+        elif _decodes(feature):
+            stored = stored.remove_columns(name)
+    return stored
+
+
+def _decodes(feature) -> bool:
+    """Whether reading a value of this type decodes a file, at any depth."""
+    if isinstance(feature, Mapping):
+        return any(map(_decodes, feature.values()))
+    if isinstance(feature, list | tuple):
+        return any(map(_decodes, feature))
+    return bool(getattr(feature, "decode", False)) or _decodes(getattr(feature, "feature", ()))
+
+
+def _stored_splits(data: DataConfig):
+    """All splits, as a DatasetDict."""
+    import datasets
+
+    name, config = data.name, None
+    is_directory = os.path.isdir(name)
+    if not is_directory and ":" in name:
+        name, config = name.split(":", 1)
+    try:
+        if is_directory and {"dataset_dict.json", "state.json"} & set(os.listdir(name)):
+            found = datasets.load_from_disk(name)
+        else:
+            found = datasets.load_dataset(name, config, revision=data.version or None)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
+    # What was saved without splits is one.
+    alone = isinstance(found, datasets.Dataset)
+    return datasets.DatasetDict({"train": found}) if alone else found

@@ -1,0 +1,236 @@
+"""Examples out of the records of a public data set: which of its fields become what.
+
+TFDS and Hugging Face find and store records in their own ways; what is in a record, and what may
+be wrong with it, is the same for both.
+"""
+
+import dataclasses
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiment.schema import ConfigError, did_you_mean
+from input_pipeline.config import FIELD_KEYS, DataConfig
+from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.files.checking import check, check_record
+from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+
+Record = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The records that a config's split stands for, and where they lie."""
+
+    records: Sequence[Record]
+    pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
+    # The values of one field, where there is a faster way to them than all records.
+    column: Callable[[str], Iterable[Any]] | None = None
+
+    def values(self, field: str) -> Iterable[Any]:
+        if self.column:
+            return self.column(field)
+        return (self.records[index][field] for index in range(len(self.records)))
+
+
+def splits(
+    data: DataConfig,
+    train: Cut,
+    held_out: Cut,
+    *,
+    features: Mapping[str, Any],
+    identity: Sequence[str],
+    description: Mapping[str, Any],
+    image_mode: str | None = None,
+) -> Splits:
+    """`identity` tells this data set from any other, without its records being read."""
+    _refuse_overlap(data, train, held_out)
+    if train.records:
+        _refuse_unknown_fields(data, train.records[0])
+    labels, by_name = (), False
+    if data.kind in ("labelled", "images"):
+        labels = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
+        by_name = labels is None
+        labels = _names_in(train, data) if by_name else tuple(labels)
+    form = None
+    if data.kind == "images":
+        form = form_of(map(_file, train.records), data, image_mode)
+    cuts = {data.train_split: train, data.eval_split: held_out}
+    examples = {
+        split: _Examples(cut.records, data, split, labels, by_name, form)
+        for split, cut in cuts.items()
+    }
+    chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
+    parts = form.digest_parts if form else (repr(form),)
+    digest = content_digest(
+        [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
+    )
+    if data.kind == "images":
+        # Text is looked at when it is tokenized; images only here.
+        examples = {
+            split: check(each, data.max_bad_records, check_record(data, digest, split))
+            for split, each in examples.items()
+        }
+    return Splits(
+        data.kind,
+        train=examples[data.train_split],
+        evals={data.eval_split: examples[data.eval_split]},
+        labels=labels,
+        description=description,
+        digest=digest,
+        text_pairs=data.kind == "labelled" and bool(data.text_pair_field),
+    )
+
+
+class _Examples(Sequence[Example]):
+    """The records of one split, made into examples when asked for."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        data: DataConfig,
+        split: str,
+        labels: tuple[str, ...],
+        by_name: bool,
+        form: ImageForm | None,
+    ):
+        self._records, self._data, self._split = records, data, split
+        self._labels, self._form = labels, form
+        self._numbers = {name: number for number, name in enumerate(labels)} if by_name else None
+
+    def __len__(self):
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Example:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        try:
+            return self._example(self._records[int(index)])
+        except BadRecordError as error:
+            where = f"{self._data.name}, split {self._split}, record {index}"
+            raise BadRecordError(f"{where}: {error}") from None
+
+    def _example(self, record: Record) -> Example:
+        data = self._data
+        match data.kind:
+            case "pairs":
+                texts = _texts_of_pair(record)
+                return {
+                    "source": _some_text(texts, data.source_language),
+                    "target": _some_text(texts, data.target_language),
+                }
+            case "documents":
+                return {"text": _text(record, data.text_field)}
+            case "labelled":
+                pair = data.text_pair_field
+                return {
+                    "label": self._label(record),
+                    "text": _some_text(record, data.text_field),
+                    **({"text_pair": _some_text(record, pair)} if pair else {}),
+                }
+            case "images":
+                return {
+                    "image": read(_file(record), self._form),
+                    "label": self._label(record),
+                }
+
+    def _label(self, record: Record) -> int:
+        label = record[self._data.label_field]
+        if self._numbers is not None:
+            name = _label_name(label)
+            if name not in self._numbers:
+                raise BadRecordError(f"label {name!r} does not occur in training")
+            return self._numbers[name]
+        if label is None or label == -1:
+            raise BadRecordError(f"its label is {label}: this split comes without; choose another")
+        if not 0 <= label < len(self._labels):
+            raise BadRecordError(f"its label is {label}, but there are {len(self._labels)} labels")
+        return int(label)
+
+
+def _texts_of_pair(record: Record) -> Mapping[str, Any]:
+    """A translation is the whole record in TFDS, and a field of it at Hugging Face."""
+    return record.get("translation", record)
+
+
+def _some_text(record: Record, field: str) -> str:
+    text = _text(record, field)
+    if not text.strip():
+        raise BadRecordError(f"{field} is empty")
+    return text
+
+
+def _text(record: Record, field: str) -> str:
+    value = record[field]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"{field} is not UTF-8 at byte {error.start}") from None
+    if not isinstance(value, str):
+        raise BadRecordError(f"{field} is of type {type(value).__name__}, not text")
+    return value
+
+
+def _file(record: Record) -> bytes:
+    """An image as it is in its file; Hugging Face keeps the bytes or a path."""
+    stored = record["image"]
+    if isinstance(stored, Mapping):
+        stored = stored["bytes"] or Path(stored["path"]).read_bytes()
+    return stored or b""
+
+
+def _names_in(train: Cut, data: DataConfig) -> tuple[str, ...]:
+    """Labels that are names in the records: those of the training split, sorted, as of files."""
+    names, problem = set(), None
+    for value in train.values(data.label_field):
+        try:
+            names.add(_label_name(value))
+        except BadRecordError as error:
+            problem = problem or error
+    if not names and problem:
+        raise ConfigError(
+            f"data.label_field={data.label_field!r} of {data.name} cannot be used: {problem}; it "
+            "takes text, whole numbers, or numbers with a list of names (ClassLabel)"
+        )
+    return tuple(sorted(names))
+
+
+def _label_name(value: Any) -> str:
+    """A label as text, by the same rule as in files of one's own."""
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"its label is not UTF-8 at byte {error.start}") from None
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (is_whole or isinstance(value, str)) or value == "":
+        raise BadRecordError(f"its label {value!r} is neither text nor a whole number")
+    return str(value)
+
+
+def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:
+    fields = _texts_of_pair(record) if data.kind == "pairs" else record
+    asked = {f"data.{key}": getattr(data, key) for key in FIELD_KEYS[data.kind]}
+    if data.kind == "images":
+        asked["data.kind"] = "image"
+    problems = [
+        f"{key}: {data.name} has no field {field!r} but {', '.join(map(repr, fields))}."
+        f"{did_you_mean(field, fields)}"
+        for key, field in asked.items()
+        if field and field not in fields
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refuse_overlap(data: DataConfig, train: Cut, held_out: Cut) -> None:
+    for place, first, end in train.pieces:
+        for other_place, other_first, other_end in held_out.pieces:
+            if place == other_place and max(first, other_first) < min(end, other_end):
+                raise ConfigError(
+                    f"data.train_split={data.train_split!r} and data.eval_split="
+                    f"{data.eval_split!r} of {data.name} share records; cut them apart, "
+                    "as in 'train[:99%]' and 'train[99%:]'"
+                )

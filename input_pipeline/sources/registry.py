@@ -1,0 +1,130 @@
+"""From the config to examples: one source, or several to be mixed."""
+
+import collections
+import dataclasses
+import re
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from experiment.schema import ConfigError, did_you_mean
+from input_pipeline.config import DataConfig
+from input_pipeline.sources import huggingface_source, tfds_source
+from input_pipeline.sources.base import Splits
+from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc
+from input_pipeline.sources.files import images, labelled_text, text, text_to_text, translation
+
+EMBEDDED: dict[str, Callable[[], Splits]] = {
+    "dates": dates.load,
+    "digits": digits.load,
+    "names": names.load,
+    "pydoc": pydoc.load,
+}
+# A source that holds several tasks gives the splits of each by name.
+FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = {
+    "text_files": text.load,
+    "translation_files": translation.load,
+    "labelled_text_files": labelled_text.load,
+    "image_files": images.load,
+    "text_to_text_files": text_to_text.load,
+    "listops": listops.load,
+    "tfds": tfds_source.load,
+    "huggingface": huggingface_source.load,
+}
+BY_NAME = ("tfds", "huggingface")  # sources that look up data.name, where others read data.path
+# What the parts of a mixture must have in common.
+LIKENESSES: dict[str, Callable[[Splits], Any]] = {
+    "kinds": lambda splits: splits.kind,
+    "labels": lambda splits: splits.labels,
+    "texts in an example": lambda splits: 1 + splits.text_pairs,
+    "images": lambda s: s.train[0]["image"].shape if s.kind == "images" else "none",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One of the sources of a mixture, or the only one, which needs no name."""
+
+    name: str
+    weight: float  # its share of the rows; 0: by their number
+    splits: Splits
+
+
+def components(data: DataConfig) -> list[Component]:
+    found = _components(data)
+    _refuse_empty(data, found)
+    _refuse_unlike(found)
+    return found
+
+
+def _components(data: DataConfig) -> list[Component]:
+    if data.mixture and data.source != "text_to_text_files":
+        return [Component(name_of(w), weight, _part(data, w)) for w, weight in data.mixture]
+    loaded = _load(data)
+    if isinstance(loaded, Splits):
+        return [Component("", 0, loaded)]
+    for task, _ in data.mixture:
+        if task not in loaded:
+            raise ConfigError(
+                f"data.mixture names the task {task!r}, which {data.path} does not have."
+                f"{did_you_mean(task, loaded)} It has: {', '.join(loaded)}"
+            )
+    chosen = data.mixture or [(task, 0) for task in loaded]
+    return [Component(name_of(task), weight, loaded[task]) for task, weight in chosen]
+
+
+def name_of(what: str) -> str:
+    """Fit for the names of metrics and files."""
+    return re.sub(r"\W+", "_", what).strip("_")
+
+
+def _part(data: DataConfig, what: str) -> Splits:
+    source, _, place = what.partition(":")
+    known = [name for name in (*EMBEDDED, *FROM_CONFIG) if name != "text_to_text_files"]
+    if source not in known:
+        raise ConfigError(
+            f"data.mixture: {what!r} must be a source, or source:path or source:name."
+            f"{did_you_mean(source, known)} Sources: {', '.join(known)}"
+        )
+    where = {("name" if source in BY_NAME else "path"): place} if place else {}
+    part = dataclasses.replace(data, source=source, mixture=(), **where)
+    if problems := list(part.problems()):
+        raise ConfigError(f"data.mixture: {what!r}: {problems[0]}")
+    return _load(part)
+
+
+def _load(data: DataConfig) -> Splits | Mapping[str, Splits]:
+    if data.source in EMBEDDED:
+        return EMBEDDED[data.source]()
+    return FROM_CONFIG[data.source](data)
+
+
+def _refuse_empty(data: DataConfig, found: Sequence[Component]) -> None:
+    for each in found:
+        for name, examples in ((data.train_split, each.splits.train), *each.splits.evals.items()):
+            if not len(examples):
+                of = f" of {each.name}" if each.name else ""
+                raise ConfigError(
+                    f"the split {name!r}{of} has 0 examples; choose another split or data.path"
+                )
+    if not any(each.splits.evals for each in found):
+        raise ConfigError(
+            f"data.eval_split={data.eval_split!r} has 0 examples of what is trained on"
+        )
+
+
+def _refuse_unlike(found: Sequence[Component]) -> None:
+    """What is mixed has to become rows of the same fields."""
+    name, times = collections.Counter(each.name for each in found).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(
+            f"{times} parts of the data would be called {name!r}; rename or join them"
+        )
+    first, *others = found
+    for each in others:
+        for what, of in LIKENESSES.items():
+            if of(each.splits) != of(first.splits):
+                raise ConfigError(
+                    f"data.mixture: {first.name} and {each.name} cannot be mixed, their {what} "
+                    f"differ: {reprlib.repr(of(first.splits))} and {reprlib.repr(of(each.splits))}"
+                )

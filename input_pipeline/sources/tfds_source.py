@@ -1,0 +1,200 @@
+"""Data sets of TensorFlow Datasets that have been prepared as array_record files.
+
+Reading them takes no TensorFlow, and neither does preparing them from Python, unless a builder
+unpacks archives or imports it (the command `tfds` always does). Preparing may download a great
+deal, so a data set that is not there is refused with the command that makes it. `TFDS_DATA_DIR`
+says where they are, as in TFDS itself; data.name may also be the directory of a prepared version,
+the one that holds dataset_info.json.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import shlex
+from pathlib import Path
+from typing import NoReturn
+
+from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from input_pipeline.config import DataConfig
+from input_pipeline.sources import record_fields
+from input_pipeline.sources.base import Splits
+
+PREPARE = "download_and_prepare()"
+INFO = "dataset_info.json"
+DOCS = "see docs/data.md"
+# TFDS finds older builders by importing all of these in turn, and gives up at the first one that
+# misses an optional package; one by one, those that matter here can be imported.
+OLDER_BUILDERS = (
+    "image_classification",
+    "question_answering",
+    "summarization",
+    "text",
+    "translate",
+)
+MOST_LISTED = 10  # of the hundreds of configurations that some data sets have
+
+
+def load(data: DataConfig) -> Splits:
+
+    builder = _open(data)
+    info = builder.info
+    has_images = data.kind == "images" and "image" in info.features
+    decoders = _undecoded(info.features)
+
+    def cut(key: str, split: str) -> record_fields.Cut:
+        try:
+            records = builder.as_data_source(split, decoders=decoders)
+        except ValueError as error:
+            reason = str(error).splitlines()[-1]
+            raise ConfigError(
+                f"{key}={split!r} of {info.full_name}: {reason} It has: {', '.join(info.splits)}"
+            ) from None
+        files = info.splits[split].file_instructions
+        pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
+        return record_fields.Cut(records, pieces)
+
+    # A version stands for its content; the sizes tell data sets of one's own apart, too.
+    sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]
+    return record_fields.splits(
+        data,
+        cut("data.train_split", data.train_split),
+        cut("data.eval_split", data.eval_split),
+        features=info.features,
+        identity=[info.full_name, *sizes],
+        description={"tfds": info.full_name},
+        image_mode=("L" if info.features["image"].shape[-1] == 1 else "RGB")
+        if has_images
+        else None,
+    )
+
+
+def _undecoded(feature):
+    """TFDS's `decoders`, by which all images of a record stay as they are in their files.
+
+    TFDS would decode even those that nobody asked for, with whichever of two libraries is
+    installed. They differ, and take any format; see pixels.py for those that are safe.
+    """
+    import tensorflow_datasets as tfds
+
+    class Skip(tfds.decode.SkipDecoding):  # TFDS's own knows no sequences of images
+        def decode_batch_example_np(self, example):
+            return example
+
+        decode_ragged_example_np = decode_batch_example_np
+
+    if isinstance(feature, tfds.features.FeaturesDict):
+        found = {name: _undecoded(each) for name, each in feature.items()}
+        return {name: each for name, each in found.items() if each is not None} or None
+    if isinstance(feature, tfds.features.Sequence):
+        return _undecoded(feature.feature)
+    return Skip() if isinstance(feature, tfds.features.Image) else None
+
+
+def known_builders() -> list[str]:
+    """The names of the data sets that TFDS has code for."""
+    import tensorflow_datasets as tfds
+
+    for group in OLDER_BUILDERS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"tensorflow_datasets.{group}")
+    return tfds.list_builders(with_community_datasets=False)
+
+
+def _open(data: DataConfig):
+    """The builder of the prepared files, whichever version of TFDS has made them."""
+    from tensorflow_datasets.core import file_adapters, read_only_builder, registered
+
+    if os.path.isfile(os.path.join(data.name, INFO)):
+        builder = read_only_builder.builder_from_directory(data.name)
+        if data.version not in ("", str(builder.version)):
+            raise ConfigError(
+                f"data.version={data.version!r}, but {data.name} holds {builder.version}; "
+                "leave it empty"
+            )
+    else:
+        builder = _from_data_dir(data, read_only_builder, registered)
+    formats = builder.info.available_file_formats()
+    if not formats & file_adapters.FileFormat.with_random_access():
+        found = ", ".join(sorted(format.value for format in formats))
+        directory = shlex.quote(str(builder.data_dir))
+        raise ConfigError(
+            f"{builder.data_dir} holds {found} files, which cannot be read in any order; prepare "
+            "the data set again in another directory with file_format='array_record', which takes "
+            f"no TensorFlow ({DOCS}), or convert these files where TensorFlow is installed: "
+            f"tfds convert_format --out_file_format=array_record --dataset_version_dir={directory}"
+        )
+    return builder
+
+
+def _from_data_dir(data: DataConfig, read_only_builder, registered):
+    # TFDS reads the variable once, when imported; reading it here honours later changes.
+    data_dir = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    refuse_remote("TFDS_DATA_DIR", data_dir)
+    version = {"version": data.version} if data.version else {}
+    try:
+        return read_only_builder.builder_from_files(data.name, data_dir=data_dir, **version)
+    except registered.DatasetNotFoundError:
+        _refuse_unprepared(data, data_dir)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"data.name={data.name!r}, data.version={data.version!r}: {reason}"
+        ) from None
+
+
+def _refuse_unprepared(data: DataConfig, data_dir: str) -> NoReturn:
+    import tensorflow_datasets as tfds
+
+    name, _, config = data.name.partition("/")
+    there = _prepared(data_dir, name)
+    if any(each == data.name for each, _ in there):
+        versions = [version for each, version in there if each == data.name]
+        raise ConfigError(
+            f"data.version={data.version!r} of {data.name} is not in {data_dir} (TFDS_DATA_DIR), "
+            f"which has {', '.join(versions)}; choose one of these, or '' for the newest"
+        )
+    known = known_builders()
+    if there and name not in known:
+        raise ConfigError(
+            f"data.name={data.name!r} is not in {data_dir} (TFDS_DATA_DIR), which has "
+            f"{', '.join(sorted({each for each, _ in there}))}; choose one of these"
+        )
+    if name not in known:
+        held = sorted(each.name for each in os.scandir(data_dir)) if os.path.isdir(data_dir) else []
+        raise ConfigError(
+            f"data.name={data.name!r} is neither in {data_dir} (TFDS_DATA_DIR), which has "
+            f"{', '.join(held[:MOST_LISTED]) or 'nothing'}, nor a data set that TFDS knows."
+            f"{did_you_mean(name, [*held, *known])} A builder of your own is prepared from Python, "
+            f"without TensorFlow: YourBuilder(data_dir={data_dir!r}, file_format='array_record')"
+            f".{PREPARE}; {DOCS}"
+        )
+    builder = tfds.builder_cls(name)
+    configs = builder.builder_configs
+    if config and config not in configs:
+        listed = ", ".join(list(configs)[:MOST_LISTED])
+        end = "..." if len(configs) > MOST_LISTED else "."
+        raise ConfigError(
+            f"data.name={data.name!r}: {name} has no {config!r} but {listed}{end}"
+            f"{did_you_mean(config, configs)}"
+        )
+    target = f"{data.name}:{data.version}" if data.version else data.name
+    # Without the import, TFDS finds older builders only where all their packages are installed.
+    code = (
+        f"import tensorflow_datasets as tfds, {builder.__module__}; tfds.builder("
+        f'{json.dumps(target)}, data_dir={json.dumps(data_dir)}, file_format="array_record")'
+        f".{PREPARE}"
+    )
+    raise ConfigError(
+        f"{target} is not prepared in {data_dir} (TFDS_DATA_DIR); prepare it once: "
+        f"python -c {shlex.quote(code)} (if that asks for tensorflow, this builder unpacks its "
+        "files with it: pip install tensorflow first; reading them takes none)"
+    )
+
+
+def _prepared(data_dir: str, name: str) -> list[tuple[str, str]]:
+    """What is there of a data set: names, with the configuration if there are any, and versions."""
+    below = Path(data_dir) / name
+    found = [*below.glob(f"*/{INFO}"), *below.glob(f"*/*/{INFO}")]
+    places = sorted(each.parent.relative_to(data_dir) for each in found)
+    return [(place.parent.as_posix(), place.name) for place in places]

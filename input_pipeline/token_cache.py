@@ -1,0 +1,135 @@
+"""What is made once and kept under data.cache_dir: tokenized text, packing plans, tokenizers."""
+
+import shutil
+import typing
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from experiment.schema import ConfigError, did_you_mean
+from input_pipeline import packing
+from input_pipeline.atomic_directory import make_whole
+from input_pipeline.config import DataConfig
+from input_pipeline.packing import Plan
+from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
+from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, good_records
+from input_pipeline.token_table import Form, LazyTable, Table
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from input_pipeline.tokenizers.train_vocabulary import (
+    VERSION,
+    Kind,
+    spelling_problem,
+    train_tokenizer,
+)
+
+TEXT_FIELDS = ("source", "target", "text", "text_pair")
+DEFAULT_DIRECTORY = "~/.cache/backbone"
+TRAINABLE = typing.get_args(Kind)
+SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # of each part; of each text
+TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
+
+
+def cache_directory(data: DataConfig) -> Path:
+    return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
+
+
+class Cache:
+    def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
+        self._data, self._make_chunks = data, make_chunks
+        self.directory = cache_directory(data)
+        self.tables: list[tuple[str, Table]] = []  # by split: what has been asked for so far
+
+    def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
+        name, size = self._data.tokenizer, self._data.tokenizer_size
+        if splits[0].kind == "images":
+            return None
+        if name == "byte":
+            return ByteTokenizer()
+        if name not in TRAINABLE:
+            if not Path(name).exists():
+                raise ConfigError(
+                    f"data.tokenizer={name!r} is no file and not one of: byte, "
+                    f"{', '.join(TRAINABLE)}.{did_you_mean(name, ('byte', *TRAINABLE))}"
+                )
+            return open_tokenizer(name)
+        settings = f"{VERSION} {name} {size}{' lowercase' if self._data.lowercase else ''}"
+        key = content_digest([settings, *(each.digest for each in splits)])[:32]
+        directory = self.directory / f"tokenizer-{key}"
+        if not directory.exists():
+            lowercase = self._data.lowercase
+            tokenizer = train_tokenizer(name, _texts(splits), size, lowercase=lowercase)
+            make_whole(directory, tokenizer.save)
+        tokenizer = load_tokenizer(directory)
+        if problem := spelling_problem(name, tokenizer, size, _sample(splits)):
+            logging.warning("%s", problem)
+        return tokenizer
+
+    def table(
+        self,
+        splits: Splits,
+        split: str,
+        examples: Sequence[Example],
+        tokenizer: Tokenizer,
+        form: Form,
+        storage: str,
+    ) -> Table | LazyTable:
+        """The examples of a split as ids."""
+        match storage:
+            case "none":
+                return LazyTable(examples, tokenizer, form)
+            case "memory":
+                return tokenized(examples, range(len(examples)), tokenizer, form)
+        table = prepare(
+            Job(splits.digest, split, examples, tokenizer, form),
+            self.directory,
+            make_chunks=self._make_chunks,
+            max_bad_records=self._data.max_bad_records,
+        )
+        self.tables.append((split, table))
+        return table
+
+    def plan(self, sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
+        """A packing plan for examples of these sizes."""
+        sizes = np.ascontiguousarray(sizes, np.int64)
+        key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
+        directory = self.directory / f"plan-{key}"
+        try:
+            with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
+                return Plan(**saved)
+        except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
+            shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all
+        plan = packing.plan(sizes, capacities)
+        make_whole(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
+        return plan
+
+
+def _texts(splits: Sequence[Splits]) -> Iterator[str]:
+    """What a tokenizer is trained on; records that cannot be read are none of its business."""
+    for each in splits:
+        for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
+            yield from _texts_of(example)
+
+
+def _sample(splits: Sequence[Splits]) -> Iterator[str]:
+    """Some text of all parts, soon read: enough to see how a tokenizer does on it."""
+    for each in splits:
+        numbers = range(0, len(each.train), max(1, len(each.train) // SAMPLE_EXAMPLES))
+        for example in good_records(LazyList(each.train.__getitem__, numbers)):
+            yield from (text[:SAMPLE_CHARACTERS] for text in _texts_of(example))
+
+
+def _texts_of(example: Example) -> list[str]:
+    return [example[field] for field in TEXT_FIELDS if field in example]
+
+
+def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:
+    """About so many characters of text, from all over the split: files may be sorted somehow."""
+    step = -(-len(examples) // 1000)
+    some = list(good_records(LazyList(examples.__getitem__, range(0, len(examples), step))))
+    size = sum(len(text) for example in some for text in _texts_of(example)) / max(1, len(some))
+    step = max(1, round(size * len(examples) / characters))
+    return LazyList(examples.__getitem__, range(0, len(examples), step))

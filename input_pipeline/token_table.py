@@ -1,0 +1,165 @@
+"""Examples as ids, by number: each text field of a split laid end to end, and where each one ends.
+
+A table lives in memory, or in a directory whose files are mapped into memory when they are read:
+then it may be larger than memory, and handing it to another process costs nothing.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from input_pipeline.sources.base import Example
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+META = "table.json"
+ORIGIN = "origin"  # a number every entry has: which example of the source it comes from
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What becomes of an example: which fields are text to be tokenized, which are numbers."""
+
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    closed: bool = False  # eos behind the text of an example, unless the next one goes on with it
+    sentences: bool = False  # an entry for each sentence, with a mark on a document's first
+
+
+class Table:
+    """One split. Its arrays are `ids.<field>` and `ends.<field>` for text, `number.<name>` else."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        bad: Sequence[str] = (),
+        directory: Path | None = None,
+    ):
+        self.arrays = arrays
+        self.bad = list(bad)  # what was wrong with the records that were left out
+        self.directory = directory  # where its files are, if it has any
+        self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
+        self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
+
+    def __len__(self):
+        return len(self.arrays[f"number.{ORIGIN}"])
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(self.stream(field)) for field in self._texts)
+
+    def stream(self, field: str) -> np.ndarray:
+        """All entries of a field, one behind the other."""
+        return self.arrays[f"ids.{field}"]
+
+    def ends(self, field: str) -> np.ndarray:
+        """Where each entry ends in the stream."""
+        return self.arrays[f"ends.{field}"]
+
+    def lengths(self, field: str) -> np.ndarray:
+        return np.diff(self.ends(field), prepend=0)
+
+    def numbers(self, name: str) -> np.ndarray:
+        return self.arrays[f"number.{name}"]
+
+    def ids(self, field: str, index: int) -> np.ndarray:
+        ends = self.ends(field)
+        return self.stream(field)[ends[index - 1] if index else 0 : ends[index]]
+
+    def entry(self, index: int) -> dict[str, np.ndarray | int]:
+        texts = {field: self.ids(field, index) for field in self._texts}
+        return texts | {name: int(self.numbers(name)[index]) for name in self._numbers}
+
+    def origin(self, index: int) -> int:
+        return int(self.numbers(ORIGIN)[index])
+
+    def __reduce__(self):
+        if self.directory is not None:
+            return open_table, (self.directory,)
+        return Table, (self.arrays, self.bad)
+
+
+class LazyTable:
+    """A split whose examples are made when asked for, because they are too many to be stored."""
+
+    bad: Sequence[str] = ()
+
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, form: Form):
+        self._examples, self._tokenizer, self._form = examples, tokenizer, form
+
+    def __len__(self):
+        return len(self._examples)
+
+    def entry(self, index: int) -> dict[str, np.ndarray | int]:
+        example = self._examples[index]
+        texts = {field: self._tokenizer.encode(example[field]) for field in self._form.texts}
+        return texts | {name: example[name] for name in self._form.numbers} | {ORIGIN: index}
+
+    def origin(self, index: int) -> int:
+        return index
+
+
+def table_of(
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    form: Form,
+    origins: Sequence[int],
+    bad: Sequence[str] = (),
+) -> Table:
+    """Examples that are all in memory, as a table that is too."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
+    arrays = {}
+    for field in form.texts:
+        ids = tokenizer.encode_batch([example[field] for example in examples])
+        if form.closed:
+            ids = [
+                np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
+                for part, example in zip(ids, examples, strict=True)
+            ]
+        arrays[f"ids.{field}"] = np.concatenate([*ids, np.empty(0, dtype)]).astype(dtype)
+        arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
+    for name in form.numbers:
+        arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
+    arrays[f"number.{ORIGIN}"] = np.array(origins, np.int64)
+    return Table(arrays, bad)
+
+
+def write_table(directory: Path, chunks: Iterable[Table]) -> None:
+    """The chunks as one table, in the files of a directory; one chunk in memory at a time."""
+    files, layout, ids_so_far, bad = {}, {}, {}, []
+    with contextlib.ExitStack() as opened:
+        for chunk in chunks:
+            for name, values in chunk.arrays.items():
+                if name not in files:
+                    files[name] = opened.enter_context((directory / name).open("wb"))
+                    layout[name] = {"dtype": values.dtype.str, "size": 0}
+                if name.startswith("ends."):
+                    values = values + ids_so_far.get(name, 0)
+                    ids_so_far[name] = values[-1] if len(values) else ids_so_far.get(name, 0)
+                files[name].write(np.ascontiguousarray(values))
+                layout[name]["size"] += len(values)
+            bad += chunk.bad
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    meta = {"arrays": layout, "bad": bad}
+    (directory / META).write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
+
+
+def open_table(directory: Path) -> Table:
+    """What `write_table` left there; raises OSError or ValueError if it is damaged."""
+    meta = json.loads((directory / META).read_text())
+    arrays = {}
+    for name, layout in meta["arrays"].items():
+        path, dtype = directory / name, np.dtype(layout["dtype"])
+        if path.stat().st_size != layout["size"] * dtype.itemsize:
+            raise ValueError(f"{path} has {path.stat().st_size} bytes, not the number in {META}")
+        # An empty file cannot be mapped. The view is the same memory without memmap's own class,
+        # whose slices take several times as long to make.
+        mapped = np.memmap(path, dtype, "r") if layout["size"] else np.empty(0, dtype)
+        arrays[name] = mapped.view(np.ndarray)
+    return Table(arrays, meta["bad"], directory)

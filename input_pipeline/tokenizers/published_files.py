@@ -1,0 +1,291 @@
+"""Published vocabularies, with the ids that transformers' own tokenizers give.
+
+    tokenizer.json    the `tokenizers` library's own format
+    *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
+    vocab.txt         BERT
+    encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
+    source.spm        Marian, with vocab.json beside it, which may be named as well
+
+As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
+"""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from experiment.schema import ConfigError
+from input_pipeline.tokenizers import sentencepiece
+from input_pipeline.tokenizers.special_tokens import (
+    Template,
+    bert_like,
+    read_template,
+    with_template,
+)
+from input_pipeline.tokenizers.subword import (
+    CHAT_TEMPLATE,
+    FILE_NAME,
+    ROLES,
+    ROLES_FILE_NAME,
+    SubwordTokenizer,
+)
+
+KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
+MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
+NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
+CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
+LARGEST = 2**26  # bytes
+
+# What the specials of published vocabularies are called, where no tokenizer_config.json says.
+NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "bos": ("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
+    "mask": ("[MASK]", "<mask>"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+}
+
+
+# As published models have it beside them, the best first.
+FILE_NAMES = (
+    FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", MARIAN_SOURCE, "vocab.json",
+    "encoder.json",
+)  # fmt: skip
+
+
+def open_tokenizer(path: str | Path) -> SubwordTokenizer:
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    if path.name == FILE_NAME and (path.parent / ROLES_FILE_NAME).exists():
+        return SubwordTokenizer.load(path.parent)
+    if not path.is_file():
+        raise ConfigError(f"data.tokenizer={str(path)!r} is no file; name one of: {KNOWN}")
+    _refuse_huge(path)
+    with _named_refusals(path):
+        if path.suffix == ".model":
+            return _with_roles(*sentencepiece.read(path.read_bytes()))
+        if path.name == "vocab.txt":
+            return _bert(path)
+        if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
+            return _marian(path)
+        if path.name in MERGES_BESIDE:
+            return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
+        if path.suffix == ".json":
+            return _library(path)
+    raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+@contextlib.contextmanager
+def _named_refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # the library's errors have no class of their own
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
+        ) from error
+
+
+# How transformers' tokenizer of a kind of model frames a text, where its files do not say.
+FRAMES = {
+    "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
+    "t5": "eos", "mt5": "eos", "marian": "eos",
+}  # fmt: skip
+
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def as_published(
+    tokenizer: SubwordTokenizer,
+    path: str | Path,
+    model_type: str,
+    *,
+    source_eos: bool = True,
+    more_eos: Iterable[int] = (),
+) -> SubwordTokenizer:
+    """The tokenizer with the special tokens and the chat template of the model it comes with.
+
+    `path` is its file, and `model_type` what the model's config calls the model. Without
+    `source_eos`, the source of an encoder-decoder does not end in eos, whatever the files say.
+    `more_eos` are ids that end an answer besides eos.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    with _named_refusals(path):
+        config, content = _config_beside(path), tokenizer.content
+        if path.name in MERGES_BESIDE:
+            backend = Tokenizer.from_str(content)
+            _add_special(backend, ROBERTA_SPECIALS)
+            if config.get("add_prefix_space"):
+                backend.pre_tokenizer.add_prefix_space = True
+            content = backend.to_str(pretty=True)
+        template = read_template(Tokenizer.from_str(content))
+        if template.is_empty and tokenizer.template is None:
+            template = _frame(tokenizer, path, config, model_type) or template
+        if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
+            template = dataclasses.replace(template, suffix=template.suffix[:-1])
+        content = with_template(content, template)
+        # A tokenizer of another run has its chat template in its record.
+        chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
+        return tokenizer.as_published(content, chat, more_eos)
+
+
+def _frame(
+    tokenizer: SubwordTokenizer, path: Path, config: Mapping, model_type: str
+) -> Template | None:
+    """What transformers' class adds of itself; tokenizer.json of the general class adds nothing."""
+    name = str(config.get("tokenizer_class") or model_type).lower()
+    name = name.removesuffix("fast").removesuffix("tokenizer")
+    bos, eos, cls, sep = tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id, tokenizer.sep_id
+    match FRAMES.get(name):
+        case "bert" if cls is not None and sep is not None:
+            return bert_like(cls, sep)
+        case "roberta" if bos is not None and eos is not None:
+            start, end = (bos if cls is None else cls,), (eos if sep is None else sep,)
+            return Template(start, end, (start, end + end, end), ((0,), (0, 0), (0,)), (0, 0))
+        case "eos" if eos is not None:
+            end = (eos,)
+            return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))
+    if path.name == FILE_NAME:
+        return None  # such a file has its own post-processor, or wants none
+    start = (bos,) if config.get("add_bos_token") and bos is not None else ()
+    end = (eos,) if config.get("add_eos_token") and eos is not None else ()
+    types = ((0,) * len(start), (0,) * len(end) + (1,) * len(start), (1,) * len(end))
+    return Template(start, end, (start, end + start, end), types)
+
+
+def _chat_template(path: Path, config: Mapping) -> Any:
+    """A file beside the tokenizer, or a key of its config: one template, or several by name."""
+    file = path.with_name(CHAT_FILE_NAME)
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    return config.get("chat_template")
+
+
+def _refuse_huge(path: Path) -> None:
+    """Before it is read: the largest tokenizers known have half of that."""
+    for name in (path.name, CONFIG_FILE_NAME, MARIAN_VOCAB, CHAT_FILE_NAME):
+        each = path.with_name(name)
+        if each.is_file() and each.stat().st_size > LARGEST:
+            raise ConfigError(
+                f"{each} has {each.stat().st_size:,} bytes, more than a tokenizer's "
+                f"{LARGEST:,}; name another file"
+            )
+
+
+def _library(path: Path) -> SubwordTokenizer:
+    content = path.read_text(encoding="utf-8")
+    if "model" not in json.loads(content):
+        raise ValueError("it has no model section; give a file that the tokenizers library wrote")
+    tokenizer = Tokenizer.from_str(content)
+    config = _config_beside(path)
+    named = {role: _content(config.get(f"{role}_token")) for role in ROLES}
+    _add_special(tokenizer, [name for name in named.values() if name])
+    return _with_roles(
+        tokenizer, {role: tokenizer.token_to_id(n or "") for role, n in named.items()}
+    )
+
+
+def _bert(path: Path) -> SubwordTokenizer:
+    vocab = models.WordPiece.read_file(str(path))
+    if "[UNK]" not in vocab:
+        raise ValueError("it has no [UNK], so it is no vocabulary of BERT's")
+    config = _config_beside(path)
+    has_upper_case = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=config.get("do_lower_case", not has_upper_case),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    _add_special(tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return _with_roles(tokenizer)
+
+
+def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
+    if not merges_path.is_file():
+        raise ValueError(f"it needs {merges_path.name} beside it")
+    vocab, merges = models.BPE.read_file(str(path), str(merges_path))
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_special(tokenizer, ["<|endoftext|>"])
+    return _with_roles(tokenizer)
+
+
+def _marian(path: Path) -> SubwordTokenizer:
+    """Has no need of target.spm: what the target is written in is in the shared vocabulary."""
+    source, vocab_path = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_VOCAB)
+    if not vocab_path.is_file():
+        raise ValueError(f"it needs {vocab_path.name} beside it")
+    vocab, config = json.loads(vocab_path.read_text(encoding="utf-8")), _config_beside(path)
+    if config.get("separate_vocabs"):
+        raise ValueError(f"{CONFIG_FILE_NAME} has separate_vocabs; only a shared one is read")
+    names = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
+    names = {role: _content(config.get(f"{role}_token")) or name for role, name in names.items()}
+    tokenizer, missing = sentencepiece.read_with_vocabulary(
+        source.read_bytes(), vocab, names["unk"]
+    )
+    logging.warning("targets are split as %s splits text, not as target.spm does", source)
+    if missing:
+        logging.warning(
+            "%d pieces of %s are not in %s, and are spelt by others: %s",
+            len(missing), source, vocab_path.name, " ".join(missing[:10]),
+        )  # fmt: skip
+    _add_special(tokenizer, list(names.values()))
+    return _with_roles(tokenizer, {role: vocab.get(names[role]) for role in ("eos", "pad")})
+
+
+def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
+    """Those in the vocabulary become special: found in text before anything else is."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    vocab = tokenizer.get_vocab()
+    new = [name for name in names if name in vocab and name not in added]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
+
+
+def _with_roles(
+    tokenizer: Tokenizer, roles: Mapping[str, int | None] | None = None
+) -> SubwordTokenizer:
+    """Roles not given go by name. Those still missing are filled as the models do it: BERT's cls
+    and sep are bos and eos, T5's padding begins a decoder's text, GPT-2's eos is all three.
+    """
+    vocab = tokenizer.get_vocab()
+    ids = {
+        role: next((vocab[n] for n in names if n in vocab), None) for role, names in NAMES.items()
+    }
+    ids |= {role: id for role, id in (roles or {}).items() if id is not None}
+    ids["eos"] = _first(ids["eos"], ids["sep"])
+    ids["bos"] = _first(ids["bos"], ids["cls"], ids["pad"], ids["eos"])
+    ids["pad"] = _first(ids["pad"], ids["eos"])
+    sentinels = [vocab.get(f"<extra_id_{number}>") for number in range(100)]
+    sentinels = [id for id in sentinels if id is not None]
+    return SubwordTokenizer(tokenizer.to_str(pretty=True), ids, sentinels)
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((id for id in ids if id is not None), None)
+
+
+def _config_beside(path: Path) -> dict:
+    config = path.with_name(CONFIG_FILE_NAME)
+    try:
+        return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{config.name} beside it is no JSON: {error}") from error
+
+
+def _content(token: str | dict | None) -> str | None:
+    """tokenizer_config.json gives a token as a string, or as an object that has it as content."""
+    return token["content"] if isinstance(token, dict) else token

@@ -1,0 +1,229 @@
+"""Text <-> ids by a vocabulary of pieces: the `tokenizers` library encodes, this class describes.
+
+It is the library's own JSON plus the ids with a role, which that JSON does not name. Both are
+saved, and the digest is taken over both.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from tokenizers import Tokenizer, models
+
+from experiment.schema import ConfigError
+from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, read_template
+
+FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
+ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
+# BART's: what both texts of an encoder-decoder begin with, behind bos in the decoder. Few have it,
+# and the digest of those that do not is as it was before there was this role.
+TEXT_START = "text_start"
+# What the record of a published tokenizer has besides: that special tokens are those of its
+# post-processor; its chat template, which goes out again with the model; and ids that end an
+# answer besides eos.
+POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
+
+
+class SubwordTokenizer(SpecialTokens):
+    """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None.
+
+    `published` holds POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS, as far as a published tokenizer
+    has them.
+    """
+
+    space_is_a_token = False  # it is a part of the piece behind it, or stands between two
+
+    def __init__(
+        self,
+        content: str,
+        roles: Mapping[str, int | None],
+        sentinel_ids: Iterable[int] = (),
+        published: Mapping[str, Any] | None = None,
+    ):
+        self.content = content
+        self.published = dict(published or {})
+        self._tokenizer = Tokenizer.from_str(content)
+        # Rows are cut and padded by the pipeline, whatever a published file has switched on.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._roles = {role: roles[role] for role in ROLES}
+        if roles.get(TEXT_START) is not None:
+            self._roles[TEXT_START] = roles[TEXT_START]
+        self.text_start_ids = (self._roles[TEXT_START],) if TEXT_START in self._roles else ()
+        self.pad_id, self.bos_id, self.eos_id = roles["pad"], roles["bos"], roles["eos"]
+        self.mask_id, self.cls_id, self.sep_id = roles["mask"], roles["cls"], roles["sep"]
+        self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
+        self.sentinel_count = len(self.sentinel_ids)
+        # How text spells the mask; only published vocabularies read it so themselves.
+        self.mask_name = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
+
+        pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
+        self.vocab_size = max(pieces) + 1
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {id for id, token in added.items() if token.special}
+        self.more_eos_ids = tuple(self.published.get(MORE_EOS, ()))
+        special |= set(self.more_eos_ids)
+        special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
+        self._is_special = np.isin(np.arange(self.vocab_size), list(special))
+        self.unknown_id = _unknown_id(json.loads(content), pieces)
+        if self.published.get(POST_PROCESSOR):
+            self.template = self.own_template
+        text_ids = sorted(pieces.keys() - special - {self.unknown_id})
+        # The ids that text is made of: what masked_lm puts in place of a token, at random.
+        self.text_ids = np.array(text_ids, np.int32)
+
+        # What is no text stands between words.
+        self._begins, self._ends = np.ones((2, self.vocab_size), bool)
+        style = _style(self._tokenizer)
+        for id in text_ids:
+            self._begins[id], self._ends[id] = _spaces(pieces[id], style)
+
+    def with_roles(self, roles: Mapping[str, int]) -> "SubwordTokenizer":
+        """The same vocabulary with other ids in some roles."""
+        return SubwordTokenizer(
+            self.content, {**self._roles, **roles}, self.sentinel_ids, self.published
+        )
+
+    def as_published(
+        self, content: str, chat_template: Any = None, more_eos: Iterable[int] = ()
+    ) -> "SubwordTokenizer":
+        """The same vocabulary with the special tokens that `content`'s post-processor adds."""
+        published = {CHAT_TEMPLATE: chat_template, MORE_EOS: list(more_eos)}
+        published = {key: value for key, value in published.items() if value}
+        published[POST_PROCESSOR] = True
+        return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
+
+    @functools.cached_property
+    def own_template(self) -> Template:
+        """What the post-processor adds, whether or not models get it."""
+        return read_template(self._tokenizer)
+
+    @property
+    def role_names(self) -> dict[str, str]:
+        """How the vocabulary spells the ids that have a role."""
+        return {
+            role: self._tokenizer.id_to_token(id)
+            for role, id in self._roles.items()
+            if id is not None
+        }
+
+    def encode(self, text: str) -> np.ndarray:
+        """No special ids are added: that is for the objective to decide."""
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        """The same ids, on all cores."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+
+    def byte_sizes(self, text: str) -> np.ndarray:
+        """How many bytes of the text each of its ids covers: together, if there is an id, all.
+
+        What the tokenizer loses, such as white space, belongs to the id behind it, and at the end
+        to the last. A character that is spelt by several ids belongs to the first.
+        """
+        stops = [stop for _, stop in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+        sizes = 1 + np.sum([characters >= first for first in (0x80, 0x800, 0x10000)], axis=0)
+        covered = np.maximum.accumulate(np.cumsum([0, *sizes])[stops])
+        covered[-1:] = sizes.sum()
+        return np.diff(covered, prepend=0)
+
+    def decode(self, ids: np.ndarray) -> str:
+        """Special ids are dropped, and so are ids that a model has beyond the vocabulary."""
+        ids = np.asarray(ids, np.int64)
+        ids = ids[ids < self.vocab_size]
+        return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
+
+    def unspelt(self, text: str) -> str:
+        """What of the text becomes the unknown id first: a character, or else a word; or ""."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if self.unknown_id not in encoding.ids:
+            return ""
+        start, stop = encoding.offsets[encoding.ids.index(self.unknown_id)]
+        word = text[start:stop]
+        if isinstance(self._tokenizer.model, models.WordLevel):
+            return word
+        # WordPiece gives up a whole word for one character in it, or for its length.
+        return next((c for c in word if self.unknown_id in self.encode(c)), word)
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """True at the first id, at ids that begin with a space, and after ids that end in one.
+
+        In WordPiece, where no piece has a space: at ids that do not begin with ##.
+        """
+        ids = np.asarray(ids)
+        return self._begins[ids] | np.concatenate([[True], self._ends[ids[:-1]]])[: len(ids)]
+
+    @property
+    def pieces(self) -> list[str | None]:
+        """What each id stands for; None for ids that the vocabulary leaves out."""
+        return [self._tokenizer.id_to_token(id) for id in range(self.vocab_size)]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        everything = [self.content, self._roles, self.sentinel_ids.tolist()]
+        everything += [sorted(self.published.items())] if self.published else []
+        return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
+
+    def save(self, directory: str | Path) -> None:
+        beside = {**self._roles, "sentinels": self.sentinel_ids.tolist(), **self.published}
+        beside["digest"] = self.digest
+        Path(directory, FILE_NAME).write_text(self.content, encoding="utf-8")
+        Path(directory, ROLES_FILE_NAME).write_text(json.dumps(beside) + "\n")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> "SubwordTokenizer":
+        """What `save` left there; refused if either file has changed since."""
+        path, roles_path = Path(directory, FILE_NAME), Path(directory, ROLES_FILE_NAME)
+        try:
+            roles = json.loads(roles_path.read_text())
+            sentinels, digest = roles.pop("sentinels"), roles.pop("digest")
+            keys = roles.keys() & {POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS}
+            published = {key: roles.pop(key) for key in sorted(keys)}
+            tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels, published)
+        except Exception as error:  # the library's errors have no class of their own
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"{path} and {ROLES_FILE_NAME} beside it cannot be read as a tokenizer ({reason}); "
+                "restore both, or start again in an empty directory"
+            ) from error
+        if tokenizer.digest != digest:
+            raise ConfigError(
+                f"{path} or {ROLES_FILE_NAME} beside it has changed since it was saved; "
+                "restore both, or start again in an empty directory"
+            )
+        return tokenizer
+
+
+Style = Literal["wordpiece", "byte_level", "metaspace"]
+
+
+def _style(tokenizer: Tokenizer) -> Style:
+    """How pieces spell text."""
+    if isinstance(tokenizer.model, models.WordPiece | models.WordLevel):
+        return "wordpiece"
+    stages = f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"
+    return "byte_level" if "ByteLevel" in stages else "metaspace"
+
+
+def _spaces(piece: str, style: Style) -> tuple[bool, bool]:
+    """Whether a piece begins with a space, and whether it ends in one."""
+    match style:
+        case "wordpiece":
+            return not piece.startswith("##"), False
+        case "byte_level":  # a character for each byte; these are tab to carriage return, and space
+            spaces = "ĉĊċČčĠ"
+        case "metaspace":
+            spaces = "▁ \t\n\v\f\r"
+    return piece[0] in spaces, piece[-1] in spaces
+
+
+def _unknown_id(layout: dict, pieces: Mapping[int, str]) -> int | None:
+    model = layout["model"]
+    unknown = model.get("unk_token")
+    return next((id for id, piece in pieces.items() if piece == unknown), model.get("unk_id"))

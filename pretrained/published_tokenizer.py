@@ -1,0 +1,171 @@
+"""The tokenizer of a published model: found and read when it comes in, written when it goes out."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import logging
+
+from experiment.schema import ConfigError
+from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
+from input_pipeline.tokenizers.published_files import (
+    CONFIG_FILE_NAME,
+    FILE_NAMES,
+    NEEDED_BESIDE,
+    as_published,
+    open_tokenizer,
+)
+from input_pipeline.tokenizers.special_tokens import Template, with_template
+from input_pipeline.tokenizers.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from model.config import TransformerConfig
+from pretrained import files, published
+from pretrained.architecture import Specials
+from training.config import TaskConfig
+
+NO_TOKENIZER = "none"  # for --tokenizer
+
+
+def read(
+    found: published.Published, path: str, *, source_eos: bool = True
+) -> SubwordTokenizer | IdTokenizer:
+    """The tokenizer in `path`, or else in the model's directory, with the model's special ids.
+
+    Without `source_eos`, the source of an encoder-decoder does not end in eos.
+    """
+    with _in_terms_of_flags():
+        return _read(found, path, source_eos=source_eos)
+
+
+@contextlib.contextmanager
+def _in_terms_of_flags() -> Iterator[None]:
+    """Errors that name a config key for what is a flag here name the flag."""
+    try:
+        yield
+    except ConfigError as error:
+        renamed = [each.replace("data.tokenizer=", "--tokenizer=") for each in error.problems]
+        raise ConfigError(renamed) from error
+
+
+def _read(
+    found: published.Published, path: str, *, source_eos: bool
+) -> SubwordTokenizer | IdTokenizer:
+    ids, kind = found.specials, found.architecture.model_type
+    has_source = found.head.objective == "seq2seq"
+    if not source_eos and not has_source:
+        raise ConfigError(
+            "--nosource_eos is about the source of an encoder-decoder, which this model is not; "
+            "leave it out"
+        )
+    roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
+    if has_source:
+        roles["bos"] = ids.decoder_start  # what an answer begins with
+    if kind in ("roberta", "bart"):
+        roles |= {"cls": ids.bos, "sep": ids.eos}
+    if kind == "bart":
+        roles[TEXT_START] = ids.forced_bos
+    size = found.model["vocab_size"]
+    if path == NO_TOKENIZER:
+        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
+    file = Path(path) if path else _find(found.directory)
+    tokenizer = open_tokenizer(file)
+    ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
+    if tokenizer.eos_id in ends:  # of several, the one that the tokenizer calls so
+        roles["eos"] = tokenizer.eos_id
+    tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
+    named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
+        if id is not None and id >= size:
+            raise ConfigError(
+                f"{found.directory}: the id of {role}, {id}, is beyond vocab_size={size}"
+            )
+    if tokenizer.vocab_size > size:
+        raise ConfigError(
+            f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
+            f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
+        )
+    more_eos = [id for id in ends if id != tokenizer.eos_id]
+    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
+    if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
+        logging.warning(
+            "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
+            "for %s: compare with the published model",
+            kind,
+        )
+    return tokenizer
+
+
+def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
+    """What the tokenizer puts around a text, and what ends an answer."""
+    if isinstance(tokenizer, IdTokenizer):
+        return "without a tokenizer: ask it with --ids"
+    pieces, template = tokenizer.pieces, tokenizer.template
+    around = [*(pieces[id] for id in template.prefix), "TEXT"]
+    around += [pieces[id] for id in template.suffix]
+    ends = (tokenizer.eos_id, *tokenizer.more_eos_ids)
+    ends = " or ".join(pieces[id] for id in ends if id is not None)
+    return f"a text is read as {' '.join(around)}; eos is {ends or 'missing'}"
+
+
+def _find(directory: Path) -> Path:
+    for name in FILE_NAMES:
+        path = directory / name
+        if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
+            return files.inside(directory, name)
+    others = sorted(p.name for p in directory.iterdir() if p.suffix in (".spm", ".model"))
+    named = f"; {', '.join(others)} cannot be read" if others else ""
+    known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
+    raise ConfigError(
+        f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE, or "
+        f"--tokenizer={NO_TOKENIZER} for a model that is asked with ids"
+    )
+
+
+def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials:
+    """The special ids that a published config names."""
+    if tokenizer is None:
+        return Specials()
+    pad, bos, eos = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
+    if isinstance(tokenizer, IdTokenizer):  # of which not all need be known
+        pad, bos, eos = (tokenizer.roles[role] for role in ("pad", "bos", "eos"))
+    more = tokenizer.more_eos_ids
+    if model.family == "encoder_decoder":
+        text_start = next(iter(tokenizer.text_start_ids), None)
+        return Specials(pad, text_start, eos, decoder_start=bos, more_eos=more)
+    return Specials(pad, bos, eos, more_eos=more)
+
+
+def write(
+    directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
+) -> None:
+    """tokenizer.json with its post-processor, and tokenizer_config.json, for transformers."""
+    content = with_template(tokenizer.content, _template(tokenizer, model, task))
+    (directory / FILE_NAME).write_text(content, encoding="utf-8")
+    spelt = tokenizer.role_names
+    names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
+    if model.family == "encoder_decoder":
+        del names["bos_token"]  # what begins an answer here is the model's to say there
+        if TEXT_START in spelt:
+            names["bos_token"] = spelt[TEXT_START]
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    if model.position == "learned":
+        config["model_max_length"] = model.max_length
+    if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
+        config[CHAT_TEMPLATE] = chat_template
+    files.write_json(directory / CONFIG_FILE_NAME, config)
+
+
+def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig) -> Template:
+    """The special tokens around texts that the model was trained with."""
+    if tokenizer.template is not None:
+        return tokenizer.template
+    if not tokenizer.own_template.is_empty:  # of a model that an earlier version brought in
+        return tokenizer.own_template
+    if model.family == "encoder_decoder":
+        start, end = tokenizer.source_affixes
+        types = ((0,) * len(start), (0,) * len(end), (0,) * len(end))
+        return Template(start, end, (start, end, end), types, (0, 0))
+    if model.family == "decoder" and task.objective != "classify_text":
+        start = tokenizer.causal_prefix
+        return Template(start, (), (start, (), ()), ((0,), (), ()), (0, 0))
+    return tokenizer.encoder_template

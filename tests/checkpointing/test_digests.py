@@ -1,0 +1,81 @@
+"""A checkpoint's files are what was written, or the one that is not is named."""
+
+import errno
+import hashlib
+import json
+
+import pytest
+
+from checkpointing import digests
+
+
+@pytest.fixture(params=[digests.PART_BYTES, 1024, 1000])  # 25,600 bytes are one part, 25 or 26
+def directory(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(digests, "PART_BYTES", request.param)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 300)
+    (tmp_path / "params" / "d").mkdir(parents=True)
+    (tmp_path / "params" / "d" / "data").write_bytes(bytes(range(256)) * 100)
+    (tmp_path / "params" / "empty").touch()
+    (tmp_path / "metadata").write_text("{}")
+    digests.record(tmp_path)
+    assert digests.fault(tmp_path) is None
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["params/d/data", "metadata", digests.MANIFEST])
+def test_every_flipped_bit_is_found_and_its_file_named(directory, name):
+    path = directory / name
+    whole = path.read_bytes()
+    for place in {0, len(whole) // 2, len(whole) - 2}:
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            assert str(path) in digests.fault(directory)
+    path.write_bytes(whole)
+    assert digests.fault(directory) is None
+
+
+@pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
+def test_what_is_gone_in_part_or_whole_is_named(directory, name):
+    path = directory / name
+    whole = path.read_bytes()
+    for changed in (whole[:-10], whole[:-1024], whole + b" ", b""):
+        path.write_bytes(changed)
+        assert str(path) in digests.fault(directory)
+    path.unlink()
+    assert str(path) in digests.fault(directory)
+
+
+def test_a_disk_that_cannot_read_is_a_fault_but_never_a_digest(directory, monkeypatch):
+    def unreadable(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(digests, "_digest", unreadable)
+    assert str(directory) in digests.fault(directory)
+    with pytest.raises(OSError, match="Input/output error"):
+        digests.record(directory)
+
+
+def test_a_list_says_itself_how_long_its_parts_are(directory, monkeypatch):
+    monkeypatch.setattr(digests, "PART_BYTES", 512)
+    assert digests.fault(directory) is None
+
+
+def test_orbax_may_write_its_own_last_words(directory):
+    (directory / "commit_success.txt").write_text("done")
+    (directory / "_CHECKPOINT_METADATA").write_text("{}")
+    assert digests.fault(directory) is None
+
+
+def test_a_list_with_one_digest_for_each_file_is_still_read(directory):
+    names = ["metadata", "params/d/data", "params/empty"]
+    contents = {name: (directory / name).read_bytes() for name in names}
+    listed = {
+        name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in contents.items()
+    }
+    text = json.dumps(listed)
+    manifest = f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n"
+    (directory / digests.MANIFEST).write_text(manifest)
+    assert digests.fault(directory) is None
+    path = directory / "params/d/data"
+    path.write_bytes(b"x" + contents["params/d/data"][1:])
+    assert str(path) in digests.fault(directory)

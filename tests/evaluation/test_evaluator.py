@@ -1,0 +1,373 @@
+"""Scores against figures worked out by hand, with a table of bigrams in place of the model."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.default import get_config
+from evaluation import metrics
+from evaluation.evaluator import Evaluator, HeldOut, measure_names, refuse_measures
+from experiment.schema import ConfigError
+from tests.tiny import tiny_config
+from training.config import EvalConfig, TaskConfig
+
+TASK = TaskConfig(**get_config().task.to_dict())
+EVAL = EvalConfig(**get_config().eval.to_dict())
+PAD, BOS, EOS, SEP = 0, 1, 2, 3
+V = 9
+
+
+class Tokenizer:
+    pad_id, bos_id, eos_id = PAD, BOS, EOS
+    text_start_ids = ()
+
+    def decode(self, ids):
+        return "".join(str(i) for i in np.asarray(ids) if i > SEP)
+
+
+class Bigrams:
+    """Looks the next token up by the last one. Takes the place of every head."""
+
+    def apply(self, variables, inputs, *source, method=None, cache=None, last_only=False, **_):
+        table_vv = variables["params"]["table"]
+        if method == "encode":
+            return inputs[..., None]
+        logits_btv = table_vv[inputs[:, -1:] if last_only else inputs]
+        return (logits_btv, cache) if method == "decode" else logits_btv
+
+
+class FirstTokenClassifier:
+    def apply(self, variables, inputs_bt, **_):
+        return variables["params"]["table"][inputs_bt[:, 0]]
+
+
+def params_with(table):
+    """Of a decoder without layers, and with the table."""
+    return {"backbone": {"decoder": {"blocks": {}}}, "table": jnp.asarray(table)}
+
+
+class WithNextSentence(Bigrams):
+    """Says that the second sentence follows where the first token is even."""
+
+    def apply(self, variables, inputs_bt, **options):
+        follows_b = 1 - inputs_bt[:, 0] % 2
+        return super().apply(variables, inputs_bt), 4 * jax.nn.one_hot(follows_b, 2)
+
+
+def batch(**rows):
+    floats = ("weights",)
+    return {
+        name: jnp.asarray(values, jnp.float32 if name in floats else jnp.int32)
+        for name, values in rows.items()
+    }
+
+
+def make_evaluator(objective, model=None, measures=(), labels=(), **task):
+    task = dataclasses.replace(TASK, objective=objective, **task)
+    settings = dataclasses.replace(EVAL, measures=measures)
+    config = tiny_config(tie_output=False)  # these models have no table of embeddings
+    return Evaluator(model or Bigrams(), config, task, settings, Tokenizer(), labels), task
+
+
+def measure(
+    objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
+):
+    evaluator, task = make_evaluator(objective, **options)
+    held_out = HeldOut(batches, text_bytes, has_one_answer, references)
+    scores = evaluator.measure(params_with(table), held_out)
+    promised = measure_names(task, held_out, options.get("measures", ()))
+    assert sorted(scores) == sorted(promised)  # before any compile
+    return scores
+
+
+# Whatever was said, the next token is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
+HALVES = jnp.log(jnp.broadcast_to(jnp.asarray([1 / 2, 1 / 4, 1 / 8, 1 / 8]), (4, 4)))
+# Says 5 6 and ends, after the beginning as after a separator; 8 stands for all else.
+CHAIN = np.full((V, V), -2.0, np.float32)
+for token, successor in {BOS: 5, SEP: 5, 5: 6, 6: EOS}.items():
+    CHAIN[token, successor] = 2.0
+CHAIN[[0, EOS, 4, 7, 8], 8] = 2.0
+
+
+def test_a_language_model_by_hand():
+    scores = measure(
+        "causal_lm",
+        HALVES,
+        batch(inputs=[[1, 0, 1]], targets=[[0, 1, 2]], weights=[[1, 1, 1]]),
+        # One bit in the second batch: a mean of the batches' means would be 1.5 bits.
+        batch(inputs=[[1, 0, 1]], targets=[[0, 3, 3]], weights=[[1, 0, 0]]),
+        text_bytes=5,
+    )
+    bits = (1 + 2 + 3) + 1
+    assert scores == {
+        "loss": pytest.approx(bits * math.log(2) / 4),
+        "accuracy": pytest.approx(2 / 4),
+        "perplexity": pytest.approx(2 ** (bits / 4)),
+        "bits_per_byte": pytest.approx(bits / 5),
+    }
+
+
+def test_smoothing_and_z_loss_stay_out_of_the_scores():
+    rows = batch(inputs=[[1, 0]], targets=[[0, 1]], weights=[[1, 1]])
+    smoothed = measure("causal_lm", HALVES, rows, label_smoothing=0.2, z_loss=0.1)
+    assert smoothed == measure("causal_lm", HALVES, rows)
+    assert smoothed["perplexity"] == pytest.approx(2**1.5)
+
+
+def test_a_hopeless_model_has_a_finite_perplexity():
+    far = jnp.asarray([[0.0, -1e4]] * 2)
+    scores = measure("causal_lm", far, batch(inputs=[[0]], targets=[[1]], weights=[[1]]))
+    assert scores["loss"] == pytest.approx(1e4)
+    assert math.isfinite(scores["perplexity"])
+
+
+SOURCE = dict(encoder_inputs=[[4, EOS]] * 5, encoder_segment_ids=[[1, 1]] * 5)
+
+
+def test_answers_are_right_or_wrong_as_a_whole():
+    scores = measure(
+        "seq2seq",
+        CHAIN,
+        batch(
+            **SOURCE,
+            segment_ids=[[1, 1, 1, 1]] * 5,
+            inputs=[[BOS, 5, 6, 0], [BOS, 5, 7, 0], [BOS, 5, 6, 6], [BOS, 5, 0, 0], [BOS, 5, 6, 0]],
+            targets=[
+                [5, 6, EOS, 0],  # right
+                [5, 7, EOS, 0],  # another token
+                [5, 6, 6, EOS],  # goes on where the model ends
+                [5, EOS, 0, 0],  # ends where the model goes on
+                [5, 6, EOS, 0],  # right, but fills up the batch
+            ],
+            weights=[[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]],
+        ),
+        has_one_answer=True,
+    )
+    assert scores["exact_match"] == pytest.approx(1 / 4)
+    # Told the truth before each token: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
+    assert scores["accuracy"] == pytest.approx(8 / 12)
+    assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
+    assert "bits_per_byte" not in scores
+
+
+def test_an_answer_that_was_truncated_cannot_be_right():
+    rows = dict(
+        **SOURCE,
+        segment_ids=[[1, 1, 1]] * 5,
+        inputs=[[BOS, 5, 6]] * 5,
+        targets=[[5, 6, EOS]] * 5,
+        weights=[[1, 1, 1]] * 5,
+    )
+    scores = measure("seq2seq", CHAIN, batch(**rows), has_one_answer=True)
+    assert scores["exact_match"] == 1
+    cut = batch(**rows, target_cut=[0, 1, 0, 1, 0])
+    assert measure("seq2seq", CHAIN, cut, has_one_answer=True)["exact_match"] == pytest.approx(0.6)
+
+
+def test_the_answer_begins_where_the_prompt_ends():
+    scores = measure(
+        "prefix_lm",
+        CHAIN,
+        batch(
+            inputs=[
+                [BOS, 4, SEP, 5, 6],
+                [BOS, SEP, 5, 6, 0],  # a shorter prompt
+                [BOS, 4, SEP, 7, 6],  # another answer than the model's
+                [BOS, SEP, 5, 6, 0],  # fills up the batch
+            ],
+            targets=[
+                [4, SEP, 5, 6, EOS],
+                [SEP, 5, 6, EOS, 0],
+                [4, SEP, 7, 6, EOS],
+                [SEP, 5, 6, EOS, 0],
+            ],
+            prefix=[[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
+            weights=[[0, 0, 1, 1, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]],
+        ),
+        has_one_answer=True,
+    )
+    assert scores["exact_match"] == pytest.approx(2 / 3)
+
+
+def test_classes_by_hand():
+    scores = measure(
+        "classify_text",
+        HALVES,
+        batch(inputs=[[1], [2], [3], [0]], labels=[0, 0, 1, 0], weights=[1, 1, 1, 0]),
+        model=FirstTokenClassifier(),
+    )
+    assert scores == {
+        "loss": pytest.approx((1 + 1 + 2) * math.log(2) / 3),
+        "accuracy": pytest.approx(2 / 3),
+    }
+
+
+# The model says "56" to everything: right, then wrong, and one row that fills up the batch.
+TWO_ANSWERS = dict(
+    segment_ids=[[1, 1, 1]] * 3,
+    encoder_inputs=[[4, EOS]] * 3,
+    encoder_segment_ids=[[1, 1]] * 3,
+    inputs=[[BOS, 5, 6], [BOS, 7, 7], [BOS, 5, 6]],
+    targets=[[5, 6, EOS], [7, 7, EOS], [5, 6, EOS]],
+    weights=[[1, 1, 1], [1, 1, 1], [0, 0, 0]],
+)
+
+
+def test_texts_are_compared_with_the_references_and_not_with_the_targets():
+    """The targets may be cut off, or have lost something in the tokenizer."""
+    scores = measure(
+        "seq2seq",
+        CHAIN,
+        batch(**TWO_ANSWERS),
+        batch(**TWO_ANSWERS),
+        has_one_answer=True,
+        measures=("bleu", "chrf", "rouge"),
+        references=["56", "77", None, "a 56", "56", None],
+    )
+    # Words in common: 1 of 1 and 1; 0; 1 of 1 and 2; 1 of 1 and 1.
+    assert scores["rouge1"] == scores["rougeL"] == pytest.approx((1 + 0 + 2 / 3 + 1) / 4)
+    assert scores["exact_match"] == pytest.approx(1 / 2)
+    assert scores["rouge2"] == 0
+    expected, _ = metrics.chrf(["56"] * 4, ["56", "77", "a 56", "56"])
+    assert scores["chrf"] == expected > 0
+
+
+def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
+    calls = []
+    generate = Evaluator._generate
+
+    def counted(*args, **options):
+        calls.append(1)
+        return generate(*args, **options)
+
+    monkeypatch.setattr(Evaluator, "_generate", counted)
+    measure(
+        "seq2seq",
+        CHAIN,
+        batch(**TWO_ANSWERS),
+        has_one_answer=True,
+        measures=("bleu", "chrf", "rouge"),
+        references=["56", "77", None],
+    )
+    assert len(calls) == 1
+
+
+# Says class 0, 1 or 2 after a token of that number, with probability 1/2; the others have 1/4.
+CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
+
+
+def test_measures_of_classes_by_hand():
+    scores = measure(
+        "classify_text",
+        CLASSES,
+        batch(inputs=[[0], [0], [1]], labels=[0, 0, 1], weights=[1, 1, 1]),
+        batch(inputs=[[1], [2], [0]], labels=[0, 2, 2], weights=[1, 1, 0]),
+        model=FirstTokenClassifier(),
+        measures=("macro_f1", "matthews", "pearson", "spearman"),
+        labels=("0", "1", "5"),
+    )
+    # Guesses 0 0 1 1 2 for 0 0 1 0 2. F1: 2 right of 2 and 3; 1 of 2 and 1; 1 of 1 and 1.
+    assert scores["accuracy"] == pytest.approx(4 / 5)
+    assert scores["macro_f1"] == pytest.approx((4 / 5 + 2 / 3 + 1) / 3)
+    # 4 right of 5; guessed 2 2 1 times, occurring 3 1 1 times.
+    expected = (4 * 5 - 9) / math.sqrt((25 - 9) * (25 - 11))
+    assert scores["matthews"] == pytest.approx(expected)
+    # The classes stand for 0, 1 and 5; what is said is the mean of them by probability.
+    said = np.array([6, 6, 7, 7, 11]) / 4
+    assert scores["pearson"] == pytest.approx(np.corrcoef(said, [0, 0, 1, 0, 5])[0, 1])
+    ranks = np.corrcoef([1.5, 1.5, 3.5, 3.5, 5], [2, 2, 4, 2, 5])[0, 1]
+    assert scores["spearman"] == pytest.approx(ranks)
+
+
+def test_the_best_five_of_many_classes():
+    logits = jnp.asarray([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]] * 7)
+    scores = measure(
+        "classify_images",
+        logits,
+        dict(batch(labels=[0, 4, 5, 6], weights=[1, 1, 1, 0]), images=jnp.zeros((4, 1), jnp.int32)),
+        model=FirstTokenClassifier(),
+        measures=("top5_accuracy",),
+        labels=tuple("abcdefg"),
+    )
+    assert scores["accuracy"] == pytest.approx(1 / 3)
+    assert scores["top5_accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("measure", "labels", "has_one_answer", "reason"),
+    [
+        ("bleu", (), False, "bleu compares answers with references, which some has none of"),
+        ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
+        ("spearman", ("1", "nan"), False, "but one of the data's is 'nan'"),
+        ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
+    ],
+)
+def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_one_answer, reason):
+    sets = {"some": HeldOut([], 0, has_one_answer)}
+    with pytest.raises(ConfigError, match=reason):
+        refuse_measures((measure,), labels, sets)
+    allowed = {"some": HeldOut([], 0, has_one_answer=True)}
+    refuse_measures((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
+
+
+def test_rows_that_fill_up_a_batch_have_no_next_sentence():
+    scores = measure(
+        "masked_lm",
+        HALVES,
+        batch(
+            inputs=[[0, 1], [1, 1], [2, 1], [1, 1]],
+            targets=[[0, 1], [0, 1], [0, 1], [0, 1]],
+            weights=[[1, 1], [1, 0], [1, 0], [0, 0]],
+            segment_ids=[[1, 1], [1, 1], [1, 1], [1, 1]],
+            next_sentence=[1, 1, 1, 0],
+        ),
+        model=WithNextSentence(),
+        next_sentence=True,
+    )
+    assert scores["accuracy"] == pytest.approx(3 / 4)
+    assert scores["next_sentence_accuracy"] == pytest.approx(2 / 3)
+
+
+def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
+    # 7 stands for all else behind BOS: only a model that is given SEP there says 5 6.
+    table = CHAIN.copy()
+    table[BOS] = np.eye(V, dtype=np.float32)[7]
+    rows = batch(
+        **SOURCE,
+        segment_ids=[[1, 1, 1, 1]] * 5,
+        inputs=[[BOS, SEP, 5, 6]] * 5,
+        targets=[[SEP, 5, 6, EOS]] * 4 + [[SEP, 5, 7, EOS]],
+        weights=[[1, 1, 1, 1]] * 5,
+    )
+    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == 0
+    monkeypatch.setattr(Tokenizer, "text_start_ids", (SEP,))
+    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == pytest.approx(0.8)
+
+
+def test_samples_show_question_answer_and_truth():
+    evaluator, _ = make_evaluator("seq2seq")
+    rows = batch(
+        **SOURCE,
+        segment_ids=[[1, 1, 1]] * 5,
+        inputs=[[BOS, 5, 7]] * 5,
+        targets=[[5, 7, EOS]] * 5,
+        weights=[[1, 1, 1]] * 5,
+    )
+    held_out = HeldOut([rows], 0, has_one_answer=True)
+    text = evaluator.samples(params_with(CHAIN), held_out, [{"source": "four"}] * 2)
+    block = "given:    four\nanswer:   56\nexpected: 57"
+    assert text == f"{block}\n\n{block}\n"
+
+
+def test_samples_of_a_classifier_name_the_classes():
+    evaluator, _ = make_evaluator(
+        "classify_text", model=FirstTokenClassifier(), labels=("half", "quarter")
+    )
+    rows = batch(inputs=[[1], [2], [3]], labels=[0, 1, 0], weights=[1, 1, 1])
+    examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
+    text = evaluator.samples(params_with(HALVES), HeldOut([rows], 0, False), examples)
+    assert text == "x -> half (half)\ny -> half (quarter)\n"

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+
+from inference.output_text import cut, settled, spell, stop_sequences, written
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.tokenizer import ByteTokenizer
+from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
+from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import FIXTURES
+
+T = ByteTokenizer()
+PAD, EOS = T.pad_id, T.eos_id
+
+
+def test_an_answer_goes_up_to_its_end():
+    def kept(*tokens):
+        return written(np.array(tokens), T).tolist()
+
+    assert kept(9, 8, EOS, PAD, PAD) == [9, 8, EOS]
+    assert kept(9, 8, EOS, 7, EOS) == [9, 8, EOS]
+    assert kept(9, 8, PAD, PAD) == [9, 8]  # ended by a stop sequence
+    assert kept(9, PAD, 8) == [9, PAD, 8]
+    assert kept(9, 8, 7) == [9, 8, 7]
+    assert kept(PAD, PAD) == []
+
+
+@pytest.mark.parametrize("name", ["llama/tokenizer.model", "t5/spiece.model", "gpt2/encoder.json"])
+def test_text_reads_as_it_does_behind_the_prompt(name):
+    tokenizer = open_tokenizer(FIXTURES / name)
+    whole = tokenizer.encode("the one and the other")
+    for place in range(1, len(whole)):
+        before, after = whole[:place], whole[place:]
+        assert tokenizer.decode(before) + spell(after, tokenizer, behind=before) == (
+            "the one and the other"
+        )
+    alone = tokenizer.encode("the one")
+    assert spell(alone, tokenizer) == "the one"
+
+
+def test_sentinels_show():
+    first, third = T.sentinel_ids[[0, 2]]
+    tokens = np.array([first, *T.encode("né"), third, *T.encode("b"), EOS])
+    assert spell(tokens, T, sentinels=True) == "<extra_id_0>né<extra_id_2>b"
+    assert spell(tokens, T) == "néb"
+    assert spell(tokens[:0], T, sentinels=True) == ""
+
+
+def test_stop_strings_end_the_writing_where_tokens_spell_them():
+    assert stop_sequences(["\n\n", "é"], T) == (
+        tuple(T.encode("\n\n").tolist()),
+        tuple(T.encode("é").tolist()),
+    )
+    tokenizer = train_tokenizer("wordpiece", ["a cat sat"] * 9, 300)
+    # It would end at any "cat", and knows no "ж" at all.
+    assert stop_sequences(["  cat", "ж", " "], tokenizer) == ()
+    assert stop_sequences(["cat"], tokenizer) == (tuple(tokenizer.encode("cat").tolist()),)
+
+
+def test_the_first_stop_string_cuts():
+    assert cut("one two three", ["three", "two"]) == "one "
+    assert cut("one two", ["ne t", "one two three"]) == "o"
+    assert cut("one", ["two"]) == cut("one", []) == "one"
+
+
+@pytest.mark.parametrize("stops", [[], ["–x"], ["né", "a\n"], ["aaab"]])
+def test_what_was_shown_stays(stops):
+    """Byte by byte, half of the characters being longer than a byte."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        text = "".join(rng.choice(list("aaabnéж–👩\nx"), 30))
+        ids, shown = T.encode(text), ""
+        for end in range(1, len(ids) + 1):
+            so_far = cut(T.decode(ids[:end]), stops)
+            more = settled(so_far, stops)
+            if so_far != T.decode(ids[:end]):
+                break
+            assert more.startswith(shown), "nothing is taken back"
+            shown = more
+        final = cut(text, stops)
+        assert final.startswith(shown)
+        longest = max(map(len, stops), default=1)
+        assert len(final) - len(shown) < longest, "no more is held back than need be"

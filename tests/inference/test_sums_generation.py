@@ -1,0 +1,124 @@
+"""Generation with kinds that remember sums, or slots where tokens branch or are forgotten."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from inference import generation
+from model import masks
+from model.heads import LanguageModel
+from tests.inference import plain_decoding as plain
+from tests.model.examples import text_arguments
+from tests.tiny import QUICKLY, quick_jit
+from tests.training.recomputation import (
+    BEAMS,
+    NEVER,
+    ROWS,
+    STEPS,
+    assert_not_trivial,
+    greedy,
+    lively_params,
+    make_generator,
+    prompts,
+    recomputed,
+    small,
+)
+
+CONFIGS = {
+    "linear": small(family="decoder", attention="linear", kv_heads=2),
+    "performer": small(family="decoder", attention="performer", attention_features=8),
+    "pattern": small(
+        family="encoder_decoder", attention="performer,dot", attention_features=8, kv_heads=2
+    ),
+}
+every_config = pytest.mark.parametrize("name", CONFIGS)
+
+
+@pytest.fixture(autouse=True)
+def _generators_compile_quickly(monkeypatch):
+    monkeypatch.setattr(generation, "decoding_options", lambda rows: QUICKLY)
+
+
+@every_config
+def test_greedy_and_beam_search(name):
+    config = CONFIGS[name]
+    expected = greedy(config)
+    assert_not_trivial(expected)
+    generator = make_generator(config)
+    params = generator.lay_out(lively_params(config))
+    assert generator.sequences(params, prompts(config)).tolist() == expected
+    found = generator.search(params, prompts(config), beams=BEAMS, alpha=0.6)
+    for row in range(ROWS):
+        best = plain.beam_search(
+            recomputed(config, row), beams=BEAMS, steps=STEPS, alpha=0.6, eos_id=NEVER
+        )
+        assert found.tokens_bkn[row].tolist() == [tokens for _, tokens in best]
+
+
+def test_a_prompt_that_is_read_both_ways():
+    config = CONFIGS["linear"]
+    expected = greedy(config, see_whole_prompt=True)
+    assert expected != greedy(config)
+    generator = make_generator(config, see_whole_prompt=True)
+    params = generator.lay_out(lively_params(config))
+    assert generator.sequences(params, prompts(config)).tolist() == expected
+
+
+def test_drafts_are_taken_back():
+    config = CONFIGS["performer"]
+    smaller = dataclasses.replace(CONFIGS["linear"], decoder_layers=1)
+    target, drafter = make_generator(config), make_generator(smaller)
+    found = target.speculate(
+        target.lay_out(lively_params(config)),
+        drafter,
+        drafter.lay_out(lively_params(smaller)),
+        prompts(config),
+        ahead=2,
+    )
+    assert found.tokens_bn.tolist() == greedy(config)
+    assert found.rounds > -(-(STEPS - 1) // 3), "or no draft was taken back"
+
+
+def test_several_outputs_share_a_prompt():
+    config = CONFIGS["linear"]
+    generator = make_generator(config)
+    params = generator.lay_out(lively_params(config))
+    tokens_bn = generator.sequences(params, prompts(config), outputs=2).tolist()
+    assert tokens_bn[0::2] == tokens_bn[1::2] == greedy(config)
+
+
+def test_slots_forget_and_sums_do_not(monkeypatch):
+    """With fewer slots than tokens, the oldest are forgotten as by any other kind."""
+    steps, slots = 10, 8
+    config = CONFIGS["linear"]
+    forgetful = make_generator(config, steps=steps, slots=slots)
+    params = forgetful.lay_out(lively_params(config))
+    tokens_bn = forgetful.sequences(params, prompts(config))
+    progress = forgetful._begin.eval_shape(params, prompts(config), outputs=1)
+    assert progress.cache.layers[0].sums is None
+    whole = greedy(config, steps=steps)
+    roomy = make_generator(config, steps=steps, slots=100)
+    assert roomy.sequences(params, prompts(config)).tolist() == whole
+    progress = roomy._begin.eval_shape(params, prompts(config), outputs=1)
+    assert progress.cache.layers[0].key_bgks is None
+
+    # A full pass in which no token sees one that is `slots` or more before it: short rows are
+    # read under the mask itself.
+    whole_mask = masks.attention_mask
+
+    def only_the_last(query_positions_bt, key_positions_bs, *segments, causal, **options):
+        mask_b1ts = whole_mask(query_positions_bt, key_positions_bs, *segments, causal=causal)
+        distance_bts = query_positions_bt[:, :, None] - key_positions_bs[:, None]
+        return mask_b1ts & (distance_bts < slots)[:, None]
+
+    monkeypatch.setattr(masks, "attention_mask", only_the_last)
+    apply = quick_jit(LanguageModel(config).apply)
+
+    def logits(config, *batch, prefix):
+        inputs, options = text_arguments(*batch)
+        return np.asarray(apply({"params": lively_params(config)}, *inputs, **options))
+
+    expected = greedy(config, steps=steps, logits=logits)
+    assert expected != whole, "what was forgotten must have mattered"
+    assert tokens_bn.tolist() == expected

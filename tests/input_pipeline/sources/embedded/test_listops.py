@@ -1,0 +1,196 @@
+"""Nested lists: their answers by a stack machine that reads the text, and what they promise."""
+
+import collections
+import functools
+import itertools
+import statistics
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from input_pipeline import pipeline
+from input_pipeline.sources import registry
+from input_pipeline.sources.base import hash_fraction
+from input_pipeline.sources.embedded import listops
+from tests.tiny import data_config, hiding
+
+BOUNDS = {
+    "the defaults": {},
+    "the shortest": dict(listops_depth=1, listops_arguments=4, listops_max_length=6),
+    "two arguments": dict(listops_depth=4, listops_arguments=2, listops_max_length=46),
+    "nothing but full lists": dict(
+        listops_depth=2, listops_arguments=3, listops_min_length=15, listops_max_length=17
+    ),
+    "the Long Range Arena's": dict(
+        listops_depth=10, listops_arguments=10, listops_min_length=500, listops_max_length=2000
+    ),
+}
+
+
+def config(**keys):
+    keys = dict(keys, source="listops")
+    return data_config(**keys, length=keys.get("listops_max_length", 30) + 2)
+
+
+@functools.cache
+def some(number, *, held_out=False, seed=0, name="the defaults"):
+    lists = listops.Lists(config(**BOUNDS[name]), number, held_out=held_out, seed=seed)
+    return [lists[index] for index in range(number)]
+
+
+class Worked(NamedTuple):
+    answers: list[int]  # of every list, in the order in which they end: the whole one's is last
+    depth: int
+    arguments: int  # the most that a list has
+
+
+def work_out(text: str) -> Worked:
+    """A stack machine: operators and values wait there until the list ends."""
+    stack, answers, depth, deepest, most = [], [], 0, 0, 0
+    for symbol in text:
+        if symbol in "<>=+":
+            stack.append(symbol)
+            depth += 1
+            deepest = max(deepest, depth)
+        elif symbol == "]":
+            arguments = []
+            while not isinstance(stack[-1], str):
+                arguments.append(stack.pop())
+            most = max(most, len(arguments))
+            assert len(arguments) >= 2
+            match stack.pop():
+                case "<":
+                    value = sorted(arguments)[0]
+                case ">":
+                    value = sorted(arguments)[-1]
+                case "=":
+                    value = int(statistics.median(arguments))  # of positive numbers: rounds down
+                case "+":
+                    value = int(str(sum(arguments))[-1])
+            stack.append(value)
+            answers.append(value)
+            depth -= 1
+        else:
+            stack.append(int(symbol))
+    assert stack == answers[-1:] and depth == 0
+    return Worked(answers, deepest, most)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [(">29<47]0]", 9), ("=14]", 2), ("=149]", 4), ("=0189]", 4), ("+99<12]]", 9), ("=>01]]", None)],
+)
+def test_the_stack_machine_knows_lists_that_were_worked_out_by_hand(text, answer):
+    if answer is None:
+        with pytest.raises(AssertionError):
+            work_out(text)
+    else:
+        assert work_out(text).answers[-1] == answer
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("held_out", [False, True])
+def test_answers_are_right_and_lists_within_bounds(name, held_out):
+    data = config(**BOUNDS[name])
+    assert not list(data.problems())
+    examples = some(20 if "Arena" in name else 300, held_out=held_out, name=name)
+    depths, counts = set(), set()
+    for index, example in enumerate(examples):
+        worked = work_out(example["text"])
+        assert worked.answers[-1] == example["label"] == index % 10
+        assert data.listops_min_length <= len(example["text"]) <= data.listops_max_length
+        depths.add(worked.depth)
+        counts.add(worked.arguments)
+    assert max(depths) == data.listops_depth and max(counts) == data.listops_arguments
+
+
+def test_lengths_are_spread_evenly():
+    """They are drawn from 6 to 30 and may then lack up to two symbols."""
+    lengths = np.array([len(example["text"]) for example in some(2000)])
+    assert lengths.min() < 6 and lengths.max() == 30
+    shares = np.histogram(lengths, bins=(4, 11, 16, 21, 26, 31))[0] / len(lengths)
+    np.testing.assert_allclose(shares, 0.2, atol=0.06)
+
+
+@pytest.mark.parametrize("name", ["the defaults", "the shortest"])
+def test_what_is_held_out_is_never_trained_on(name):
+    """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
+    trained_on = {each["text"] for each in some(2000, name=name)}
+    held_out = {each["text"] for each in some(1000, held_out=True, name=name)}
+    assert not trained_on & held_out
+    assert all(hash_fraction(text) >= listops.HELD_OUT_SHARE for text in trained_on)
+    assert all(hash_fraction(text) < listops.HELD_OUT_SHARE for text in held_out)
+    again = {each["text"] for each in some(500, seed=1, name=name)}
+    assert name == "the defaults" or len(trained_on & again) > 10
+
+
+def test_every_answer_has_lists_of_two_digits_on_both_sides():
+    """Or drawing them would never end."""
+    found = collections.defaultdict(set)
+    for operator, first, second in itertools.product("<>=+", "0123456789", "0123456789"):
+        text = f"{operator}{first}{second}]"
+        found[work_out(text).answers[-1]].add(hash_fraction(text) < listops.HELD_OUT_SHARE)
+    assert found == {answer: {False, True} for answer in range(10)}
+
+
+def test_an_example_depends_on_seed_side_and_index_alone():
+    data = config()
+    forwards, lists = some(40), listops.Lists(data, 40, held_out=False)
+    assert [lists[index] for index in reversed(range(40))] == forwards[::-1]
+    assert some(80)[:40] == forwards, "nor on how many there are"
+    assert some(40, seed=1) != forwards and some(40, held_out=True) != forwards
+    for index in (-1, 40):
+        with pytest.raises(IndexError):
+            lists[index]
+
+
+def test_answers_of_inner_lists_are_as_common_as_each_other():
+    inner = [answer for each in some(2000) for answer in work_out(each["text"]).answers[:-1]]
+    shares = np.bincount(inner) / len(inner)
+    np.testing.assert_allclose(shares, 0.1, atol=0.015)
+
+
+def test_counts_of_symbols_and_the_first_operator_are_not_enough():
+    def features(text):
+        return [*map(text.count, "0123456789<>=+]"), *(text[0] == each for each in "<>=+")]
+
+    def columns(examples):
+        features_of = np.array([features(each["text"]) for each in examples], np.float64)
+        return features_of, [each["label"] for each in examples]
+
+    (inputs, labels), held_out = columns(some(2000)), columns(some(1000, held_out=True))
+    mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
+    linear = LogisticRegression(max_iter=300).fit((inputs - mean) / deviation, labels)
+    accuracy = linear.score((held_out[0] - mean) / deviation, held_out[1])
+    print(f"linear classifier of counts and the first operator: {accuracy:.3f}")
+    assert 0.22 < accuracy < 0.34
+
+
+def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
+    monkeypatch.setattr(listops, "HELD_OUT_SIZE", 20)
+    data = pipeline.load(
+        data_config(source="listops", batch_size=8),
+        objective="classify_text",
+        hiding=hiding(),
+        seed=0,
+    )
+    assert data.labels == tuple("0123456789")
+    batch = data.train_batch(3)
+    for inputs, label in zip(batch["inputs"], batch["labels"], strict=True):
+        text = data.tokenizer.decode(inputs)
+        assert work_out(text).answers[-1] == label
+        assert np.count_nonzero(inputs != data.tokenizer.pad_id) == len(text) + 2  # cls and sep
+    assert data.description["too_long"] == {"train": 0, "held_out": 0}
+
+
+def test_other_bounds_are_other_data(monkeypatch):
+    monkeypatch.setattr(listops, "HELD_OUT_SIZE", 20)
+
+    def digest(**keys):
+        (found,) = registry.components(config(**keys))
+        return found.splits.digest
+
+    assert digest() == digest()
+    assert len({digest(), digest(listops_depth=2), digest(listops_max_length=29)}) == 3

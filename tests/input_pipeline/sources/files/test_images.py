@@ -1,0 +1,256 @@
+import numpy as np
+import pytest
+from absl import logging
+from PIL import Image
+
+from experiment.schema import ConfigError
+from input_pipeline import pipeline
+from input_pipeline.sources.files import checking, images
+from tests.tiny import data_config, hiding
+
+
+def picture(seed, *shape):
+    return np.random.default_rng(seed).integers(0, 256, shape or (6, 6, 3), np.uint8)
+
+
+def save(path, array, mode=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(array)
+    (image.convert(mode) if mode else image).save(path)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Two classes of two training images each, and one held-out image of each."""
+    for seed, name in enumerate(["cat/a.png", "cat/b.PNG", "dog/c.png", "dog/d.png"]):
+        save(tmp_path / "train" / name, picture(seed))
+    for seed, name in enumerate(["cat/e.png", "dog/f.png"], start=10):
+        save(tmp_path / "validation" / name, picture(seed))
+    return tmp_path
+
+
+def load(directory, **keys):
+    return images.load(data_config(source="image_files", path=str(directory), **keys))
+
+
+def refusal(directory, **keys):
+    with pytest.raises(ConfigError) as caught:
+        load(directory, **keys)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_what_was_saved_is_read(directory):
+    (directory / "train/cat/notes.txt").write_text("not an image, and not called one")
+    (directory / "train/cat/._a.png").write_text("what some systems leave beside a file")
+    (directory / "train/.cache").mkdir()
+    splits = load(directory)
+    assert splits.kind == "images" and splits.labels == ("cat", "dog")
+    assert [example["label"] for example in splits.train] == [0, 0, 1, 1]
+    for seed, example in enumerate(splits.train):
+        assert example["image"].dtype == np.uint8
+        np.testing.assert_array_equal(example["image"], picture(seed))
+    assert list(splits.evals) == ["validation"]
+    for seed, example in enumerate(splits.evals["validation"], start=10):
+        np.testing.assert_array_equal(example["image"], picture(seed))
+        assert example["label"] == seed - 10
+
+
+@pytest.mark.parametrize("ending", ["jpg", "jpeg"])
+def test_jpeg_is_read_too(directory, ending):
+    smooth = np.add.outer(np.arange(6), np.arange(6)).astype(np.uint8)[..., None] * 20
+    save(directory / f"train/cat/0.{ending}", smooth.repeat(3, axis=2))
+    found = load(directory).train[0]["image"].astype(int)
+    np.testing.assert_allclose(found, smooth.repeat(3, axis=2), atol=12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "channels"), [("L", 1), ("1", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)]
+)
+def test_the_first_image_decides_about_the_channels(directory, mode, channels):
+    first = picture(0)
+    save(directory / "train/cat/a.png", first, mode)
+    splits = load(directory)
+    assert {example["image"].shape for example in splits.train} == {(6, 6, channels)}
+    if mode == "L":
+        grey = np.asarray(Image.fromarray(first).convert("L"))
+        np.testing.assert_array_equal(splits.train[0]["image"][..., 0], grey)
+
+
+def test_a_transparent_palette_is_read_without_a_warning(directory):
+    image = Image.fromarray(picture(0)).convert("P")
+    image.save(directory / "train/cat/a.png", transparency=bytes(range(256)))
+    expected = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(load(directory).train[0]["image"], expected)
+
+
+def test_the_shorter_side_is_resized_and_the_middle_cut_out(directory):
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, :2], wide[:, 2:6], wide[:, 6:] = 50, 100, 200
+    save(directory / "train/cat/a.png", wide)
+    save(directory / "train/cat/b.PNG", wide.transpose(1, 0, 2))
+    found = load(directory, image_size=4).train
+    for index in (0, 1):
+        np.testing.assert_array_equal(found[index]["image"], np.full((4, 4, 3), 100))
+    assert {example["image"].shape for example in load(directory, image_size=9).train} == {
+        (9, 9, 3)
+    }
+
+
+def test_both_sides_are_resized_when_asked(directory):
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, :2], wide[:, 2:6], wide[:, 6:] = 50, 100, 200
+    save(directory / "train/cat/a.png", wide)
+    stretched = dict(image_size=4, image_fit="stretch", image_resample="box")
+    found = load(directory, **stretched).train[0]["image"]
+    np.testing.assert_array_equal(found[0, :, 0], [50, 100, 100, 200])
+
+
+def test_images_of_the_right_size_are_left_alone(directory):
+    np.testing.assert_array_equal(load(directory, image_size=6).train[1]["image"], picture(1))
+
+
+def test_sizes_that_differ_are_refused_with_the_fix(directory):
+    save(directory / "train/dog/d.png", picture(3, 6, 7, 3))
+    message = refusal(directory)
+    assert "train/dog/d.png has 7x6 pixels, unlike the first image's 6x6" in message
+    assert "set data.image_size=6" in message
+    save(directory / "train/cat/a.png", picture(3, 6, 7, 3))
+    assert "train/cat/a.png has 7x6 pixels, which is no square; set data.image_size" in refusal(
+        directory
+    )
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def text(path):
+    path.write_text("<html>not found</html>")
+
+
+def deep(path):
+    Image.fromarray(picture(0, 6, 6).astype(np.uint16)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (empty, "is not a PNG or JPEG image"),
+        (truncated, "cannot be decoded"),
+        (text, "is not a PNG or JPEG image"),
+        (deep, "more than 8 bits"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train/cat/a.png", "train/dog/c.png", "validation/dog/f.png"])
+def test_a_bad_image_is_refused_by_name_or_skipped_and_logged(
+    directory, monkeypatch, damage, reason, name
+):
+    damage(directory / name)
+    message = refusal(directory)
+    assert f"{name} " in message and reason in message
+    assert "raise data.max_bad_records (now 0)" in message
+
+    logged = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: logged.append(text % args))
+    splits = load(directory, max_bad_records=1)
+    assert len(splits.train) + len(splits.evals["validation"]) == 5
+    assert len([*splits.train, *splits.evals["validation"]]) == 5  # and all can be read
+    (line,) = logged
+    assert line.startswith("skipped: ") and name in line and reason in line
+
+
+def test_more_bad_images_than_allowed_are_counted(directory):
+    for name in ("a.png", "b.PNG"):
+        empty(directory / "train/cat" / name)
+    message = refusal(directory, max_bad_records=1)
+    assert "b.PNG" in message and "bad record 2 after" in message and "train/cat/a.png" in message
+    assert len(load(directory, max_bad_records=2).train) == 2
+
+
+def test_images_that_are_fine_are_checked_once(directory, monkeypatch):
+    calls, mapped = [], checking.mapped_in_threads
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return mapped(*arguments)
+
+    load(directory)
+    monkeypatch.setattr(checking, "mapped_in_threads", counted)
+    load(directory)
+    assert calls == []
+    (directory / "train/cat/b.PNG").write_bytes(b"no image")
+    for _ in range(2):  # what is wrong is not taken for granted
+        assert len(load(directory, max_bad_records=1).train) == 3
+    assert [len(examples) for _, examples, _ in calls] == [4, 2, 4]
+
+
+def test_no_good_image_at_all(directory):
+    for path in (directory / "train").rglob("*.*"):
+        empty(path)
+    assert "not one image can be read; the first: " in refusal(directory, max_bad_records=9)
+
+
+def test_the_digest_follows_content_names_and_size(directory):
+    digest = load(directory).digest
+    assert load(directory).digest == digest
+    assert load(directory, image_size=6).digest != digest
+    ways = [{}, dict(image_fit="stretch"), dict(image_resample="box")]
+    assert len({load(directory, image_size=6, **way).digest for way in ways}) == len(ways)
+    (directory / "train/cat/a.png").rename(directory / "train/cat/z.png")
+    renamed = load(directory).digest
+    save(directory / "validation/dog/f.png", picture(99))
+    assert len({digest, renamed, load(directory).digest}) == 3
+
+
+def test_the_digest_does_not_follow_the_place(directory):
+    digest = load(directory).digest
+    moved = directory.rename(directory.with_name("elsewhere"))
+    assert load(moved).digest == digest
+
+
+def test_a_missing_path_is_refused(tmp_path):
+    assert refusal("").startswith("data.path is empty")
+    assert "--config.data.path=DIR" in refusal("")
+    assert refusal(tmp_path / "nowhere").endswith("nowhere is not a directory")
+
+
+def test_a_missing_split_is_refused_with_those_that_exist(directory):
+    message = refusal(directory, eval_split="validatoin")
+    assert "data.eval_split='validatoin' is not a folder" in message
+    assert "Did you mean 'validation'? There are: train, validation" in message
+    assert "data.train_split='cats'" in refusal(directory, train_split="cats")
+
+
+def test_a_class_without_training_images_is_refused(directory):
+    (directory / "train/emu").mkdir()
+    assert "train/emu has no file that ends in .png" in refusal(directory)
+    (directory / "train/emu").rmdir()
+    save(directory / "validation/dogs/g.png", picture(4))
+    message = refusal(directory)
+    assert "validation/dogs is a class that" in message and "Did you mean 'dog'?" in message
+
+
+def test_a_split_without_classes_is_refused(directory):
+    (directory / "flat").mkdir()
+    save(directory / "flat/a.png", picture(0))
+    assert "flat has no folders" in refusal(directory, train_split="flat")
+
+
+def test_through_the_whole_pipeline(directory):
+    config = data_config(source="image_files", path=str(directory), batch_size=4, mixup=0.2)
+    data = pipeline.load(
+        config,
+        objective="classify_images",
+        hiding=hiding(),
+        seed=0,
+    )
+    assert data.image_shape == (6, 6, 3) and data.labels == ("cat", "dog")
+    assert data.description["eval_rows"] == {"validation": 2}
+    assert data.train_batch(0)["images"].shape == (4, 6, 6, 3)
+    (batch,) = data.eval_batches("validation", 2)
+    np.testing.assert_array_equal(batch["images"][0], picture(10).astype(np.float32) / 255)

@@ -1,0 +1,217 @@
+import collections
+import hashlib
+import json
+import pickle
+
+import pytest
+
+from experiment.schema import ConfigError
+from input_pipeline.sources.base import BadRecordError, content_digest, hash_fraction
+from input_pipeline.sources.files import labelled_text
+from tests.input_pipeline.sources.files.test_reading import written
+from tests.tiny import data_config
+
+TRAIN = [("good", "a fine film"), ("bad", "a poor film"), ("bad", 'say "no" \\ to it')]
+PAIRS = [("yes", "it rains", "it is wet"), ("no", "it rains", "it is dry")]
+
+
+def tsv(records):
+    return "".join("\t".join(record) + "\n" for record in records)
+
+
+def jsonl(records):
+    keys = ("label", "text", "text_pair")
+    return "".join(json.dumps(dict(zip(keys, r, strict=False))) + "\n" for r in records)
+
+
+FILMS, FILM = tsv(TRAIN), tsv(TRAIN[:1])
+
+
+def load(directory, train=FILMS, validation=FILM, ending=".tsv"):
+    written(directory / f"train{ending}", train, zipped=ending.endswith(".gz"))
+    written(directory / f"validation{ending}", validation, zipped=ending.endswith(".gz"))
+    return load_path(directory)
+
+
+def load_path(path, **keys):
+    return labelled_text.load(data_config(source="labelled_text_files", path=str(path), **keys))
+
+
+def refusal_of(records, index):
+    with pytest.raises(BadRecordError) as refusal:
+        records[index]
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("records", [TRAIN, PAIRS])
+@pytest.mark.parametrize("ending", [".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"])
+def test_every_form_of_file_gives_the_same_examples(records, ending, tmp_path):
+    form = tsv if ".tsv" in ending else jsonl
+    splits = load(tmp_path, form(records), form(records[:1]), ending)
+    keys = ("text", "text_pair")
+    expected = [
+        {"label": splits.labels.index(label), **dict(zip(keys, texts, strict=False))}
+        for label, *texts in records
+    ]
+    assert [*splits.train] == expected
+    assert [*splits.evals["validation"]] == expected[:1]
+    assert splits.labels == tuple(sorted({record[0] for record in records}))
+    assert splits.text_pairs == (records is PAIRS)
+
+
+def test_labels_may_be_numbers_in_json(tmp_path):
+    splits = load(tmp_path, jsonl([(3, "a"), (1, "b")]), jsonl([(1, "c")]), ".jsonl")
+    assert splits.labels == ("1", "3")
+    assert [example["label"] for example in splits.train] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("good", "1 columns; needs label, tab, text"),
+        ("good\ta\tb\tc", "4 columns"),
+        ("", "1 columns"),
+        ("\ta text", "label '' is neither text nor"),
+        ("good\t ", "text is empty or no text"),
+        ("good\ta\t", "text_pair is empty or no text"),
+        ("good\ta text\tanother", "the first record has no second text, and this one differs"),
+    ],
+)
+def test_a_bad_line_of_tsv_is_named(line, reason, tmp_path):
+    splits = load(tmp_path, tsv(TRAIN[:1]) + f"{line}\n")
+    assert f"{tmp_path}/train.tsv:2: {reason}" in refusal_of(splits.train, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"label": true, "text": "a"}', "label True is neither"),
+        ('{"label": null, "text": "a"}', "label None is neither"),
+        ('{"label": "good", "text": 3}', "text is empty or no text"),
+        ('{"label": "good"}', "lacks 'text'"),
+        ('{"text": "a", "lable": "good"}', "lacks 'label'"),
+        ("good\ta text", "not JSON"),
+    ],
+)
+def test_a_bad_line_of_json_is_named(line, reason, tmp_path):
+    splits = load(tmp_path, jsonl(TRAIN[:1]) + f"{line}\n", jsonl(TRAIN[:1]), ".jsonl")
+    assert f"{tmp_path}/train.jsonl:2: {reason}" in refusal_of(splits.train, 1)
+
+
+def test_a_record_without_the_second_text_of_the_others_is_named(tmp_path):
+    splits = load(tmp_path, tsv(PAIRS) + "yes\talone\n", tsv(PAIRS))
+    assert "train.tsv:3: the first record has a second text" in refusal_of(splits.train, 2)
+
+
+def test_a_label_that_training_lacks_is_named(tmp_path):
+    splits = load(tmp_path, validation=tsv(TRAIN) + "gud\ta text\n")
+    message = refusal_of(splits.evals["validation"], 3)
+    assert message.endswith("validation.tsv:4: label 'gud' does not occur in training")
+
+
+def test_a_file_of_which_nothing_can_be_used_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"the split 'train' of .* is empty; it needs a label"):
+        load(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"train\.tsv:1: 1 columns.*no line of the split can be"):
+        load(tmp_path, "a,b\nc,d\n")
+
+
+def test_two_forms_side_by_side_are_refused(tmp_path):
+    load(tmp_path)
+    with pytest.raises(ConfigError, match=r"has train\.jsonl and train\.tsv; keep one of them"):
+        load(tmp_path, jsonl(TRAIN), jsonl(TRAIN), ".jsonl")
+
+
+def test_shards_of_any_form_give_the_same_examples(tmp_path):
+    whole = load(tmp_path / "a")
+    written(tmp_path / "b/train-0.tsv.gz", tsv(TRAIN[:1]), zipped=True)
+    written(tmp_path / "b/train-1.jsonl", jsonl(TRAIN[1:]))
+    written(tmp_path / "b/validation/anything.tsv", FILM)
+    cut = load_path(tmp_path / "b")
+    assert [*cut.train] == [*whole.train] and cut.labels == whole.labels
+    assert [*cut.evals["validation"]] == [*whole.evals["validation"]]
+    assert [*pickle.loads(pickle.dumps(cut.train))] == [*whole.train]
+
+
+def test_a_bad_line_of_a_shard_is_named(tmp_path):
+    written(tmp_path / "train-1.tsv", FILMS)
+    written(tmp_path / "train-2.tsv", FILM + "good\n")
+    written(tmp_path / "validation-1.tsv", FILM)
+    written(tmp_path / "validation-2.tsv", FILM + "gud\ta text\n")
+    splits = load_path(tmp_path)
+    assert "train-2.tsv:2: 1 columns" in refusal_of(splits.train, 4)
+    assert "validation-2.tsv:2: label 'gud'" in refusal_of(splits.evals["validation"], 2)
+
+
+def test_the_digest_of_one_file_a_split_is_that_of_the_contents(tmp_path):
+    hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (FILMS, FILM)]
+    assert load(tmp_path).digest == content_digest(hashes)
+
+
+# A heap, sorted by label; each text is there twice.
+HEAP = [(label, f"text {n % 500} of {label}") for label in ("a", "b", "c") for n in range(1000)]
+
+
+def texts_of(examples):
+    return collections.Counter(example["text"] for example in examples)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("form", [tsv, jsonl])
+def test_of_one_file_a_share_of_the_texts_is_held_out(form, share, tmp_path):
+    path = written(tmp_path / f"films.{form.__name__}", form(HEAP))
+    splits = load_path(path, eval_share=share)
+    train, held_out = splits.train, splits.evals["validation"]
+    assert texts_of(train) + texts_of(held_out) == collections.Counter(text for _, text in HEAP)
+    assert not texts_of(train).keys() & texts_of(held_out).keys()
+    assert splits.labels == ("a", "b", "c")
+    # Of every label its share, to within four deviations of as many coins.
+    counts = collections.Counter(example["label"] for example in held_out)
+    for label in range(3):
+        assert abs(counts[label] / 2 - 500 * share) < 4 * (500 * share * (1 - share)) ** 0.5
+    assert load_path(path, eval_share=0.2).digest != splits.digest
+
+
+def test_what_is_held_out_of_a_heap_does_not_depend_on_order_or_files(tmp_path):
+    one = load_path(written(tmp_path / "one.tsv", tsv(HEAP)))
+    written(tmp_path / "many/0.tsv", tsv(HEAP[:1700:-1]))
+    written(tmp_path / "many/1.jsonl.gz", jsonl(HEAP[:1701]), zipped=True)
+    many = load_path(tmp_path / "many/*")
+    assert texts_of(many.train) == texts_of(one.train)
+    assert texts_of(many.evals["validation"]) == texts_of(one.evals["validation"])
+    assert [*pickle.loads(pickle.dumps(many.train))] == [*many.train]
+
+
+def test_pairs_with_the_same_first_text_stay_together(tmp_path):
+    pairs = [("yes", f"premise {n // 3}", f"hypothesis {n}") for n in range(300)]
+    splits = load_path(written(tmp_path / "a.tsv", tsv(pairs)), eval_share=0.3)
+    held_out = texts_of(splits.evals["validation"])
+    assert set(held_out.values()) == {3} and len(held_out) > 10
+
+
+def test_a_label_may_be_held_out_altogether(tmp_path):
+    """A heap cannot know better; who names the splits could have."""
+    text = next(text for text in map(str, range(1000)) if hash_fraction(text) < 0.1)
+    path = written(tmp_path / "a.tsv", tsv([*TRAIN, ("rare", text)]))
+    splits = load_path(path, eval_share=0.1)
+    assert splits.labels == ("bad", "good", "rare")
+    assert [*splits.evals["validation"]] == [{"label": 2, "text": text}]
+
+
+def test_a_bad_line_of_a_heap_is_left_to_training(tmp_path):
+    path = written(tmp_path / "a.tsv", "".join(f"a\t{n}\n{n}\n" for n in range(50)))
+    splits = load_path(path, eval_share=0.5)
+    held_out = [*splits.evals["validation"]]  # none is bad
+    assert 10 < len(held_out) < 40 and len(splits.train) == 100 - len(held_out)
+    assert f"{path}:2: 1 columns" in refusal_of(splits.train, 0 if texts_of(held_out)["0"] else 1)
+
+
+def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
+    path = written(tmp_path / "a.tsv", FILMS + "bad\n")
+    for share, count in ((1e-9, 0), (1 - 1e-9, 3)):
+        with pytest.raises(
+            ConfigError, match=rf"data\.eval_share=.* holds out {count} of the 3 rec"
+        ):
+            load_path(path, eval_share=share)
+    with pytest.raises(ConfigError, match=r"a\.tsv:1: 1 columns"):
+        load_path(written(path, "bad\n"))

@@ -1,0 +1,43 @@
+import pytest
+
+from input_pipeline.atomic_directory import make_whole
+
+
+def test_a_directory_is_there_complete_or_not_at_all(tmp_path):
+    directory = tmp_path / "sub" / "made"
+
+    def half(path):
+        (path / "one").write_text("1")
+        raise RuntimeError("in the middle")
+
+    def whole(path):
+        assert not directory.exists()
+        (path / "one").write_text("1")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        make_whole(directory, half)
+    assert list(directory.parent.iterdir()) == []
+    make_whole(directory, whole)
+    assert [path.name for path in directory.parent.rglob("*")] == ["made", "one"]
+
+
+def test_who_is_second_leaves_what_is_there(tmp_path):
+    directory = tmp_path / "made"
+
+    def overtaken(path):
+        make_whole(directory, lambda path: (path / "one").write_text("first"))
+        (path / "one").write_text("second")  # its directory is gone
+
+    make_whole(directory, overtaken)
+    assert (directory / "one").read_text() == "first"
+    make_whole(directory, lambda path: (path / "one").write_text("third"))
+    assert (directory / "one").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_faults_of_the_disk_are_not_hidden(tmp_path):
+    def full(path):
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        make_whole(tmp_path / "made", full)

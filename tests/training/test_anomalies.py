@@ -1,0 +1,102 @@
+"""A step at fault changes nothing, bit by bit, and the next one is as if it had never been."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training.examples import make_batch, make_job
+from training.anomalies import FINE, NOT_FINITE, SPIKE, WATCHES, after, judge, new_guard
+
+SKIPS = dataclasses.replace(WATCHES, nonfinite="skip", spike="skip", spike_window=4)
+OBJECTIVE = "causal_lm"
+
+
+@pytest.fixture(scope="module")
+def job():
+    model = dict(dropout_residual=0.1)
+    return make_job(
+        OBJECTIVE, make_batch(OBJECTIVE), model=model, optimizer=dict(ema_decay=0.9), failure=SKIPS
+    )
+
+
+def scaled(batch, by):
+    """The same batch with a loss that is so many times as large, or no number."""
+    weights = batch["weights"].copy()
+    weights[0, 0] = by
+    return {**batch, "weights": weights}
+
+
+def contents(state):
+    tree = jax.device_get((state.params, state.opt_state, state.ema))
+    return [leaf.tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def test_a_gradient_that_is_no_number_is_never_applied(job):
+    batch = make_batch(OBJECTIVE)
+    state, _ = job.run(job.start(), batch, 2)
+    before = contents(state)
+    for row in range(1, 4):
+        state, metrics = job.step(state, scaled(batch, np.nan))
+        assert metrics["failure/verdict"] == NOT_FINITE
+        assert (metrics["failure/in_a_row"], metrics["failure/skipped"]) == (row, row)
+        assert contents(state) == before
+    state, metrics = job.step(state, batch)
+    assert metrics["failure/verdict"] == FINE
+    assert (metrics["failure/in_a_row"], metrics["failure/skipped"]) == (0, 3)
+    assert contents(state) != before
+    assert state.step == 6
+
+
+def test_the_learning_rate_is_that_of_the_update():
+    """After a step that was skipped the optimizer is one update behind the steps."""
+    batch = make_batch(OBJECTIVE)
+    schedule = dict(schedule="linear", warmup_steps=10)
+    job = make_job(OBJECTIVE, batch, optimizer=schedule, failure=SKIPS)
+    state, skipped = job.step(job.start(), scaled(batch, np.nan))
+    state, first = job.step(state, batch)
+    _, second = job.step(state, batch)
+    rates = [float(m["optim/learning_rate"]) for m in (skipped, first, second)]
+    assert rates[0] == rates[1] < rates[2]
+
+
+def test_a_job_that_does_not_skip_has_the_same_steps(job):
+    batch = make_batch(OBJECTIVE)
+    plain = make_job(
+        OBJECTIVE, batch, model=dict(dropout_residual=0.1), optimizer=dict(ema_decay=0.9)
+    )
+    ours, losses = job.run(job.start(), batch, 3)
+    theirs, expected = plain.run(plain.start(), batch, 3)
+    assert losses == expected
+    for mine, other in zip(contents(ours), contents(theirs), strict=True):
+        assert mine == other
+
+
+def verdicts(losses, config=SKIPS):
+    guard, found = new_guard(config), []
+    for loss in losses:
+        loss = np.float32(loss)
+        verdict = judge(guard, config, loss, np.float32(1))
+        guard = after(guard, verdict, loss)
+        found.append(int(verdict))
+    return found, guard
+
+
+def test_a_spike_is_dropped_and_does_not_move_the_bar():
+    losses = [3, 2, 4, 3, 300, 301, 3, 29, 36]
+    found, guard = verdicts(losses)
+    assert found == [FINE] * 4 + [SPIKE, SPIKE, FINE, FINE, SPIKE]  # medians 3, 3, 3, 3, 3.5
+    np.testing.assert_array_equal(guard.losses, [4, 3, 3, 29])
+    assert guard.skipped == 3
+
+
+def test_nothing_is_a_spike_before_there_is_something_to_compare_with():
+    assert verdicts([1, 1000])[0] == [FINE, FINE]
+    assert verdicts([1, 1, 1000])[0] == [FINE, FINE, FINE]  # the median of 1, 1, inf, inf is inf
+    assert verdicts([1, 1, 1, 1000])[0] == [FINE, FINE, FINE, SPIKE]
+
+
+def test_spikes_are_ignored_unless_asked_for():
+    assert verdicts([1] * 4 + [1e6], WATCHES)[0] == [FINE] * 5
+    assert verdicts([1, np.nan, np.inf], WATCHES)[0] == [FINE, NOT_FINITE, NOT_FINITE]

@@ -1,0 +1,94 @@
+"""A model's sizes as its data decides them, and data that does not fit a model."""
+
+import reprlib
+
+from checkpointing.loaded_run import Trained
+from experiment.schema import ConfigError
+from input_pipeline.pipeline import Data
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+
+
+def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
+    """The model's config with the sizes that the data decides."""
+    sizes = {"num_classes": len(data.labels)}
+    if data.tokenizer is not None:
+        sizes["vocab_size"] = data.tokenizer.vocab_size
+        sizes["separator_id"] = data.tokenizer.sep_id or 0
+        if model.needs_separator and not (model.separator_id or data.tokenizer.sep_id):
+            raise ConfigError(
+                f"model.global_tokens={model.global_tokens} needs a token that separates texts, "
+                "which the tokenizer does not have; set model.separator_id, or global_tokens=first"
+            )
+        if 0 < model.vocab_size < data.tokenizer.vocab_size:
+            raise ConfigError(
+                f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
+                f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
+            )
+    if data.text_pairs and not tells_pairs_apart(model, data.tokenizer):
+        raise ConfigError(
+            "model.token_types=1 cannot tell the two texts of an example apart; "
+            "set it to 2, or to 0 for none"
+        )
+    if len(data.labels) == 1:
+        raise ConfigError(
+            f"the data has one class alone, {data.labels[0]!r}, so there is nothing to learn; "
+            "check which column or directory names the class"
+        )
+    if 0 < model.num_classes < len(data.labels):
+        raise ConfigError(
+            f"model.num_classes={model.num_classes} is too small for the data, which has "
+            f"{len(data.labels)} classes; set it to 0 to take that number"
+        )
+    if data.image_shape is not None:
+        sizes |= image_sizes(model, data.image_shape)
+    return model.resolve(**sizes)
+
+
+def tells_pairs_apart(model: TransformerConfig, tokenizer: Tokenizer) -> bool:
+    """Whether the model has the types of tokens, if any, that the tokenizer gives two texts."""
+    return not 0 < model.token_types < tokenizer.encoder_template.token_types
+
+
+def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[str, int]:
+    """What images of this shape decide; refuses those that the model cannot read."""
+    rows, columns, channels = shape
+    wanted = (model.image_size or rows, model.image_channels or channels)
+    if rows != columns or wanted != (rows, channels):
+        raise ConfigError(
+            f"the data's images are {rows}x{columns}x{channels}, but model.image_size="
+            f"{model.image_size} and model.image_channels={model.image_channels}; set both to 0"
+        )
+    patches = (rows // model.patch_size) ** 2
+    if rows % model.patch_size:
+        raise ConfigError(
+            f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
+        )
+    tokens = patches + model.class_token
+    if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
+        raise ConfigError(
+            f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
+            f"the last that model.position={model.position} can address; raise it"
+        )
+    return {"image_size": rows, "image_channels": channels}
+
+
+def refuse_other_data(model: Trained, data: Data) -> None:
+    """Data that the parameters can make nothing of."""
+    config = model.model_config
+    if data.labels != model.labels:
+        raise ConfigError(
+            f"the data's classes, {reprlib.repr(data.labels)}, are not those that the model was "
+            f"trained on, {reprlib.repr(model.labels)}; choose data with the same"
+        )
+    sizes = config.image_size, config.image_size, config.image_channels
+    if data.image_shape is not None and data.image_shape != sizes:
+        raise ConfigError(
+            f"the data's images are {'x'.join(map(str, data.image_shape))}, but the model was "
+            f"trained on {'x'.join(map(str, sizes))}; set data.image_size"
+        )
+    if data.text_pairs and not tells_pairs_apart(config, model.tokenizer):
+        raise ConfigError(
+            "the data's examples are pairs of texts, but the model was trained on single ones and "
+            "has model.token_types=1; choose other data"
+        )

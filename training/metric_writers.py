@@ -1,0 +1,300 @@
+"""Where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import socket
+import struct
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from experiment.schema import ConfigError
+
+# What a log line shows of the metrics it is given, in this order, and how.
+LOG_COLUMNS = {
+    "train/loss": "loss {:.4f}",
+    "train/total_loss": "total loss {:.4f}",
+    "train/accuracy": "accuracy {:.4f}",
+    "train/teacher_kl": "teacher KL {:.4f}",
+    "optim/learning_rate": "lr {:.3g}",
+    "optim/grad_norm": "grad norm {:.3g}",
+    "perf/tokens_per_second": "{:,.0f} tokens/s",
+    "perf/images_per_second": "{:,.0f} images/s",
+    "perf/mfu": "MFU {:.1%}",
+    "perf/data_wait_fraction": "data wait {:.1%}",
+}
+
+
+class Reporter:
+    """Writes metrics wherever they are wanted; a context manager that closes what it opened.
+
+    One process of a job writes: the others pass `primary=False` and stay silent.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        resume_step: int,
+        last_step: int,
+        wandb_project: str = "",
+        primary: bool = True,
+    ):
+        self._last_step = last_step
+        self._primary = primary
+        self._sinks = []
+        if primary:
+            workdir = Path(workdir)
+            workdir.mkdir(parents=True, exist_ok=True)
+            # First the one that may be refused.
+            if wandb_project:
+                self._sinks.append(WeightsAndBiases(workdir, resume_step, wandb_project))
+            self._sinks += [JsonLines(workdir, resume_step), TensorBoard(workdir, resume_step)]
+        self._bar = tqdm(
+            total=last_step,
+            initial=resume_step,
+            unit="step",
+            dynamic_ncols=True,
+            disable=None if primary else True,  # None: a bar only where stderr is a terminal
+        )
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._bar.close()
+        for sink in self._sinks:
+            with self._told(sink, "the end is"):
+                sink.close()
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records the metrics of a step under their full names, and logs a line about them."""
+        metrics = {name: float(value) for name, value in metrics.items()}
+        for sink in self._sinks:
+            with self._told(sink, f"step {step} is"):
+                sink.write(step, metrics)
+        self.log(log_line(step, self._last_step, metrics))
+
+    @contextlib.contextmanager
+    def _told(self, sink, what: str) -> Iterator[None]:
+        """A full disk ends no run, unless it is a checkpoint that does not fit."""
+        try:
+            yield
+        except OSError as error:
+            self.log(f"{sink.NAME}: {what} not recorded ({error})")
+
+    def rewind(self, step: int) -> None:
+        """Forgets what was reported after `step`, from which the run goes on."""
+        for sink in self._sinks:
+            with self._told(sink, f"going back to step {step} is"):
+                sink.rewind(step)
+        self._bar.reset()
+        self._bar.update(step)
+
+    def log(self, text: str) -> None:
+        """A line on stderr, above the progress bar if there is one.
+
+        All lines have one style: what it is about in lower case, then a colon or the values; no
+        full stop; thousands with commas, except in step numbers, which are names of checkpoints.
+        """
+        if self._primary:
+            tqdm.write(text, file=sys.stderr)
+
+    def progress(self, step: int) -> None:
+        """Moves the bar to `step`."""
+        self._bar.update(step - self._bar.n)
+
+
+class JsonLines:
+    """metrics.jsonl: one object a line, with the step and the metrics of one report."""
+
+    NAME = "metrics.jsonl"
+
+    def __init__(self, workdir: Path, resume_step: int):
+        self._path = workdir / self.NAME
+        if self._path.exists():
+            _drop_lines_after(resume_step, self._path)
+        self._open()
+
+    def _open(self) -> None:
+        self._file = self._path.open("a", buffering=1)  # line by line, so that a crash loses none
+
+    def rewind(self, step: int) -> None:
+        _drop_lines_after(step, self._path)  # where that fails, it goes on in the file as it is
+        with contextlib.suppress(OSError):  # what could not be written was told of
+            self._file.close()
+        self._open()
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._file.write(json_line({"step": step, **metrics}))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """JSON has no NaN and no infinity: they become strings, which float() reads back."""
+    values = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(values, allow_nan=False) + "\n"
+
+
+def _drop_lines_after(step: int, path: Path) -> None:
+    """Forgets what a crashed run wrote after its last checkpoint, and a line cut in two."""
+    kept = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record["step"] <= step:
+            kept.append(line + "\n")
+    rewritten = path.with_suffix(".jsonl.new")
+    rewritten.write_text("".join(kept))
+    rewritten.replace(path)
+
+
+class TensorBoard:
+    """Events under tensorboard/, in the file when `write` returns.
+
+    tensorboardX's own writer has a thread for it. A full disk ends that one, and from then on
+    whoever reports would wait for it without end.
+    """
+
+    NAME = "tensorboard"
+    PAUSE = 30  # seconds after a failure, before it is tried again
+
+    def __init__(self, workdir: Path, resume_step: int):
+        self._directory = workdir / self.NAME
+        self._directory.mkdir(exist_ok=True)
+        self._files, self._file, self._failed = 0, None, -math.inf
+        self._open(resume_step)
+
+    def _open(self, resume_step: int) -> None:
+        # Imported here, as it imports all of PyTorch where that is installed: a bad config is to be
+        # refused before such a second has passed.
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._files += 1
+        place = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{self._files}"
+        path = self._directory / f"events.out.tfevents.{place}"
+        self._file = path.open("wb", buffering=0)
+        # Hides what was written before at that step and later.
+        start = Event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._write(Event(file_version="brain.Event:2"), start)
+
+    def _write(self, *events) -> None:
+        data = b"".join(map(_framed, events))
+        if self._file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def rewind(self, step: int) -> None:
+        self.close()
+        self._try(self._open, step)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        if self._file is None:
+            if time.monotonic() < self._failed + self.PAUSE:
+                raise OSError("it could not be written a moment ago")
+            self._try(self._open, step - 1)
+        summaries = [scalar(name, value) for name, value in metrics.items()]
+        self._try(self._write, *(Event(step=step, summary=summary) for summary in summaries))
+
+    def _try(self, action: Callable[..., None], *args) -> None:
+        try:
+            action(*args)
+        except OSError:
+            self._failed = time.monotonic()
+            self.close()  # it may end in half an event: what comes next gets another file
+            raise
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _framed(event) -> bytes:
+    """As TensorBoard reads it: its length and itself, each with a checksum behind it."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    event.wall_time = time.time()
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in (length, data))
+
+
+class WeightsAndBiases:
+    NAME = "wandb"
+
+    def __init__(self, workdir: Path, resume_step: int, project: str):
+        try:
+            import wandb  # an optional extra
+        except ImportError as error:
+            raise ConfigError(
+                f"wandb_project={project} needs Weights & Biases: pip install -e '.[wandb]'"
+            ) from error
+        # The id lives in the workdir, so that a resumed run continues its own curves.
+        id_file = workdir / "wandb_id"
+        if resume_step == 0 or not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex)
+        self._run = wandb.init(
+            project=project,
+            name=workdir.name,
+            dir=str(workdir),
+            id=id_file.read_text(),
+            resume="allow",
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def rewind(self, step: int) -> None:
+        """It takes no step twice: curves have a gap until the run is where it was."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def log_line(step: int, last_step: int, metrics: Mapping[str, float]) -> str:
+    """The metrics a person wants to see, on one line."""
+    shown = [text.format(metrics[name]) for name, text in LOG_COLUMNS.items() if name in metrics]
+    shown += [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith("eval/")]
+    return "  ".join([f"step {step:>{len(str(last_step))}}/{last_step}", *shown])
+
+
+def parameter_table(params) -> str:
+    """One row for each module, with the shapes and the number of its parameters."""
+    modules = defaultdict(list)
+    for path, leaf in jax.tree.leaves_with_path(params):
+        *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        modules["/".join(module)].append((name, leaf))
+
+    rows = [("module", "shapes", "dtype", "parameters")]
+    for module, leaves in modules.items():
+        shapes = ", ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, leaf in leaves)
+        dtypes = "/".join(sorted({str(leaf.dtype) for _, leaf in leaves}))
+        rows.append((module, shapes, dtypes, f"{sum(leaf.size for _, leaf in leaves):,}"))
+    rows.append(("total", "", "", f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,}"))
+
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([*map(str.ljust, cells, widths), count.rjust(widths[-1])])
+        for *cells, count in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
