@@ -198,7 +198,7 @@ def test_parameters_for_another_tokenizer_are_refused(tmp_path):
 HOLDS = """
 import os, sys
 from pathlib import Path
-from checkpointing import run_directory as workdir
+from checkpointing import run_directory
 with run_directory.lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
