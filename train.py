@@ -25,6 +25,7 @@ from input_pipeline import pipeline, too_long
 from jobs import held_out, origins, save_noise
 from jobs.fitting import fit_to_data
 from jobs.loop import Loop
+from pretrained.source_path import refuse_published_directory
 from schema import ConfigError, did_you_mean
 from training import processes
 from training import workdir as records
@@ -59,6 +60,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     """Runs a whole job; returns the last evaluation's metrics."""
     experiment = door.from_mapping(config)
     run, task = experiment.run, experiment.task
+    refuse_published_directory("--workdir", workdir)  # or its files would be written over
     workdir, begun = records.prepare(workdir), ""
     if saved_steps(workdir):
         config, begun = records.as_begun(workdir, config, default.get_config().to_dict())

@@ -14,6 +14,7 @@ from input_pipeline.tokenizer import ids_in, load_tokenizer
 from jobs import trained
 from jobs.fitting import refuse_other_data
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from pretrained.source_path import refuse_published
 from schema import ConfigError
 from training import workdir as records
 from training.checkpoint import find_checkpoint
@@ -57,10 +58,11 @@ def _copy(params: dict) -> dict:
 
 def refuse_missing(experiment: Experiment) -> None:
     """Refuses now what would be refused after the data has been prepared."""
-    if experiment.run.init_from:
-        find_checkpoint(experiment.run.init_from)
-    if experiment.task.teacher:
-        find_checkpoint(experiment.task.teacher, "task.teacher")
+    runs = {"init_from": experiment.run.init_from, "task.teacher": experiment.task.teacher}
+    for key, run in runs.items():
+        if run:
+            refuse_published(key, run)
+            find_checkpoint(run, key)
 
 
 def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:

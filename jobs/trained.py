@@ -18,6 +18,7 @@ from configs import default
 from input_pipeline.subword import SubwordTokenizer
 from input_pipeline.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig
+from pretrained.source_path import refuse_published
 from schema import ConfigError, refuse_remote
 from training import workdir as records
 from training.checkpoint import best_step, saved_steps
@@ -112,9 +113,13 @@ def load(
     return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
 
 
-def recorded_config(workdir: str | Path) -> dict[str, Any]:
-    """The config of a run. Keys that are younger than the run have their defaults."""
-    refuse_remote("--workdir", workdir)
+def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
+    """The config of a run. Keys that are younger than the run have their defaults.
+
+    `flag` is what refusals call the directory.
+    """
+    refuse_remote(flag, workdir)
+    refuse_published(flag, workdir)
     return records.with_defaults(records.read_config(Path(workdir)), default.get_config().to_dict())
 
 

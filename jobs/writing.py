@@ -279,7 +279,7 @@ def _refuse_what_does_not_fit(options: WritingOptions, model: trained.Trained) -
 def _load_draft(options: WritingOptions, model: trained.Trained) -> trained.Trained:
     """The model that drafts, on the devices of the one that it drafts for."""
     workdir = options.draft_workdir
-    config = trained.recorded_config(workdir)
+    config = trained.recorded_config(workdir, "--draft_workdir")
     draft = trained.load(workdir, config={**config, "mesh": dict(model.mesh.shape)})
     mine, theirs = (
         {
