@@ -106,6 +106,42 @@ def test_a_published_directory_is_no_run(tmp_path):
         generate.generate(FIXTURES / "gpt2", ["cat"])
 
 
+def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, caplog):
+    source, other = tmp_path / "source", tmp_path / "other"
+    shutil.copytree(FIXTURES / "gpt2", source)
+    other.mkdir()
+    own, given = source / "tokenizer.json", other / "tokenizer.json"
+    word_tokenizer(source)
+    word_tokenizer(other)
+
+    def lines(tokenizer):
+        caplog.clear()
+        shutil.rmtree(tmp_path / "in", ignore_errors=True)
+        convert.convert(str(source), str(tmp_path / "in"), tokenizer=str(tokenizer))
+        return [message for message in caplog.messages if "--tokenizer" in message]
+
+    taken = f"--tokenizer={given} is taken instead of {own}"
+    assert lines("") == lines(own) == lines(source) == lines("none") == []
+    assert lines(given) == lines(other) == [f"{taken}; they have the same 10 ids"]
+    content = given.read_text()
+    given.write_text(content.replace('"cat"', '"dog"').replace('"sat"', '"ran"'))
+    (line,) = lines(given)
+    assert line.startswith(f"{taken}; 2 of 10 ids stand for something else")
+    assert trained.load(tmp_path / "in").tokenizer.pieces[7] == "dog"  # the one asked for is used
+    own.write_text("{}")
+    assert lines(given) == [f"{taken}, which cannot be read"]
+    # More ids than the model has cannot be its own.
+    more = {f"w{number}": number for number in range(10, 60)}
+    layout = json.loads(content)
+    layout["model"]["vocab"] |= more
+    given.write_text(json.dumps(layout))
+    with pytest.raises(
+        ConfigError, match=r"has 60 ids, but .* 23; .* leave it out, for"
+    ) as refused:
+        lines(given)
+    assert str(given) in str(refused.value) and str(own) in str(refused.value)
+
+
 def test_a_source_may_have_no_end(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "marian", source)
