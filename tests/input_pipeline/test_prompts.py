@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tokenizers import AddedToken, Tokenizer
 
 from input_pipeline import objectives
 from input_pipeline.id_tokenizer import IdTokenizer
@@ -137,6 +138,21 @@ def test_a_gap_stands_for_a_token_with_its_space(kind):
     make = prompts("masked_lm", tokenizer=tokenizer)
     check(make("one [MASK] sat", ""), inputs=hidden)
     check(make(f"one {tokenizer.mask_name} sat", ""), inputs=hidden)
+
+
+@pytest.mark.parametrize("lstrip", [True, False])
+def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
+    trained = train_tokenizer("bpe", ["one cat sat on one mat with one cat"] * 20, 400)
+    library = Tokenizer.from_str(trained.content)
+    mask = AddedToken(trained.mask_name, special=True, normalized=False, lstrip=lstrip)
+    library.add_special_tokens([mask])
+    tokenizer = trained.as_published(library.to_str())
+    make = prompts("masked_lm", tokenizer=tokenizer)
+    (one, sat), (space,) = trained.encode("one sat").tolist(), trained.encode(" ").tolist()
+    for name in ("[MASK]", tokenizer.mask_name):
+        beside = [] if lstrip else [space]
+        check(make(f"one {name} sat", ""), inputs=[one, *beside, tokenizer.mask_id, sat])
+        check(make(f"one{name} sat", ""), inputs=[one, tokenizer.mask_id, sat])
 
 
 def test_gaps_that_are_not_there_or_not_known_are_refused():
