@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer
 
+from configs.default import get_config
 from input_pipeline import objectives
+from input_pipeline.config import DataConfig
 from input_pipeline.id_tokenizer import IdTokenizer
 from input_pipeline.prompts import ImagePrompts, TextPrompts, bucket, in_batches
 from input_pipeline.tokenizer import ByteTokenizer
@@ -216,7 +218,8 @@ def test_images_are_as_in_training(tmp_path, channels):
     pixels = rng().integers(0, 256, shape, np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     Image.fromarray(pixels.repeat(2, axis=0).repeat(2, axis=1)).save(tmp_path / "large.png")
-    make = ImagePrompts(8, channels, mean=(0.5,), std=(0.25,))
+    section = get_config().data.to_dict() | dict(image_mean=(0.5,), image_std=(0.25,))
+    make = ImagePrompts(8, channels, DataConfig(**section))
     expected = (pixels.reshape(8, 8, channels).astype(np.float32) / 255 - 0.5) / 0.25
     np.testing.assert_allclose(make(str(tmp_path / "a.png"), "")["images"], expected, rtol=1e-6)
     assert make(str(tmp_path / "large.png"), "")["images"].shape == (8, 8, channels)
