@@ -262,7 +262,10 @@ if __name__ == "__main__":
     FROM = flags.DEFINE_string("from", "", "A published model's directory, or WORKDIR[:STEP].")
     TO = flags.DEFINE_string("to", "", "Where it goes: a directory that is new or empty.")
     TOKENIZER = flags.DEFINE_string(
-        "tokenizer", "", "A file, where the directory has none; none: ask the model with ids alone."
+        "tokenizer",
+        "",
+        "A tokenizer's file, where the directory has none, or to be taken instead of the "
+        "directory's own; none: ask the model with ids alone.",
     )
     SOURCE_EOS = flags.DEFINE_bool(
         "source_eos", True, "Whether the source of an encoder-decoder ends in eos (OpenNMT: no)."

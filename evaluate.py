@@ -9,10 +9,11 @@ how far the model looks.
 Prints one JSON object, and appends it to DIR/evaluations.jsonl.
 """
 
+import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from checkpointing import loaded_run, run_directory
 from evaluation import eval_sets
 from evaluation.evaluator import Evaluator
 from evaluation.metrics import signatures
-from experiment import command_line
-from experiment.schema import ConfigError
+from experiment.schema import ConfigError, did_you_mean
+from experiment.sections import command_line
 from input_pipeline import pipeline, too_long
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import MissingSplitError
 from training import processes
 from training.config import EvalConfig
 from training.infer_sizes import refuse_other_data
@@ -121,14 +124,34 @@ def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tup
     data = load(eval_split)
     if not split or split in data.eval_names:
         return data, (split,) if split else data.eval_names
-    other = load(split)
+    with in_terms_of_the_flag(split, experiment.data, data.eval_names):
+        other = load(split)
     if other.digest == data.digest:
         # Sources that do not know splits by name hold out the same text, whatever it is called.
         raise ConfigError(
-            f"--split={split}: data.source={experiment.data.source} has no such split; "
-            f"it holds out: {', '.join(data.eval_names)}"
+            f"--split={split}: data.source={experiment.data.source} has no such split."
+            f"{did_you_mean(split, data.eval_names)} It holds out: {', '.join(data.eval_names)}"
         )
     return other, other.eval_names
+
+
+@contextlib.contextmanager
+def in_terms_of_the_flag(split: str, data: DataConfig, held_out: Sequence[str]) -> Iterator[None]:
+    """Errors on data.eval_split, which --split stands for here, name the flag."""
+    try:
+        yield
+    except MissingSplitError as error:
+        if error.split != split:
+            raise
+        known = list(dict.fromkeys([*error.known, *held_out]))
+        raise ConfigError(
+            f"--split={split}: {data.path or data.name} has no such split."
+            f"{did_you_mean(split.partition('[')[0], known)} It has: {', '.join(known)}"
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(
+            [each.replace("data.eval_split=", "--split=") for each in error.problems]
+        ) from error
 
 
 def caution(split: str, data: pipeline.Data, batches: int) -> str:

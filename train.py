@@ -24,10 +24,10 @@ from configs import default
 from evaluation import eval_sets
 from evaluation.evaluator import Evaluator, HeldOut, measure_names
 from evaluation.metrics import signatures
-from experiment import command_line, sections
 from experiment.schema import ConfigError, did_you_mean
-from experiment.sections import Experiment
+from experiment.sections import Experiment, command_line, sections
 from input_pipeline import pipeline, too_long
+from pretrained.source_path import refuse_published_directory
 from training import processes
 from training.compilation import keep_programs
 from training.early_stopping import Patience, recorded_scores
@@ -59,6 +59,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     """Runs a whole job; returns the last evaluation's metrics."""
     experiment = sections.from_mapping(config)
     run, task = experiment.run, experiment.task
+    refuse_published_directory("--workdir", workdir)  # or its files would be written over
     workdir, begun = run_directory.prepare(workdir), ""
     if saved_steps(workdir):
         config, begun = run_directory.as_begun(workdir, config, default.get_config().to_dict())

@@ -16,11 +16,12 @@ from checkpointing import run_directory
 from checkpointing.checkpoint_manager import best_step, saved_steps
 from checkpointing.stored_params import read_params
 from configs import default
-from experiment import schema, sections
 from experiment.schema import ConfigError, refuse_remote
+from experiment.sections import schema, sections
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig
+from pretrained.source_path import refuse_published
 from training.compilation import keep_programs
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
@@ -111,9 +112,13 @@ def load(
     return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
 
 
-def recorded_config(workdir: str | Path) -> dict[str, Any]:
-    """The config of a run. Keys that are younger than the run have their defaults."""
-    refuse_remote("--workdir", workdir)
+def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
+    """The config of a run. Keys that are younger than the run have their defaults.
+
+    `flag` is what refusals call the directory.
+    """
+    refuse_remote(flag, workdir)
+    refuse_published(flag, workdir)
     return run_directory.with_defaults(
         run_directory.read_config(Path(workdir)), default.get_config().to_dict()
     )

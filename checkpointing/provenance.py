@@ -22,6 +22,7 @@ from input_pipeline.config import IMAGE_KEYS
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import ids_in, load_tokenizer
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from pretrained.source_path import refuse_published
 from training.finetune import Tuning, as_tree, by_name
 from training.infer_sizes import refuse_other_data
 from training.precision import starting_from
@@ -56,10 +57,11 @@ def _copy(params: dict) -> dict:
 
 def refuse_missing(experiment: Experiment) -> None:
     """Refuses now what would be refused after the data has been prepared."""
-    if experiment.run.init_from:
-        find_checkpoint(experiment.run.init_from)
-    if experiment.task.teacher:
-        find_checkpoint(experiment.task.teacher, "task.teacher")
+    runs = {"init_from": experiment.run.init_from, "task.teacher": experiment.task.teacher}
+    for key, run in runs.items():
+        if run:
+            refuse_published(key, run)
+            find_checkpoint(run, key)
 
 
 def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:

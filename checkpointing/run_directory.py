@@ -124,11 +124,6 @@ def read_config(workdir: Path) -> dict[str, Any]:
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
-    if isinstance(record, dict) and "model_type" in record and "model" not in record:
-        raise ConfigError(
-            f"{workdir} is a published model, not a run; bring it in first: "
-            f"python convert.py --from={workdir} --to=DIR"
-        )
     config = {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
     return _without_remote_caches(config)
 

@@ -11,7 +11,8 @@ model that is there, with as many classes as the data has.
 import json
 from pathlib import Path
 
-RECORD = "model.json"  # what a run knows of its model
+RECORD, CHECKPOINTS = "model.json", "checkpoints"  # what a run knows of its model, and its weights
+PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
 def choose(model, name):
@@ -25,13 +26,29 @@ def choose(model, name):
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
+        _refuse_published(name)
         sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
         styles = [known for known in ARCHITECTURES if known not in sizes]
         raise ValueError(
             f"unknown architecture {name!r}; known are: {', '.join(sizes)}; styles such as "
-            f"{styles[0]}; or a workdir"
+            f"{styles[0]}; or a workdir (convert.py makes one)"
         )
     model.update(ARCHITECTURES[name]())
+
+
+def _refuse_published(name):
+    """Says how a model of Hugging Face's files, or of their hub, becomes a workdir."""
+    path, bring_in = Path(name), "python convert.py --from={} --to=WORKDIR, then give WORKDIR"
+    if any((path / file).is_file() for file in PUBLISHED) and not (path / CHECKPOINTS).is_dir():
+        raise ValueError(
+            f"{name} is a published model, not a run; bring it in first: {bring_in.format(name)}"
+        )
+    if "/" in name and not path.parent.is_dir():
+        raise ValueError(
+            f"{name!r} is no architecture, and no workdir that is there; if it is a model on the "
+            f"hub, download it from Hugging Face first: hf download {name} --local-dir DIR, then "
+            f"{bring_in.format('DIR')}"
+        )
 
 
 def _dropout(rate, *places):

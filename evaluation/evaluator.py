@@ -172,10 +172,11 @@ class Evaluator:
         key = rows, steps, has_one_answer
         if key not in self._generators:
             tokenizer = self._tokenizer
+            more_ends = tuple((id,) for id in tokenizer.more_eos_ids)
             self._generators[key] = Generator(
                 self._model,
                 self._config,
-                Ends(tokenizer.eos_id, tokenizer.pad_id),
+                Ends(tokenizer.eos_id, tokenizer.pad_id, more_ends),
                 steps=steps,
                 rows=rows,
                 see_whole_prompt=self._task.objective == "prefix_lm",

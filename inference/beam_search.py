@@ -8,6 +8,7 @@ token for every beam into it, and a mask shows each beam its own ancestors. So n
 when a branch is given up for another, and the prompt and the source are kept once for all beams.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +53,7 @@ def beam_search(
     pad_id: int,
     prompt_slots: int,
     window: int = 0,
+    more_eos_ids: Sequence[int] = (),
 ) -> Beams:
     """The best `beams` sequences of at most `steps` tokens behind each row's prompt.
 
@@ -60,12 +62,13 @@ def beam_search(
     `beams * steps` tokens behind them. `decode` is also given which slots each query may see,
     (B, K, S): of its prompt and its ancestors, the `window` newest if that is not 0.
 
+    A sequence ends with `eos_id`, or with one of `more_eos_ids`, of which it keeps the one it has.
     Sequences without an end count when there are no more steps. The search is over when in no row
     a live sequence could still be among the best, however it went on.
     """
     rows, vocab = logits_bv.shape
-    # Of twice as many continuations, at most half are ends: enough are left to go on with.
-    candidates = min(2 * beams, beams * vocab)
+    # A beam has at most one continuation for each end: besides them, enough are left to go on with.
+    candidates = min((2 + len(more_eos_ids)) * beams, beams * vocab)
     # The age of a slot counts in tokens: those that the beams got in one step are as old.
     order_s = jnp.arange(prompt_slots + steps * beams)
     order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
@@ -98,6 +101,8 @@ def beam_search(
         tokens_bcn = _rows_of(search.live.tokens_bkn, parents_bc)
         tokens_bcn = tokens_bcn.at[:, :, search.step].set(tokens_bc)
         ends_bc = tokens_bc == eos_id
+        for id in more_eos_ids:
+            ends_bc |= tokens_bc == id
 
         # An end counts if it is among the best that could be kept.
         counts_bc = ends_bc & (jnp.arange(candidates) < beams)

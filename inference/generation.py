@@ -168,6 +168,12 @@ class Generator:
 
     def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
         """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
+        stops = self._ends.stops
+        if longer := [stop for stop in stops if len(stop) > 1]:
+            raise ConfigError(
+                f"beam search ends at single tokens, not at sequences such as {longer[0]}; leave "
+                "them out, or write greedily or by sampling"
+            )
         # What is forgotten is hidden, but keeps its slots.
         slots = self.slots(prompts, beams)
         logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
@@ -177,6 +183,7 @@ class Generator:
             beams=beams, steps=self.steps, alpha=alpha,
             eos_id=self._ends.eos_id, pad_id=self._ends.pad_id,
             prompt_slots=prompts.tokens_bt.shape[1], window=self._slots,
+            more_eos_ids=[id for (id,) in stops],
         )  # fmt: skip
 
     def _speculate(

@@ -127,6 +127,8 @@ class TextPrompts:
             raise ConfigError(f"{name}: {error}") from error
 
     def _with_masks(self, text: str, name: str) -> np.ndarray:
+        if self._tokenizer.reads_mask:
+            return self._encode(text.replace(MASK, self._tokenizer.mask_name), name)
         marks = [re.escape(mark) for mark in (MASK, self._tokenizer.mask_name) if mark]
         parts = self._around(marks, text)
         ids = [self._encode(part, name) for part in parts[0::2]]
@@ -154,7 +156,7 @@ class TextPrompts:
 
     def _around(self, marks: list[str], text: str) -> list[str]:
         """Text, mark, text, ..., mark, text."""
-        # What is hidden in training has its space with it, where a space is no token of its own.
+        # What is masked in training has its space with it, where a space is no token of its own.
         space = "" if self._tokenizer.space_is_a_token else " ?"
         return re.split(f"{space}({'|'.join(marks)})", text)
 

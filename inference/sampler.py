@@ -279,7 +279,7 @@ def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained
 def _load_draft(options: WritingOptions, model: loaded_run.Trained) -> loaded_run.Trained:
     """The model that drafts, on the devices of the one that it drafts for."""
     workdir = options.draft_workdir
-    config = loaded_run.recorded_config(workdir)
+    config = loaded_run.recorded_config(workdir, "--draft_workdir")
     draft = loaded_run.load(workdir, config={**config, "mesh": dict(model.mesh.shape)})
     mine, theirs = (
         {

@@ -1,8 +1,10 @@
 """The tokenizer of a published model: found and read when it comes in, written when it goes out."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from absl import logging
 
@@ -67,7 +69,9 @@ def _read(
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
         return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
-    file = Path(path) if path else _find(found.directory)
+    own = _own_file(found.directory)
+    file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
+    file = file / FILE_NAME if file.is_dir() else file
     tokenizer = open_tokenizer(file)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
     if tokenizer.eos_id in ends:  # of several, the one that the tokenizer calls so
@@ -79,11 +83,15 @@ def _read(
             raise ConfigError(
                 f"{found.directory}: the id of {role}, {id}, is beyond vocab_size={size}"
             )
+    replaces_own = path and own and not own.samefile(file)
     if tokenizer.vocab_size > size:
+        instead = f"leave it out, for {own}" if replaces_own else "give the model's own"
         raise ConfigError(
             f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
-            f"vocab_size is {size}; give the model's own with --tokenizer=FILE"
+            f"vocab_size is {size}; --tokenizer={path or 'FILE'}: {instead}"
         )
+    if replaces_own:
+        logging.warning("%s", _taken_instead(tokenizer, file, own))
     more_eos = [id for id in ends if id != tokenizer.eos_id]
     tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
     if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
@@ -107,11 +115,37 @@ def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
     return f"a text is read as {' '.join(around)}; eos is {ends or 'missing'}"
 
 
-def _find(directory: Path) -> Path:
+def _taken_instead(tokenizer: SubwordTokenizer, file: Path, own: Path) -> str:
+    """A line on --tokenizer=FILE where the directory has a tokenizer of its own."""
+    line = f"--tokenizer={file} is taken instead of {own}"
+    try:
+        pieces = open_tokenizer(_inside(own)).pieces
+    except ConfigError:
+        return f"{line}, which cannot be read"
+    pairs = list(itertools.zip_longest(tokenizer.pieces, pieces))
+    others = sum(given != theirs for given, theirs in pairs)
+    if not others:
+        return f"{line}; they have the same {len(pairs):,} ids"
+    return (
+        f"{line}; {others:,} of {len(pairs):,} ids stand for something else, which the model does "
+        "not know unless it was trained so"
+    )
+
+
+def _own_file(directory: Path) -> Path | None:
+    """The file of the tokenizer in a model's directory, if there is one."""
     for name in FILE_NAMES:
         path = directory / name
         if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
-            return files.inside(directory, name)
+            return path
+    return None
+
+
+def _inside(file: Path) -> Path:
+    return files.inside(file.parent, file.name)
+
+
+def _refuse_missing(directory: Path) -> NoReturn:
     others = sorted(p.name for p in directory.iterdir() if p.suffix in (".spm", ".model"))
     named = f"; {', '.join(others)} cannot be read" if others else ""
     known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]

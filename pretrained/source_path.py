@@ -1,5 +1,9 @@
-"""Is `--from` a published model's directory? If not, what it is instead, and what to do."""
+"""Is `--from` a published model's directory? If not, what it is instead, and what to do.
 
+And the other way round: a published model where a run's workdir is needed.
+"""
+
+import json
 import re
 from pathlib import Path
 
@@ -26,6 +30,45 @@ def require_model_directory(source: str) -> Path:
     return path
 
 
+def refuse_published(key: str, run: str | Path) -> None:
+    """Refuses a published model, or the hub's name of one, where WORKDIR or WORKDIR:STEP is needed.
+
+    `key` is the flag or config key that names it. All else that may be wrong with it is left to
+    whoever reads the run.
+    """
+    workdir = re.sub(r":\d+$", "", str(run))
+    refuse_published_directory(key, workdir)
+    if name := _hub_name(workdir):
+        raise ConfigError(
+            f"{key}={run} is not a run's directory; check it for a typing error, or if it is a "
+            f"model on the hub, {_download(name, _bring_in(key, 'DIR'))}"
+        )
+
+
+def refuse_published_directory(key: str, workdir: str | Path) -> None:
+    """Refuses a directory that holds a published model and no run."""
+    path = Path(workdir)
+    if not path.is_dir():
+        return
+    try:
+        config = json.loads((path / files.CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = {}
+    config = config if isinstance(config, dict) else {}
+    if "model" in config:  # a run's own has it as a section
+        return
+    has_weights = any((path / name).exists() for name in files.WEIGHT_FILES)
+    if has_weights or "model_type" in config:
+        raise ConfigError(
+            f"{key}={workdir} is a published model, not a run; bring it in first: "
+            f"{_bring_in(key, workdir)}"
+        )
+
+
+def _bring_in(key: str, directory: str | Path) -> str:
+    return f"python convert.py --from={directory} --to=WORKDIR, then {key}=WORKDIR"
+
+
 def _what_file(path: Path) -> str:
     if path.suffix in files.FORMATS:
         return f"{files.FORMATS[path.suffix]}; {NEEDED}"
@@ -41,27 +84,37 @@ def _why_missing(source: str) -> str:
     workdir, _, step = source.rpartition(":")
     if step.isdecimal() and Path(workdir).is_dir():
         return f"names step {step} of a run, but {workdir} has no checkpoints of train.py"
-    address = HUB_ADDRESS.fullmatch(source)
-    if address:
-        return f"is an address; {_download(address[1])}"
+    if HUB_ADDRESS.fullmatch(source):
+        return f"is an address; {_download(_hub_name(source))}"
     if source.startswith("~"):
         return "is no directory: shells leave ~ behind a flag as it is; write $HOME instead"
+    if name := _hub_name(source):
+        return f"is no directory here; if it is a model on the hub, {_download(name)}"
+    return f"is no directory.{_sibling_meant(source)} {NEEDED[0].upper()}{NEEDED[1:]}"
+
+
+def _hub_name(source: str) -> str:
+    """What the hub may call a model that is no path here; "" if a local path is meant."""
+    if address := HUB_ADDRESS.fullmatch(source):
+        return address[1]
     path = Path(source)
-    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    guess = did_you_mean(path.name, siblings)
+    if not source or path.exists():
+        return ""
     # Where the parent directory is there, a local path is meant.
     if HUB_NAME.fullmatch(source) and not path.parent.is_dir():
-        return f"is no directory here; if it is a model on the hub, {_download(source)}"
-    if "/" not in source and not guess:
-        name = f"OWNER/{source}"
-        return f"is no directory here; if it is a model on the hub, {_download(name)}"
-    return f"is no directory.{guess} {NEEDED[0].upper()}{NEEDED[1:]}"
+        return source
+    is_word = "/" not in source and not source.startswith("~")
+    return f"OWNER/{source}" if is_word and not _sibling_meant(source) else ""
 
 
-def _download(name: str) -> str:
-    return (
-        f"download it from Hugging Face first: hf download {name} --local-dir DIR, then --from=DIR"
-    )
+def _sibling_meant(source: str) -> str:
+    path = Path(source)
+    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    return did_you_mean(path.name, siblings)
+
+
+def _download(name: str, then: str = "--from=DIR") -> str:
+    return f"download it from Hugging Face first: hf download {name} --local-dir DIR, then {then}"
 
 
 def _what_directory(path: Path) -> str:

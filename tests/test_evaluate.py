@@ -15,11 +15,13 @@ import sacrebleu
 import evaluate
 import train
 from checkpointing import loaded_run
-from configs import digits, langid_mlm, text_lm, translation
+from configs import default, digits, langid_mlm, text_lm, translation
 from evaluation.evaluator import Evaluator
-from experiment import command_line
 from experiment.schema import ConfigError
+from experiment.sections import command_line
 from input_pipeline import token_cache
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import MissingSplitError, refusal_of_split
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.corpora import text_files, write
 from tests.runs import STEPS, TINY, tiny
@@ -230,12 +232,42 @@ def test_the_mean_of_the_checkpoints_is_another_model(translated):
 
 
 def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures):
-    with pytest.raises(ConfigError, match=r"has no nope\.en"):
-        evaluate.evaluate(translated[0], split="nope")
+    with pytest.raises(ConfigError) as refused:
+        evaluate.evaluate(translated[0], split="tset")
+    corpus = translated[0].parent / "corpus"
+    assert str(refused.value) == (
+        f"--split=tset: {corpus} has no such split. Did you mean 'test'? "
+        "It has: copy, test, train, validation"
+    )
     with pytest.raises(
-        ConfigError, match=r"--split=test: .*digits has no such split; .*: held_out"
+        ConfigError, match=r"--split=heldout: .*digits has no such split. .*'held_out'\? It holds"
     ):
-        evaluate.evaluate(pictures[0], split="test")
+        evaluate.evaluate(pictures[0], split="heldout")
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (
+            refusal_of_split("data.eval_split='tset[:9]'", "tset[:9]", ["train", "test"]),
+            "--split=tset[:9]: DIR has no such split. Did you mean 'test'? It has: train, test, x",
+        ),
+        (
+            refusal_of_split("data.eval_split='test[:9x]': no", "test[:9x]", ["train", "test"]),
+            "--split='test[:9x]': no",
+        ),
+        (MissingSplitError("data.train_split='a'", "a", ["b"]), "data.train_split='a'"),
+    ],
+)
+def test_errors_on_the_split_name_the_flag(problem, says):
+    data = DataConfig(**default.get_config().data.to_dict() | {"path": "DIR"})
+    asked = "tset[:9]" if "tset" in says else "test[:9x]"
+    with (
+        pytest.raises(ConfigError) as refused,
+        evaluate.in_terms_of_the_flag(asked, data, ("x",)),
+    ):
+        raise problem
+    assert str(refused.value) == says
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,21 @@ class BadRecordError(ConfigError):
     """An example that cannot be used; says in which file and line, and what is wrong with it."""
 
 
+class MissingSplitError(ConfigError):
+    """The data has no split of this name; `known` are those that it has."""
+
+    def __init__(self, problem: str, split: str, known: Iterable[str]):
+        super().__init__(problem)
+        self.split, self.known = split, tuple(known)
+
+
+def refusal_of_split(problem: str, split: str, known: Iterable[str]) -> ConfigError:
+    """Of a split such as 'test[:50%]', which may be misspelt in its name or behind it."""
+    known = tuple(known)
+    is_known = split.partition("[")[0] in known
+    return ConfigError(problem) if is_known else MissingSplitError(problem, split, known)
+
+
 @dataclasses.dataclass(frozen=True)
 class Splits:
     kind: Kind

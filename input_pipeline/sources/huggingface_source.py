@@ -12,8 +12,8 @@ from typing import Any
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources import record_fields
-from input_pipeline.sources.base import Splits
+from input_pipeline.sources.base import Splits, refusal_of_split
+from input_pipeline.sources.registry import record_fields
 
 
 def load(data: DataConfig) -> Splits:
@@ -36,8 +36,10 @@ def load(data: DataConfig) -> Splits:
         try:
             parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
         except ValueError as error:
-            raise ConfigError(
-                f"{key}={split!r} of {data.name}: {error} It has: {', '.join(stored)}"
+            raise refusal_of_split(
+                f"{key}={split!r} of {data.name}: {error} It has: {', '.join(stored)}",
+                split,
+                stored,
             ) from None
         pieces = [(part.splitname, part.from_, part.to) for part in parts]
         records = [stored[name].select(range(first, end)) for name, first, end in pieces]

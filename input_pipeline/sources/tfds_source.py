@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import DataConfig
-from input_pipeline.sources import record_fields
-from input_pipeline.sources.base import Splits
+from input_pipeline.sources.base import Splits, refusal_of_split
+from input_pipeline.sources.registry import record_fields
 
 PREPARE = "download_and_prepare()"
 INFO = "dataset_info.json"
@@ -47,8 +47,10 @@ def load(data: DataConfig) -> Splits:
             records = builder.as_data_source(split, decoders=decoders)
         except ValueError as error:
             reason = str(error).splitlines()[-1]
-            raise ConfigError(
-                f"{key}={split!r} of {info.full_name}: {reason} It has: {', '.join(info.splits)}"
+            raise refusal_of_split(
+                f"{key}={split!r} of {info.full_name}: {reason} It has: {', '.join(info.splits)}",
+                split,
+                info.splits,
             ) from None
         files = info.splits[split].file_instructions
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]

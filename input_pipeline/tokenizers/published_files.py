@@ -128,6 +128,7 @@ def as_published(
             if config.get("add_prefix_space"):
                 backend.pre_tokenizer.add_prefix_space = True
             content = backend.to_str(pretty=True)
+        content = _with_strips(content, config, is_library_file=path.name == FILE_NAME)
         template = read_template(Tokenizer.from_str(content))
         if template.is_empty and tokenizer.template is None:
             template = _frame(tokenizer, path, config, model_type) or template
@@ -137,6 +138,24 @@ def as_published(
         # A tokenizer of another run has its chat template in its record.
         chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
         return tokenizer.as_published(content, chat, more_eos)
+
+
+def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
+    """With the spaces that special tokens take in, as far as tokenizer_config.json says so.
+
+    As in transformers, its table of added tokens is heeded beside any file, and its roles, such as
+    RoBERTa's mask_token, beside all but a tokenizer.json.
+    """
+    entries = list(config.get("added_tokens_decoder", {}).values())
+    if not is_library_file:
+        entries += [value for key, value in config.items() if key.endswith("_token")]
+    said = {entry["content"]: entry for entry in entries if isinstance(entry, dict)}
+    layout, is_changed = json.loads(content), False
+    for token in layout["added_tokens"]:
+        strips = {side: said.get(token["content"], token)[side] for side in ("lstrip", "rstrip")}
+        is_changed |= not strips.items() <= token.items()
+        token.update(strips)
+    return json.dumps(layout, ensure_ascii=False) if is_changed else content
 
 
 def _frame(

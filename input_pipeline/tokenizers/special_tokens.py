@@ -79,6 +79,8 @@ class SpecialTokens:
     more_eos_ids: Ids = ()  # that end an answer besides eos, as of chat models
     text_start_ids: Ids = ()  # BART's: what both texts of an encoder-decoder begin with
     template: Template | None = None
+    # Whether `encode` reads the mask's name as the mask, with spaces beside it as was published.
+    reads_mask = False
 
     @property
     def causal_prefix(self) -> Ids:

@@ -72,6 +72,7 @@ class SubwordTokenizer(SpecialTokens):
         self.unknown_id = _unknown_id(json.loads(content), pieces)
         if self.published.get(POST_PROCESSOR):
             self.template = self.own_template
+            self.reads_mask = self.mask_id in added
         text_ids = sorted(pieces.keys() - special - {self.unknown_id})
         # The ids that text is made of: what masked_lm puts in place of a token, at random.
         self.text_ids = np.array(text_ids, np.int32)

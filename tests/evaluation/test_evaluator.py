@@ -23,7 +23,7 @@ V = 9
 
 class Tokenizer:
     pad_id, bos_id, eos_id = PAD, BOS, EOS
-    text_start_ids = ()
+    text_start_ids, more_eos_ids = (), ()
 
     def decode(self, ids):
         return "".join(str(i) for i in np.asarray(ids) if i > SEP)
@@ -234,6 +234,17 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
     assert scores["rouge2"] == 0
     expected, _ = metrics.chrf(["56"] * 4, ["56", "77", "a 56", "56"])
     assert scores["chrf"] == expected > 0
+
+
+def test_any_of_several_ends_ends_an_answer(monkeypatch):
+    monkeypatch.setattr(Tokenizer, "more_eos_ids", (SEP,))
+    table = CHAIN.copy()
+    table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
+    scores = measure(
+        "seq2seq", table, batch(**TWO_ANSWERS), has_one_answer=True,
+        measures=("rouge",), references=["5", "5", None],
+    )  # fmt: skip
+    assert scores["rouge1"] == 1
 
 
 def test_an_answer_is_generated_once_for_all_measures(monkeypatch):

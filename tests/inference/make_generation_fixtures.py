@@ -104,8 +104,8 @@ def draw_rows(lengths: Sequence[int], seed: int) -> list[list[int]]:
     return [rng.randint(PAD + 1, SIZES["vocab_size"], length).tolist() for length in lengths]
 
 
-def answers_of_transformers(name: str) -> dict:
-    """What the fixture holds of one of PUBLISHED."""
+def transformers_model(name: str):
+    """One of PUBLISHED as transformers has it, in float64, and the shapes of its weights."""
     torch, _ = oracle()
     published = PUBLISHED[name]
     model = published.build(published.config)
@@ -114,10 +114,16 @@ def answers_of_transformers(name: str) -> dict:
     with torch.no_grad():
         for weight, array in draw_weights(shapes, published.seed).items():
             weights[weight].copy_(torch.tensor(array))
-    model.double().eval()
+    return model.double().eval(), shapes
+
+
+def answers_of_transformers(name: str) -> dict:
+    """What the fixture holds of one of PUBLISHED."""
+    published = PUBLISHED[name]
+    model, shapes = transformers_model(name)
 
     def asked(prompts, sources=None, **options):
-        answer = _generate(model, published.eos_id, prompts, sources, **options)
+        answer = generate(model, [published.eos_id], prompts, sources, **options)
         return {"prompts": prompts, "sources": sources, "answers": answer}
 
     rows = draw_rows(LENGTHS, seed=1)
@@ -135,14 +141,14 @@ def answers_of_transformers(name: str) -> dict:
     return {"weights": shapes, "questions": questions}
 
 
-def _generate(model, eos_id: int, prompts, sources, **options) -> list[list[dict]]:
+def generate(model, eos_ids: list[int], prompts, sources, **options) -> list[list[dict]]:
     """For each row its answers, the best first: their tokens, and what they score as beams."""
     torch, hf = oracle()
     beams = options.get("num_beams", 1)
     model.generation_config = hf.GenerationConfig(
         max_new_tokens=STEPS,
         do_sample=False,
-        eos_token_id=eos_id,
+        eos_token_id=eos_ids,
         pad_token_id=PAD,
         decoder_start_token_id=START,
         num_return_sequences=beams,
@@ -160,7 +166,7 @@ def _generate(model, eos_id: int, prompts, sources, **options) -> list[list[dict
     out = model.generate(**given)
     start = tokens.shape[1] if sources is None else len(prompts[0])
     sequences = out.sequences[:, start:].tolist()
-    answers = [{"tokens": _up_to(eos_id, sequence)} for sequence in sequences]
+    answers = [{"tokens": _up_to(eos_ids, sequence)} for sequence in sequences]
     if beams > 1:
         for answer, score in zip(answers, out.sequences_scores.tolist(), strict=True):
             answer["score"] = round(score, 6)
@@ -175,8 +181,9 @@ def _padded(rows: list[list[int]], *, on_the_left: bool) -> tuple[np.ndarray, np
     return tokens, mask
 
 
-def _up_to(end: int, sequence: list[int]) -> list[int]:
-    return sequence[: sequence.index(end) + 1] if end in sequence else sequence
+def _up_to(ends: list[int], sequence: list[int]) -> list[int]:
+    length = next((n for n, token in enumerate(sequence, start=1) if token in ends), len(sequence))
+    return sequence[:length]
 
 
 def read_fixture() -> dict:

@@ -63,10 +63,16 @@ def greedy(next_logits: NextLogits, *, steps: int, eos_id: int = -1) -> list[int
 
 
 def beam_search(
-    next_logits: NextLogits, *, beams: int, steps: int, alpha: float, eos_id: int
+    next_logits: NextLogits,
+    *,
+    beams: int,
+    steps: int,
+    alpha: float,
+    eos_id: int,
+    more_eos_ids: Sequence[int] = (),
 ) -> list[tuple[float, list[int]]]:
     """The best sequences and their scores, the best first. Never stops before the last step."""
-    live, done = [(0.0, [])], []
+    live, done, ends = [(0.0, [])], [], (eos_id, *more_eos_ids)
     for length in range(1, steps + 1):
         log_probs = log_softmax(next_logits([tokens for _, tokens in live]))
         candidates = [
@@ -78,9 +84,9 @@ def beam_search(
         done += [
             (score / length_penalty(length, alpha), tokens)
             for score, tokens in candidates[:beams]
-            if tokens[-1] == eos_id
+            if tokens[-1] in ends
         ]
-        live = [candidate for candidate in candidates if candidate[1][-1] != eos_id][:beams]
+        live = [candidate for candidate in candidates if candidate[1][-1] not in ends][:beams]
     done += [(score / length_penalty(steps, alpha), tokens) for score, tokens in live]
     return sorted(done, key=lambda answer: -answer[0])[:beams]
 

@@ -85,9 +85,9 @@ def compiled(**sizes):
     return quick_jit(functools.partial(beam_search, decoder(TABLE), **fixed, **sizes))
 
 
-def search(*, rows=tuple(range(ROWS)), alpha, eos_id=EOS, beams, steps):
+def search(*, rows=tuple(range(ROWS)), alpha, eos_id=EOS, beams, steps, **more):
     start = given(TABLE, rows, slots=beams * steps)
-    found = compiled(eos_id=eos_id, beams=beams, steps=steps)(*start, alpha=alpha)
+    found = compiled(eos_id=eos_id, beams=beams, steps=steps, **more)(*start, alpha=alpha)
     return jax.tree.map(np.asarray, found)
 
 
@@ -98,10 +98,11 @@ def assert_found(tokens_kn, scores_k, expected):
     np.testing.assert_allclose(scores_k, [score for score, _ in expected], rtol=0, atol=1e-5)
 
 
-def all_sequences(row, steps, alpha):
+def all_sequences(row, steps, alpha, ends=(EOS,)):
     """Every sequence that ends, or is as long as it may be; the best first."""
-    alive = [token for token in range(V) if token != EOS]
-    ended = [[*start, EOS] for n in range(steps) for start in itertools.product(alive, repeat=n)]
+    alive = [token for token in range(V) if token not in ends]
+    starts = [start for n in range(steps) for start in itertools.product(alive, repeat=n)]
+    ended = [[*start, end] for start in starts for end in ends]
     unfinished = [list(tokens) for tokens in itertools.product(alive, repeat=steps)]
     logits = next_logits(TABLE, row)
     scored = []
@@ -120,6 +121,26 @@ def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
         expected = all_sequences(row, steps, alpha)
         assert len(expected) == sequences
         assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("more", [(1,), (1, 2)])
+def test_any_of_several_ends_ends_a_sequence(more, alpha):
+    """Few beams need more candidates then: up to three of a beam's four continuations are ends."""
+    ends, steps = (EOS, *more), 4
+    everything = [all_sequences(row, steps, alpha, ends) for row in range(ROWS)]
+    found = search(beams=len(everything[0]), steps=steps, alpha=alpha, more_eos_ids=more)
+    for row, expected in enumerate(everything):
+        assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+    for beams in (1, 2, 3):
+        found = search(beams=beams, steps=steps, alpha=alpha, more_eos_ids=more)
+        for row in range(ROWS):
+            expected = plain.beam_search(
+                next_logits(TABLE, row),
+                beams=beams, steps=steps, alpha=alpha, eos_id=EOS, more_eos_ids=more,
+            )  # fmt: skip
+            expected += [(NEVER, [])] * (beams - len(expected))
+            assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiment.schema import ConfigError
 from inference import generation
 from inference.decoding import Ends, Sampling
 from inference.decoding_params import Order
@@ -156,6 +157,13 @@ def test_a_stream_is_over_when_every_row_has_ended():
     params, given = generator.lay_out(lively_params(DECODER)), prompts(DECODER)
     *_, last = pieces = [p.tolist() for p in generator.stream(params, given, every=2)]
     assert len(pieces) == 1 and all(row[2:] == [PAD] * (STEPS - 2) for row in last)
+
+
+def test_beam_search_refuses_ends_of_several_tokens():
+    generator = make_generator(DECODER, ends=Ends(NEVER, PAD, ((3,), (4, 5))))
+    params = generator.lay_out(lively_params(DECODER))
+    with pytest.raises(ConfigError, match=r"ends at single tokens, not .* such as \(4, 5\)"):
+        generator.search(params, prompts(DECODER), beams=2, alpha=0.6)
 
 
 def test_nothing_compiles_again_for_other_prompts_of_the_same_padded_length(monkeypatch):

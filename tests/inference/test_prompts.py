@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 from PIL import Image
+from tokenizers import AddedToken, Tokenizer
 
+from configs.default import get_config
 from experiment.schema import ConfigError
 from inference.prompts import ImagePrompts, TextPrompts, bucket, in_batches
 from input_pipeline import objectives
+from input_pipeline.config import DataConfig
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -137,6 +140,21 @@ def test_a_gap_stands_for_a_token_with_its_space(kind):
     check(make(f"one {tokenizer.mask_name} sat", ""), inputs=hidden)
 
 
+@pytest.mark.parametrize("lstrip", [True, False])
+def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
+    trained = train_tokenizer("bpe", ["one cat sat on one mat with one cat"] * 20, 400)
+    library = Tokenizer.from_str(trained.content)
+    mask = AddedToken(trained.mask_name, special=True, normalized=False, lstrip=lstrip)
+    library.add_special_tokens([mask])
+    tokenizer = trained.as_published(library.to_str())
+    make = prompts("masked_lm", tokenizer=tokenizer)
+    (one, sat), (space,) = trained.encode("one sat").tolist(), trained.encode(" ").tolist()
+    for name in ("[MASK]", tokenizer.mask_name):
+        beside = [] if lstrip else [space]
+        check(make(f"one {name} sat", ""), inputs=[one, *beside, tokenizer.mask_id, sat])
+        check(make(f"one{name} sat", ""), inputs=[one, tokenizer.mask_id, sat])
+
+
 def test_gaps_that_are_not_there_or_not_known_are_refused():
     spans = prompts("span_corruption")
     no_gap = "line 7 has no gap to be filled in; put {} where one is"
@@ -198,7 +216,8 @@ def test_images_are_as_in_training(tmp_path, channels):
     pixels = rng().integers(0, 256, shape, np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
     Image.fromarray(pixels.repeat(2, axis=0).repeat(2, axis=1)).save(tmp_path / "large.png")
-    make = ImagePrompts(8, channels, mean=(0.5,), std=(0.25,))
+    section = get_config().data.to_dict() | dict(image_mean=(0.5,), image_std=(0.25,))
+    make = ImagePrompts(8, channels, DataConfig(**section))
     expected = (pixels.reshape(8, 8, channels).astype(np.float32) / 255 - 0.5) / 0.25
     np.testing.assert_allclose(make(str(tmp_path / "a.png"), "")["images"], expected, rtol=1e-6)
     assert make(str(tmp_path / "large.png"), "")["images"].shape == (8, 8, channels)

@@ -22,7 +22,9 @@ from tests.inference.make_generation_fixtures import (
     STEPS,
     answers_of_transformers,
     draw_weights,
+    generate,
     read_fixture,
+    transformers_model,
 )
 from tests.model.published_models import to_ours
 from tests.pretrained.transformers_models import oracle
@@ -112,6 +114,31 @@ def test_transformers_still_gives_the_stored_answers(name):
             assert [a["tokens"] for a in stored] == [a["tokens"] for a in now]
             scores = [[a.get("score", 0.0) for a in answers] for answers in (stored, now)]
             np.testing.assert_allclose(*scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("more", [(24,), (24, 25)])
+def test_beams_with_several_ends_are_those_of_transformers(more):
+    published, asked = PUBLISHED["gpt2"], STORED["gpt2"]["questions"]["beams"]
+    model, _ = transformers_model("gpt2")
+    ends = [published.eos_id, *more]
+    rows = generate(model, ends, asked["prompts"], None, num_beams=BEAMS)
+    assert set(ends) <= {answer["tokens"][-1] for answers in rows for answer in answers}
+    generator = Generator(
+        LanguageModel(published.config),
+        published.config,
+        Ends(published.eos_id, PAD, tuple((id,) for id in more)),
+        steps=STEPS,
+        rows=1,
+    )
+    params = generator.lay_out(our_params("gpt2"))
+    found = generator.search(params, prompts_of(asked), beams=BEAMS, alpha=0.0)
+    assert found.tokens_bkn.tolist() == [
+        [plain.filled_up(answer["tokens"], STEPS, PAD) for answer in answers] for answers in rows
+    ]
+    scores_bk = [[answer["score"] for answer in answers] for answers in rows]
+    np.testing.assert_allclose(found.scores_bk, scores_bk, rtol=0, atol=1e-4)
 
 
 @pytest.mark.oracle

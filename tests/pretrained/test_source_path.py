@@ -9,6 +9,7 @@ import pytest
 
 import convert
 from experiment.schema import ConfigError
+from pretrained import source_path
 from pretrained.catalog import ARCHITECTURES, OTHERS, REFUSED
 from tests import scripts
 from tests.pretrained.make_fixtures import FIXTURES
@@ -68,6 +69,57 @@ def test_a_name_of_the_hub_says_how_to_download(source, name, tmp_path, monkeypa
     ended = scripts.run("convert.py", f"--from={source}", f"--to={tmp_path / 'run'}")
     assert ended.code == 2 and line in ended.err
     assert f"hf download {name} --local-dir DIR, then --from=DIR" in line
+
+
+HOW = "python convert.py --from={} --to=WORKDIR, then {}"
+RUN_NEEDED = [
+    ("train.py", "--config.init_from=", "init_from=WORKDIR"),
+    ("train.py", "--config.task.teacher=", "task.teacher=WORKDIR"),
+    ("train.py", "--config=configs/text_lm.py:", "give WORKDIR"),
+    ("train.py", "--config=configs/classify_text.py:", "give WORKDIR"),
+    ("generate.py", "--workdir=", "--workdir=WORKDIR"),
+    ("evaluate.py", "--workdir=", "--workdir=WORKDIR"),
+]
+
+
+@pytest.mark.parametrize(("script", "flag", "then"), RUN_NEEDED)
+def test_where_a_run_is_needed_a_published_model_is_to_be_converted(
+    script, flag, then, changed, tmp_path
+):
+    directory = changed("gpt2")
+    own = [f"--workdir={tmp_path / 'run'}"] if script == "train.py" else []
+    own += ["--prompt=a"] if script == "generate.py" else []
+    for source in (directory, f"{directory}:5") if "init_from" in flag else (directory,):
+        ended = scripts.run(script, *own, f"{flag}{source}")
+        assert ended.code == 2 and len(ended.err.splitlines()) == 1
+        assert "is a published model, not a run; bring it in first: " in ended.err
+        assert HOW.format(directory, then) in ended.err
+    ended = scripts.run(script, *own, f"{flag}Hugging-Face/Model-1.5B")
+    assert ended.code == 2 and len(ended.err.splitlines()) == 1
+    assert "hf download Hugging-Face/Model-1.5B --local-dir DIR, then " in ended.err
+    assert HOW.format("DIR", then) in ended.err
+
+
+def test_a_run_is_not_taken_for_a_published_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for run in ("runs/missing", "runs", "runs:5", tmp_path / "x" / "y", "~/runs/x", "rns"):
+        source_path.refuse_published("--workdir", run)  # others say what is wrong with them
+    (tmp_path / "runs" / "config.json").write_text('{"model": {}, "model_type": "x"}')
+    source_path.refuse_published("--workdir", "runs")
+    (tmp_path / "runs" / "config.json").write_text("[]")
+    source_path.refuse_published("--workdir", "runs")
+    (tmp_path / "runs" / "model.safetensors").touch()
+    with pytest.raises(ConfigError, match="published model, not a run"):
+        source_path.refuse_published("--workdir", "runs")
+
+
+def test_a_published_model_is_not_trained_over(changed):
+    directory = changed("gpt2")
+    before = {path: path.read_bytes() for path in directory.glob("*.json")}
+    ended = scripts.run("train.py", f"--workdir={directory}")
+    assert ended.code == 2 and "is a published model, not a run" in ended.err
+    assert {path: path.read_bytes() for path in directory.glob("*.json")} == before
 
 
 def test_a_missing_path_is_a_path(tmp_path, monkeypatch):

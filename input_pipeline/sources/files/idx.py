@@ -6,6 +6,7 @@ as big-endian 32-bit integers, and the values. It may be gzipped.
 
 import gzip
 import math
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from PIL import Image
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.image_decoding import ImageForm
 
 FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by how many images they hold
@@ -100,9 +101,11 @@ def _read_split(
     paths = [_find(directory, split, "images", 3), _find(directory, split, "labels", 1)]
     if None in paths:
         prefix = FILE_PREFIX.get(split, split)
-        raise ConfigError(
+        raise MissingSplitError(
             f"data.{key}={split!r}: {directory} lacks {prefix}-images-idx3-ubyte[.gz] or "
-            f"{prefix}-labels-idx1-ubyte[.gz]; MNIST's own splits are 'train' and 'test'"
+            f"{prefix}-labels-idx1-ubyte[.gz]; MNIST's own splits are 'train' and 'test'",
+            split,
+            _known_splits(directory),
         )
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
     if len(images) != len(labels):
@@ -116,6 +119,12 @@ def _read_split(
             "set data.image_size to resize them to one"
         )
     return images, labels
+
+
+def _known_splits(directory: Path) -> list[str]:
+    prefixes = {re.split("-images[-.]idx3", p.name)[0] for p in directory.glob("*-images?idx3*")}
+    names = {prefix: name for name, prefix in FILE_PREFIX.items()}
+    return sorted(names.get(prefix, prefix) for prefix in prefixes)
 
 
 def _find(directory: Path, split: str, what: str, axes: int) -> Path | None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.files import idx
 from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
 from input_pipeline.sources.image_decoding import ImageForm, form_of, read
@@ -90,9 +90,11 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
 def _split_folder(directory: Path, key: str, name: str) -> Path:
     if not name or not (directory / name).is_dir():
         known = _folders(directory)
-        raise ConfigError(
+        raise MissingSplitError(
             f"data.{key}={name!r} is not a folder in {directory}."
-            f"{did_you_mean(name, known)} There are: {_listed(known)}"
+            f"{did_you_mean(name, known)} There are: {_listed(known)}",
+            name,
+            known,
         )
     return directory / name
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiment.schema import ConfigError
+from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files.reading import find_files, is_hidden
 
 # Behind the name of the split.
@@ -56,7 +57,7 @@ def find_splits(
     for name, found in zip(splits, of_split, strict=True):
         if not found:
             there = place.iterdir() if place.is_dir() else candidates
-            _refuse_missing(path, name, endings, [str(p.relative_to(top)) for p in there])
+            _refuse_missing(path, name, endings, top, list(there))
         if place.is_dir():  # a glob may want some of the shards alone
             _refuse_incomplete(found)
     return tuple(of_split)
@@ -65,6 +66,24 @@ def find_splits(
 def is_shard(name: str, split: str) -> bool:
     """Whether this is, up to the ending, the name of a shard of the split."""
     return re.fullmatch(re.escape(split) + _SHARD, name) is not None
+
+
+def names_of_splits(top: Path, there: Iterable[Path], endings: Sequence[str] = ()) -> list[str]:
+    """The splits that these files and folders below `top` may be of.
+
+    Files have one of the endings; where any will do, their names end at the first dot.
+    """
+    names = set()
+    for path in there:
+        first = path.relative_to(top).parts[0]
+        stem = first.removesuffix(".gz")
+        if (top / first).is_dir():
+            names.add(first)
+        elif not endings:
+            names.add(stem.partition(".")[0])
+        else:
+            names |= {stem.removesuffix(each) for each in endings if stem.endswith(each)}
+    return sorted({re.sub(f"{_SHARD}$", "", name) for name in names if not name.startswith(".")})
 
 
 def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
@@ -129,12 +148,17 @@ def _refuse_two_ways(files: Mapping[Path, Sequence[Path]], namings: Mapping[Path
             )
 
 
-def _refuse_missing(path: str, split: str, endings: Sequence[str], there: Sequence[str]) -> None:
+def _refuse_missing(
+    path: str, split: str, endings: Sequence[str], top: Path, there: Sequence[Path]
+) -> None:
     wanted = " or ".join(f"{split}{ending}" for ending in endings)
-    raise ConfigError(
+    named = sorted(str(each.relative_to(top)) for each in there)[:10]
+    raise MissingSplitError(
         f"{path} has no {wanted}, no shards like {split}-00000-of-00002{endings[0]} and no "
-        f"{split}/ with such files; it has: {', '.join(sorted(there)[:10]) or 'nothing'}. "
-        "Set data.train_split and data.eval_split to the names that are there"
+        f"{split}/ with such files; it has: {', '.join(named) or 'nothing'}. "
+        "Set data.train_split and data.eval_split to the names that are there",
+        split,
+        names_of_splits(top, there, endings),
     )
 
 

@@ -18,9 +18,15 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.base import (
+    BadRecordError,
+    Example,
+    MissingSplitError,
+    Splits,
+    content_digest,
+)
 from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
-from input_pipeline.sources.files.splits import is_shard
+from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
 PIECE = 2**15  # bytes, and as many more as it takes to find a good place to cut,
@@ -40,10 +46,13 @@ def load(data: DataConfig) -> Splits:
     elif train_files or eval_files:
         # Taking all files for the text could train on what is meant for a test.
         there = ", ".join(sorted({path.name for path in files})[:10])
-        raise ConfigError(
+        missing = data.eval_split if train_files else data.train_split
+        raise MissingSplitError(
             f"{data.path} has only one of data.train_split={data.train_split!r} and "
             f"data.eval_split={data.eval_split!r}; it has: {there}. Name both, or set data.path to "
-            "the file whose end is to be held out"
+            "the file whose end is to be held out",
+            missing,
+            names_of_splits(Path(data.path).expanduser(), files),
         )
     else:
         train, held_out = _divided(_pieces(files), data.eval_share)

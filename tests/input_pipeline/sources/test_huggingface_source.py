@@ -9,7 +9,7 @@ from PIL import Image
 
 from experiment.schema import ConfigError
 from input_pipeline.sources import huggingface_source
-from input_pipeline.sources.base import BadRecordError
+from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import labelled_text
 from tests.tiny import data_config
 
@@ -194,6 +194,9 @@ def test_what_is_not_there_is_refused(pairs, reviews):
     changes = {**LANGUAGES, "target_language": "fr"}
     assert "has no field 'fr' but 'de', 'en'." in refusal(pairs, "pairs", **changes)
     assert "It has: train, test" in refusal(pairs, "pairs", eval_split="dev", **LANGUAGES)
+    with pytest.raises(MissingSplitError) as refused:
+        load(pairs, "pairs", eval_split="dev[:2]", **LANGUAGES)
+    assert (refused.value.split, refused.value.known) == ("dev[:2]", ("train", "test"))
     assert "share records" in refusal(pairs, "pairs", eval_split="train[3:]", **LANGUAGES)
     changes = {"text_field": "premise", "label_field": "score", "train_split": "train[:8]"}
     message = refusal(reviews, "labelled", eval_split="train[8:]", **changes)

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
 from input_pipeline.sources import tfds_source
-from input_pipeline.sources.base import BadRecordError
+from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from tests.input_pipeline.tfds_builders import TinyImages, TinyPairs, TinyReviews
 from tests.tiny import data_config, hiding
 
@@ -186,6 +186,9 @@ def test_a_wrong_field_is_refused_with_the_right_ones():
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are():
     assert "It has: train, validation" in refusal(pairs, eval_split="dev")
+    with pytest.raises(MissingSplitError) as refused:
+        pairs(eval_split="dev")
+    assert (refused.value.split, refused.value.known) == ("dev", ("train", "validation"))
     assert "data.train_split='train[:'" in refusal(pairs, train_split="train[:")
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from experiment.schema import ConfigError
+from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files import idx, images
 from tests.tiny import data_config
 
@@ -132,8 +133,10 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damaged, reason):
 
 def test_mnists_splits_are_named_where_another_is_asked_for(tmp_path):
     write(tmp_path)
-    with pytest.raises(ConfigError, match=r"data\.eval_split='validation'.*'train' and 'test'"):
+    said = r"data\.eval_split='validation'.*'train' and 'test'"
+    with pytest.raises(MissingSplitError, match=said) as refused:
         load(tmp_path, eval_split="validation")
+    assert (refused.value.split, refused.value.known) == ("validation", ("test", "train"))
 
 
 def test_only_a_directory_with_idx_files_is_taken_for_one(tmp_path):

@@ -5,6 +5,7 @@ from PIL import Image
 
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
+from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files import checking, images
 from tests.tiny import data_config, hiding
 
@@ -224,6 +225,9 @@ def test_a_missing_split_is_refused_with_those_that_exist(directory):
     assert "data.eval_split='validatoin' is not a folder" in message
     assert "Did you mean 'validation'? There are: train, validation" in message
     assert "data.train_split='cats'" in refusal(directory, train_split="cats")
+    with pytest.raises(MissingSplitError) as refused:
+        load(directory, eval_split="validatoin")
+    assert (refused.value.split, refused.value.known) == ("validatoin", ("train", "validation"))
 
 
 def test_a_class_without_training_images_is_refused(directory):

@@ -1,6 +1,7 @@
 import pytest
 
 from experiment.schema import ConfigError
+from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files.splits import find_splits
 from tests.input_pipeline.sources.files.test_reading import written
 
@@ -99,6 +100,20 @@ def test_a_split_that_is_not_there_is_refused_with_what_is(names, tmp_path):
     assert f"it has: {', '.join(sorted(names))}. Set data.train_split and" in message
     # Not held out of what the glob finds: some of it is not for training.
     assert f"has no {missing}.tsv" in refusal(tmp_path / "*.tsv")
+
+
+def test_the_refusal_knows_the_splits_that_there_are(tmp_path):
+    names = [
+        "train-1-of-2.tsv",
+        "train-2-of-2.tsv",
+        "dev.jsonl.gz",
+        "test/a.tsv",
+        "LICENSE",
+        "a.md",
+    ]
+    with pytest.raises(MissingSplitError) as refused:
+        find(tmp_path, *names)
+    assert (refused.value.split, refused.value.known) == ("validation", ("dev", "test", "train"))
 
 
 def test_a_directory_that_names_no_split_is_no_heap(tmp_path):

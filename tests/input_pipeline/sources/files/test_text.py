@@ -5,9 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from experiment.schema import ConfigError
 from input_pipeline.preparation import tokenized
-from input_pipeline.sources.base import BadRecordError
+from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import text
 from input_pipeline.token_table import Form
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -128,8 +127,10 @@ def test_no_file_is_in_two_splits(tmp_path):
 def test_one_split_without_the_other_is_refused(tmp_path):
     written(tmp_path / "train.txt", "to learn")
     written(tmp_path / "test.txt", "to keep away from")
-    with pytest.raises(ConfigError, match=r"only one of .* it has: test\.txt, train\.txt\. Name"):
+    said = r"only one of .* it has: test\.txt, train\.txt\. Name"
+    with pytest.raises(MissingSplitError, match=said) as refused:
         load(tmp_path)
+    assert (refused.value.split, refused.value.known) == ("validation", ("test", "train"))
 
 
 def test_the_digest_follows_the_content_and_the_splits(tmp_path):
