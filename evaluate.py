@@ -24,8 +24,8 @@ from checkpointing import loaded_run, run_directory
 from evaluation import eval_sets
 from evaluation.evaluator import Evaluator
 from evaluation.metrics import signatures
+from experiment import command_line
 from experiment.schema import ConfigError, did_you_mean
-from experiment.sections import command_line
 from input_pipeline import pipeline, too_long
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import MissingSplitError

@@ -24,8 +24,9 @@ from configs import default
 from evaluation import eval_sets
 from evaluation.evaluator import Evaluator, HeldOut, measure_names
 from evaluation.metrics import signatures
+from experiment import command_line, sections
 from experiment.schema import ConfigError, did_you_mean
-from experiment.sections import Experiment, command_line, sections
+from experiment.sections import Experiment
 from input_pipeline import pipeline, too_long
 from pretrained.source_path import refuse_published_directory
 from training import processes

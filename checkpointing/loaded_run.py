@@ -16,8 +16,8 @@ from checkpointing import run_directory
 from checkpointing.checkpoint_manager import best_step, saved_steps
 from checkpointing.stored_params import read_params
 from configs import default
+from experiment import schema, sections
 from experiment.schema import ConfigError, refuse_remote
-from experiment.sections import schema, sections
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from model.config import TransformerConfig

@@ -17,8 +17,8 @@ import train
 from checkpointing import loaded_run
 from configs import default, digits, langid_mlm, text_lm, translation
 from evaluation.evaluator import Evaluator
+from experiment import command_line
 from experiment.schema import ConfigError
-from experiment.sections import command_line
 from input_pipeline import token_cache
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import MissingSplitError, refusal_of_split

@@ -24,8 +24,8 @@ ALLOWED = {
         "numpy", "optax", "tensorboardX", "tqdm", "wandb",
     },
     "checkpointing": {
-        "experiment", "configs", "input_pipeline", "model", "training", "absl", "jax", "flax",
-        "numpy", "orbax",
+        "experiment", "configs", "input_pipeline", "model", "pretrained", "training", "absl",
+        "jax", "flax", "numpy", "orbax",
     },
     "evaluation": {
         "experiment", "model", "training", "inference", "input_pipeline", "flax", "jax",
@@ -47,6 +47,7 @@ PARTS = {
     ("planning", "experiment"): {"experiment.schema"},
     ("training", "input_pipeline"): {"input_pipeline.pipeline", "input_pipeline.tokenizers"},
     ("evaluation", "input_pipeline"): {"input_pipeline.pipeline", "input_pipeline.sources.base"},
+    ("checkpointing", "pretrained"): {"pretrained.source_path"},
     ("checkpointing", "input_pipeline"): {
         "input_pipeline.config",
         "input_pipeline.pipeline",

@@ -12,8 +12,8 @@ from typing import Any
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
+from input_pipeline.sources import record_fields
 from input_pipeline.sources.base import Splits, refusal_of_split
-from input_pipeline.sources.registry import record_fields
 
 
 def load(data: DataConfig) -> Splits:

@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import DataConfig
+from input_pipeline.sources import record_fields
 from input_pipeline.sources.base import Splits, refusal_of_split
-from input_pipeline.sources.registry import record_fields
 
 PREPARE = "download_and_prepare()"
 INFO = "dataset_info.json"
