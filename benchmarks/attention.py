@@ -23,12 +23,11 @@ from absl import app, flags
 
 from configs import default
 from experiment import schema
+from model.attention import KINDS
+from model.attention.dot_attention import QKV
+from model.attention.interface import AttentionContext, AttentionInputs
 from model.config import TransformerConfig
-from model.kernels.attend import attend, feature_map
-from model.kernels.dot import Heads
-from model.kernels.performer import fixed_directions
-from model.kinds import KINDS
-from model.masks import Side, Sight
+from model.masks import MaskSpec, SequenceInfo
 from training.compilation import compiler_options
 
 KIND = flags.DEFINE_list("kinds", list(KINDS), "Which kinds.")
@@ -73,32 +72,36 @@ def measure(kind: str, length: int) -> Cost:
         raise schema.ConfigError(problems)
     rng = np.random.default_rng(0)
     shape = (1, length, HEADS, HEAD_SIZE)
-    heads = Heads(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)))
+    heads = QKV(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)))
     positions_bt = jnp.arange(length)[None]
-    side = Side(positions_bt, jnp.ones_like(positions_bt))
-    if kind == "longformer":
-        side = Side(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
-    sight = Sight(side, side, causal=True)
+    side = SequenceInfo(positions_bt, jnp.ones_like(positions_bt))
+    if KINDS[kind].uses_global_tokens:
+        side = SequenceInfo(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
+    mask_spec = MaskSpec(side, side, causal=True)
+    shared = KINDS[kind].shared(config, lambda: None)
 
-    given = dict(
-        scale=HEAD_SIZE**-0.5,
-        features=feature_map(config, kind, fixed_directions(config.attention_features, HEAD_SIZE)),
-    )
-
-    def loss(heads: Heads, sight: Sight):
-        # Longformer and recurrent attention take a second set of heads, for some of the tokens.
-        y_bthk = attend(kind, config, heads, sight, general=heads, remembered=heads, **given)
-        return jnp.square(y_bthk).sum()
+    def loss(heads: QKV, mask_spec: MaskSpec):
+        inputs = AttentionInputs(
+            config,
+            heads,
+            AttentionContext(mask_spec),
+            KINDS[kind].mask_spec(config, mask_spec),
+            scale=HEAD_SIZE**-0.5,
+            shared=shared,
+            # Some kinds take a second set of heads, for some of the tokens.
+            project=lambda *_, **__: heads,
+        )
+        return jnp.square(KINDS[kind].attend(inputs)).sum()
 
     step = jax.jit(jax.grad(loss), compiler_options=compiler_options())
-    compiled = step.lower(heads, sight).compile()
+    compiled = step.lower(heads, mask_spec).compile()
     gigabytes = compiled.memory_analysis().temp_size_in_bytes / 1e9
     if gigabytes > MEMORY.value:
         return Cost(gigabytes, None)
     best, begin, runs = np.inf, time.perf_counter(), 0
     while runs < 2 or time.perf_counter() - begin < SECONDS.value:
         start = time.perf_counter()
-        jax.block_until_ready(compiled(heads, sight))
+        jax.block_until_ready(compiled(heads, mask_spec))
         best, runs = min(best, time.perf_counter() - start), runs + 1
     return Cost(gigabytes, best)
 

@@ -26,7 +26,7 @@ from absl import app, flags  # noqa: E402
 from experiment import sections  # noqa: E402
 from experiment.schema import ConfigError  # noqa: E402
 from input_pipeline import pipeline  # noqa: E402
-from model.kinds import KINDS  # noqa: E402
+from model.attention import KINDS  # noqa: E402
 from training.mesh import make_mesh, put_batch  # noqa: E402
 from training.model_for_task import make_model  # noqa: E402
 from training.optimizer import make_optimizer  # noqa: E402

@@ -83,9 +83,9 @@ def load(
             "model.max_length cannot be changed: the table of model.position=learned has "
             f"{model_config.max_length} rows; shorten the rows of data instead"
         )
-    had_globals = model_config.has_global_heads
+    had_globals = model_config.has_global_tokens
     model_config = dataclasses.replace(model_config, **reach)
-    if model_config.has_global_heads != had_globals:
+    if model_config.has_global_tokens != had_globals:
         raise ConfigError(
             "model.attention cannot be changed to longformer or from it, which alone has "
             "projections for global tokens"

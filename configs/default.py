@@ -90,6 +90,7 @@ def get_config(arg=None):
             # performer: steps of training between draws of random features; 0: always those of
             # evaluation. Many steps with one draw fit the model to it; see docs/attention.md
             attention_redraw=0,
+            attention_options=(),  # (("name", 2.0),): options that a kind of attention declares
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from input_pipeline.config import IMAGE_KEYS
+from model.attention import refusals
 from model.config import ABSOLUTE_POSITIONS
-from model.kinds import refusals
 from training.config import (
     finetune_problems,
     measure_problems,

@@ -23,7 +23,7 @@ from experiment.schema import (
     PositiveInt,
     did_you_mean,
 )
-from model.kinds import KINDS, pattern_of, refusals
+from model.attention import KINDS, pattern_of, refusals
 
 ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
 
@@ -80,6 +80,7 @@ class TransformerConfig:
     attention_features: PositiveInt
     attention_kernel: Literal["softmax", "relu"]
     attention_redraw: Count
+    attention_options: tuple[tuple[str, float], ...]
     global_tokens: Literal["first", "separators", "question"]
     global_limit: PositiveInt
     separator_id: Count
@@ -119,14 +120,32 @@ class TransformerConfig:
         pattern = pattern_of(self.attention)
         return pattern[layer % len(pattern)]
 
+    def attention_option(self, name: str) -> float:
+        """The value of an option that a kind of attention declares, or its default."""
+        defaults = {}
+        for kind in pattern_of(self.attention):
+            defaults |= KINDS[kind].options
+        return {**defaults, **dict(self.attention_options)}[name]
+
     @property
-    def has_global_heads(self) -> bool:
-        """Whether some layer is a longformer's, whose global tokens have their own projections."""
-        return "longformer" in pattern_of(self.attention)
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return self.head_size**-0.5 if self.attention_scale else 1.0
+
+    @property
+    def has_global_tokens(self) -> bool:
+        """Whether tokens are marked that some layer sees from everywhere."""
+        return any(KINDS[kind].uses_global_tokens for kind in pattern_of(self.attention))
+
+    @property
+    def draws_features(self) -> bool:
+        """Whether training draws random features, and draws them again."""
+        kinds = pattern_of(self.attention)
+        return self.attention_redraw > 0 and any(KINDS[kind].is_random for kind in kinds)
 
     @property
     def needs_separator(self) -> bool:
-        return self.has_global_heads and self.global_tokens != "first"
+        return self.has_global_tokens and self.global_tokens != "first"
 
     def resolve(
         self,
@@ -252,22 +271,22 @@ class TransformerConfig:
             if is_asked:
                 for reason in refusals(self.attention, feature):
                     yield f"{reason}; {remedies[feature]}, or choose another kind"
-        kinds = pattern_of(self.attention)
         if self.position == "transformer_xl" and self.has_encoder:
             yield (
                 "model.position=transformer_xl counts how far back a key lies, "
                 f"which family={self.family} cannot do in its encoder; choose another position"
             )
-        if "longformer" in kinds and self.global_tokens == "question" and self.has_decoder:
-            yield (
-                "model.global_tokens=question marks the first of two texts that an encoder reads; "
-                f"with family={self.family} choose first or separators"
-            )
-        if "longformer" in kinds and self.global_tokens != "first" and self.input == "patches":
-            yield (
-                f"model.global_tokens={self.global_tokens} is for tokens; "
-                "with model.input=patches choose first"
-            )
+        kinds = {name: KINDS[name] for name in pattern_of(self.attention)}
+        known = [option for kind in kinds.values() for option in kind.options]
+        for option, _ in self.attention_options:
+            if option not in known:
+                yield (
+                    f"model.attention_options: {option!r} is not an option of "
+                    f"{', '.join(kinds)}.{did_you_mean(option, known)} "
+                    f"There are: {', '.join(known) or 'none'}"
+                )
+        for kind in kinds.values():
+            yield from kind.problems(self)
 
     def _family_problems(self) -> Iterator[str]:
         if self.token_types and self.family != "encoder":

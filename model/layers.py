@@ -13,8 +13,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
 from model.dropout import dropout
-from model.mixed_precision import lookup, plus, product, turned_product
-from model.quantization import quantized_product
+from model.mixed_precision import add_bias, embed, matmul, matmul_transposed
+from model.quantization import quantized_matmul
 from model.sharding import constrain, is_sharded
 
 # An empty entry beside a matrix that `decoding_params` has laid out with its outputs first.
@@ -83,22 +83,22 @@ class Dense(nn.Module):
 
     def _multiply(self) -> Callable[[Array, Array], Array]:
         if self.matmul != "float":
-            return functools.partial(quantized_product, matmul=self.matmul)
+            return functools.partial(quantized_matmul, matmul=self.matmul)
         return _multiplier(self)
 
 
 def _multiplier(module: nn.Module) -> Callable[[Array, Array], Array]:
     """The product for the matrix of this module, as it lies."""
-    return turned_product if module.has_variable("params", OUTPUTS_FIRST) else product
+    return matmul_transposed if module.has_variable("params", OUTPUTS_FIRST) else matmul
 
 
-def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=product) -> Array:
+def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> Array:
     # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
     # faster; on a mesh, batch and length stay apart because each may be split.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
     y = checkpoint_name(multiply(x.reshape(*rows, -1), kernel_2d), MULTIPLIED)
     if bias is not None:
-        y = plus(y, bias)
+        y = add_bias(y, bias)
     return y.reshape(*x.shape[:-1], -1)
 
 
@@ -168,7 +168,7 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, ids: Array, dtype: str | None = None) -> Array:
-        x_btd = lookup(self.embedding, ids, dtype or self.config.dtype, self.row_axis)
+        x_btd = embed(self.embedding, ids, dtype or self.config.dtype, self.row_axis)
         return constrain(x_btd, "batch", "length", "hidden")
 
     def logits(self, x_btd: Array) -> Array:

@@ -1,9 +1,11 @@
 """Who may look at whom: one rule for training, packing, padding, prefixes and cached decoding."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 PADDING = 0  # the segment id of positions that hold nothing
@@ -36,7 +38,7 @@ def attention_mask(
 
 
 @dataclasses.dataclass(frozen=True)
-class Near:
+class Locality:
     """Which keys are near enough to a query, by their positions alone.
 
     With a `window`, those less than so many positions away; with a `dilation` of n every n-th of
@@ -55,10 +57,10 @@ class Near:
         if self.chunk:
             start = query_positions // self.chunk * self.chunk
             ends = start + self.chunk + self.after
-            is_near = (start - self.before <= key_positions) & (key_positions < ends)
+            is_local = (start - self.before <= key_positions) & (key_positions < ends)
             if not self.own:
-                is_near &= key_positions // self.chunk * self.chunk != start
-            return is_near
+                is_local &= key_positions // self.chunk * self.chunk != start
+            return is_local
         away = jnp.abs(key_positions - query_positions)
         return (away // self.dilation < self.window) & (away % self.dilation == 0)
 
@@ -71,7 +73,7 @@ class Near:
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class SequenceInfo:
     """What is known of queries or keys before they are computed; rows may be one for all."""
 
     positions_bt: Array
@@ -82,17 +84,17 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sight:
+class MaskSpec:
     """The rule of masks for given queries and keys, not yet written out for every pair.
 
     Within a segment, which is a run of columns, positions grow by one from column to column; there
     may be padding on either side of it. Kinds that look at a stretch of columns rely on that.
     """
 
-    queries: Side
-    keys: Side
+    queries: SequenceInfo
+    keys: SequenceInfo
     causal: bool
-    near: Near | None = None  # None: everything is
+    locality: Locality | None = None  # None: everything is
 
     def mask_b1ts(self) -> Array:
         """True where a query may look at a key, written out."""
@@ -101,18 +103,36 @@ class Sight:
             queries.positions_bt, keys.positions_bt, queries.segments_bt, keys.segments_bt,
             causal=self.causal, key_prefix_bs=keys.prefix_bt,
         )  # fmt: skip
-        if self.near is None:
+        if self.locality is None:
             return mask_b1ts
-        near_bts = self.near(queries.positions_bt[:, :, None], keys.positions_bt[:, None])
+        near_bts = self.locality(queries.positions_bt[:, :, None], keys.positions_bt[:, None])
         if keys.global_bt is not None:
             near_bts |= queries.global_bt[:, :, None] | keys.global_bt[:, None]
         return mask_b1ts & near_bts[:, None]
 
 
 jax.tree_util.register_dataclass(
-    Side, ["positions_bt", "segments_bt", "prefix_bt", "global_bt"], meta_fields=[]
+    SequenceInfo, ["positions_bt", "segments_bt", "prefix_bt", "global_bt"], meta_fields=[]
 )
-jax.tree_util.register_dataclass(Sight, ["queries", "keys"], ["causal", "near"])
+jax.tree_util.register_dataclass(MaskSpec, ["queries", "keys"], ["causal", "locality"])
+
+
+@functools.cache
+def count_visible(locality: Locality | None, length: int, causal: bool) -> int:
+    """Query-key pairs that the mask shows in a row of one text."""
+    queries = np.arange(length)
+    first, last = np.zeros(length, int), np.full(length, length - 1)
+    dilation = 1
+    if locality is not None and locality.chunk:
+        start = queries // locality.chunk * locality.chunk
+        first, last = start - locality.before, start + locality.chunk - 1 + locality.after
+    elif locality is not None:
+        dilation = locality.dilation
+        first, last = queries - locality.reach[0], queries + locality.reach[1]
+    last = queries if causal else np.minimum(last, length - 1)
+    first = np.maximum(first, 0)
+    # Dilation leaves out keys on both sides of the query itself.
+    return int(((queries - first) // dilation + (last - queries) // dilation + 1).sum())
 
 
 def before_first(marked_bt: Array, positions_bt: Array) -> Array:

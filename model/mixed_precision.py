@@ -14,29 +14,29 @@ from model.sharding import constrain
 FEW_ROWS = 128  # measured on the shapes of benchmarks/decode.py
 
 
-def product(x: Array, kernel: Array) -> Array:
+def matmul(x: Array, kernel: Array) -> Array:
     """x @ kernel, computed in the type of x."""
     return x @ kernel if x.dtype == kernel.dtype else _product(x, kernel)
 
 
-def turned_product(x: Array, kernel: Array) -> Array:
+def matmul_transposed(x: Array, kernel: Array) -> Array:
     """x @ kernel, for a kernel that lies with its outputs first.
 
     Libraries rearrange the right operand of a product before they use it, and read the left one as
     it lies. With few rows that takes as long as the product, unless it is x that is on the right.
     """
     if x.ndim > 2 or len(x) > FEW_ROWS:
-        return product(x, kernel)
+        return matmul(x, kernel)
     # The barrier keeps XLA from simplifying this to x @ kernel.
     return jax.lax.optimization_barrier(kernel.T.astype(x.dtype) @ x.T).T
 
 
-def plus(x: Array, bias: Array) -> Array:
+def add_bias(x: Array, bias: Array) -> Array:
     """x + bias, computed in the type of x; the bias may be the same for several rows of x."""
     return x + bias if x.dtype == bias.dtype else _plus(x, bias)
 
 
-def lookup(table: Array, ids: Array, dtype: str, row_axis: str) -> Array:
+def embed(table: Array, ids: Array, dtype: str, row_axis: str) -> Array:
     """The rows with these ids, in another type; `row_axis` is the name of the table's first."""
     take = _take if table.dtype == jnp.dtype(dtype) else _rounded_take
     return take(table, ids, dtype, row_axis)

@@ -6,13 +6,15 @@ self-attention alone.
 """
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from model.config import TransformerConfig
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
 
 
 def sinusoidal(positions_bt: Array, width: int) -> Array:
@@ -26,7 +28,7 @@ def sinusoidal(positions_bt: Array, width: int) -> Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def rope_frequencies(config: TransformerConfig) -> np.ndarray:
+def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
     """The angle by which each pair of columns turns from one position to the next, (K / 2).
 
     Scaling slows the turns down so that longer texts look like those of training: `linear` all of

@@ -38,14 +38,14 @@ LARGEST = {
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def quantized_product(x: Array, kernel: Array, matmul: str) -> Array:
+def quantized_matmul(x: Array, kernel: Array, matmul: str) -> Array:
     """x @ kernel in 8 bits, given in the type of x; `matmul` is one of `TYPES`."""
     narrow, _ = TYPES[matmul]
     return _multiply(x, narrow, kernel, narrow)
 
 
 def _forward(x, kernel, matmul):
-    return quantized_product(x, kernel, matmul), (x, kernel)
+    return quantized_matmul(x, kernel, matmul), (x, kernel)
 
 
 def _backward(matmul, saved, gradient):
@@ -55,7 +55,7 @@ def _backward(matmul, saved, gradient):
     return of_x, gradient_of_kernel(x, gradient, kernel.dtype)
 
 
-quantized_product.defvjp(_forward, _backward)
+quantized_matmul.defvjp(_forward, _backward)
 
 
 def _multiply(x: Array, x_type, kernel: Array, kernel_type) -> Array:

@@ -1,26 +1,30 @@
 """Block, Stack and the three families composed from them."""
 
+import functools
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.scope import LazyRng
 from jax import Array
 
-from model.attention import Attention, LayerCache, Surroundings
+from model.attention import KINDS, pattern_of, refusals
+from model.attention.dot_attention import ATTENDED
+from model.attention.interface import AttentionContext, AttentionKind
+from model.attention.module import Attention, LayerCache
 from model.config import TransformerConfig
-from model.kernels.dot import ATTENDED
-from model.kernels.performer import drawn_directions, fixed_directions
-from model.kinds import pattern_of, refusals
-from model.kv_cache import Cache, refuse_sums, remember
+from model.kv_cache import Cache, add_tokens, require_token_slots
 from model.layers import MULTIPLIED, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,
-    Side,
-    Sight,
+    MaskSpec,
+    SequenceInfo,
     before_first,
     positions_or_default,
     segments_or_default,
 )
-from model.mixed_precision import plus
+from model.mixed_precision import add_bias
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.sharding import constrain, platform
 
@@ -35,30 +39,18 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x_btd: Array, cache: LayerCache | None, around: Surroundings
+        self, x_btd: Array, cache: LayerCache | None, context: AttentionContext
     ) -> tuple[Array, LayerCache | None]:
-        config = self.config
-        kind = (config, self.kind, self.deterministic)
+        attention = functools.partial(Attention, self.config, self.kind, self.deterministic)
 
         def self_attention(y_btd):
-            attention = Attention(*kind, name="self_attention")
-            if cache is None:
-                return attention(y_btd, around), None
-            if cache.sums is not None:
-                return attention.summing(y_btd, cache, around)
-            return attention.remembering(y_btd, cache, around)
+            return attention(name="self_attention")(y_btd, context, cache)
 
         def cross_attention(y_btd):
-            attention = Attention(*kind, cross=True, name="cross_attention")
-            if around.source_bsd is None:
-                kept = cache.cross_key_bgks, cache.cross_value_bgsk
-                return attention.recalling(y_btd, kept, around), cache
-            keys_values = attention.project_source(around.source_bsd)
-            y_btd = attention.over_source(y_btd, keys_values, around)
-            return y_btd, None if cache is None else cache.with_source(*keys_values)
+            return attention(cross=True, name="cross_attention")(y_btd, context, cache)
 
         def feed_forward(y_btd):
-            return FeedForward(config, self.deterministic, name="feed_forward")(y_btd), None
+            return FeedForward(self.config, self.deterministic, name="feed_forward")(y_btd), None
 
         x_btd, cache = self._residual(x_btd, self_attention, "self_attention_norm")
         if self.cross:
@@ -134,44 +126,41 @@ class Stack(nn.Module):
                 raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
-        if config.has_global_heads:
+        if config.has_global_tokens:
             if global_bt is None:
                 global_bt = positions_bt == 0
             global_bt = global_bt & (segments_bt != PADDING)
-        queries = keys = Side(positions_bt, segments_bt, prefix_bt, global_bt)
+        queries = keys = SequenceInfo(positions_bt, segments_bt, prefix_bt, global_bt)
         cache_slot = None
         if cache is not None:
             if visible_bts is not None or cache.index.ndim:
-                refuse_sums(cache)
+                require_token_slots(cache)
             cache_slot = cache.index % cache.segments_bs.shape[1]
-            cache, keys = remember(cache, queries, cache_slot)
+            cache, keys = add_tokens(cache, queries, cache_slot)
 
-        sight = Sight(queries, keys, self.causal)
-        around = Surroundings(
-            sight=sight,
+        mask_spec = MaskSpec(queries, keys, self.causal)
+        context = AttentionContext(
+            mask_spec=mask_spec,
             bias=self._bias(),
             rope_positions_bt=positions_bt if config.position == "rope" else None,
             cache_slot=cache_slot,
-            directions_mk=self._directions_mk(),
+            shared=self._shared(),
         )
-        if cache is not None or "dot" in pattern_of(config.attention):
-            mask_b1ts, bias_bhts = sight.mask_b1ts(), None
+        if cache is not None or any(kind.reads_explicit_mask for kind in self._kinds()):
+            mask_b1ts, bias_bhts = mask_spec.mask_b1ts(), None
             if visible_bts is not None:
                 mask_b1ts &= visible_bts[:, None]
-            if around.bias is not None:
-                bias_bhts = around.bias(None, queries.positions_bt, keys.positions_bt)
-            around = around.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
+            if context.bias is not None:
+                bias_bhts = context.bias(None, queries.positions_bt, keys.positions_bt)
+            context = context.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
         if self.cross:
             positions_bs = positions_or_default(None, source_segments_bs)
-            source = Side(positions_bs, source_segments_bs)
-            cross_sight = Sight(queries, source, causal=False)
-            around = around.replace(source_bsd=source_bsd, cross_sight=cross_sight)
+            source = SequenceInfo(positions_bs, source_segments_bs)
+            cross_mask_spec = MaskSpec(queries, source, causal=False)
+            context = context.replace(source_bsd=source_bsd, cross_mask_spec=cross_mask_spec)
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
-        if cache is None:
-            x_btd = self._blocks(x_btd, around, deterministic)
-        else:
-            x_btd, layer_caches = self._one_by_one(x_btd, cache.layers, around)
+        x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
         if config.norm_placement == "pre":
             x_btd = Norm(config, name="final_norm")(x_btd)
         if cache is not None:
@@ -188,7 +177,7 @@ class Stack(nn.Module):
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
             # Beside rows that still speak, others have ended, and go on to where there is none.
             places_bt = jnp.minimum(positions_bt, config.max_length - 1)
-            x_btd = plus(x_btd, table(places_bt, config.param_dtype))
+            x_btd = add_bias(x_btd, table(places_bt, config.param_dtype))
         if config.embedding_norm:
             x_btd = Norm(config, name="embedding_norm")(x_btd)
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
@@ -202,103 +191,109 @@ class Stack(nn.Module):
             return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
 
-    def _directions_mk(self) -> Array | None:
-        """Of random features: drawn anew for each key named "features", else always the same."""
-        config = self.config
-        if "performer" not in pattern_of(config.attention):
-            return None
-        size = config.attention_features, config.head_size
-        if self.has_rng("features"):
-            return drawn_directions(self.make_rng("features"), *size)
-        return jnp.asarray(fixed_directions(*size))
+    def _kinds(self) -> list[AttentionKind]:
+        return [KINDS[name] for name in dict.fromkeys(pattern_of(self.config.attention))]
 
-    def _blocks(self, x_btd: Array, around: Surroundings, deterministic: bool) -> Array:
-        config, remat = self.config, self.config.remat
-        # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
-        # to save memory: without a loop, the compiler keeps what it was told to recompute.
-        undo_loop = platform() == "cpu" and remat == "none"
-        unroll = min(config.unroll or (self.layers if undo_loop else 1), self.layers)
-        pattern = pattern_of(config.attention)
-        if len(set(pattern)) > 1 and not self.is_initializing():
-            return self._in_periods(x_btd, around, deterministic, pattern, unroll)
-        block = Block
-        if remat != "none":
-            # Inside a scan nothing can be merged across the barrier anyway.
-            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
-        scanned = nn.scan(
-            block,
-            variable_axes={"params": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
-            out_axes=0,
-            length=self.layers,
-            unroll=unroll,
-            metadata_params={nn.PARTITION_NAME: "layers"},
-        )
-        # In a mixed pattern this makes the parameters alone, of all that any kind needs.
-        kind = "longformer" if "longformer" in pattern else pattern[0]
-        blocks = scanned(config, kind, self.cross, deterministic, name="blocks")
-        return blocks(x_btd, None, around)[0]
+    def _shared(self) -> dict[str, Any]:
+        """What the kinds of attention compute once for all layers."""
 
-    def _in_periods(
+        def rng() -> Array | None:
+            return self.make_rng("features") if self.has_rng("features") else None
+
+        shared = {kind.name: kind.shared(self.config, rng) for kind in self._kinds()}
+        return {name: value for name, value in shared.items() if value is not None}
+
+    def _blocks(
         self,
         x_btd: Array,
-        around: Surroundings,
+        context: AttentionContext,
+        caches: tuple[LayerCache, ...] | None,
         deterministic: bool,
-        pattern: tuple[str, ...],
-        unroll: int,
-    ) -> Array:
-        """The same where layers differ in their kind: a scan over repetitions of the pattern.
+    ) -> tuple[Array, tuple[LayerCache, ...] | None]:
+        """All blocks: unrolled with a cache for each, or scanned without.
 
-        Parameters are those of a plain scan, so that a pattern can be changed without them.
+        The scan is over repetitions of the pattern of attention kinds. Parameters are stacked on
+        one axis of layers whatever the pattern, so that a pattern can be changed without them.
         """
-        period, layers = len(pattern), self.layers
+        config, pattern = self.config, pattern_of(self.config.attention)
+        if self.is_initializing():
+            return self._declare(x_btd, context), None
         params = self.get_variable("params", "blocks")
-        keys = None if deterministic else jax.random.split(self.make_rng("dropout"), layers)
 
-        def layer(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
-            block = Block(self.config, kind, self.cross, deterministic, parent=None)
-            rngs = {} if key is None else {"dropout": key}
-            return block.apply({"params": params}, x_btd, None, around, rngs=rngs)[0]
+        def layer(x_btd: Array, kind: str, params: dict, rng, cache: LayerCache | None = None):
+            block = Block(config, kind, self.cross, deterministic, parent=None)
+            rngs = {} if rng is None else {"dropout": rng}
+            return block.apply({"params": params}, x_btd, cache, context, rngs=rngs)
 
-        if self.config.remat != "none":
-            policy = _saved_by(self.config.remat)
-            layer = jax.checkpoint(layer, policy=policy, prevent_cse=False, static_argnums=1)
+        if caches is not None:
+            # Each layer has arrays of its own, which a loop over tokens can update in place.
+            if LAYER.format(0) not in params:
+                params = by_layer(params, self.layers)
+            new_caches = []
+            for number, cache in enumerate(caches):
+                kind = config.attention_kind(number)
+                x_btd, new = layer(x_btd, kind, params[LAYER.format(number)], None, cache)
+                new_caches.append(new)
+            return x_btd, tuple(new_caches)
+
+        def without_cache(x_btd: Array, kind: str, params: dict, rng) -> Array:
+            return layer(x_btd, kind, params, rng)[0]
+
+        if config.remat != "none":
+            # Inside a scan nothing can be merged across the barrier anyway.
+            without_cache = jax.checkpoint(
+                without_cache, policy=_saved_by(config.remat), prevent_cse=False, static_argnums=1
+            )
 
         def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
             for n in range(len(jax.tree.leaves(given)[0])):
-                params, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
-                x_btd = layer(x_btd, pattern[n], params, key)
+                params, rng = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd = without_cache(x_btd, pattern[n], params, rng)
             return x_btd, None
 
-        whole = layers // period * period
-        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
-        x_btd, _ = jax.lax.scan(
-            some_layers, x_btd, jax.tree.map(cut, (params, keys)), unroll=-(-unroll // period)
+        given = params, None if deterministic else self._dropout_rngs(pattern)
+        period = len(pattern)
+        whole = self.layers // period * period
+        in_periods = jax.tree.map(
+            lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), given
         )
-        if whole < layers:
-            rest = jax.tree.map(lambda leaf: leaf[whole:], (params, keys))
+        unroll = -(-self._unrolled_layers() // period)
+        x_btd, _ = jax.lax.scan(some_layers, x_btd, in_periods, unroll=unroll)
+        if whole < self.layers:
+            rest = jax.tree.map(lambda leaf: leaf[whole:], given)
             x_btd, _ = some_layers(x_btd, rest)
-        return x_btd
+        return x_btd, None
 
-    def _one_by_one(
-        self, x_btd: Array, caches: tuple[LayerCache, ...], around: Surroundings
-    ) -> tuple[Array, tuple[LayerCache, ...]]:
-        """The blocks for decoding, where copying weights or caches costs as much as using them.
+    def _declare(self, x_btd: Array, context: AttentionContext) -> Array:
+        """Makes the parameters of all blocks, stacked on an axis of layers; applies them once."""
+        scanned = nn.scan(
+            Block,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(nn.broadcast, nn.broadcast),
+            length=self.layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        kind = self.config.attention_kind(0)
+        blocks = scanned(self.config, kind, self.cross, deterministic=True, name="blocks")
+        return blocks(x_btd, None, context)[0]
 
-        Each has arrays of its own, which a loop over tokens can update in place.
+    def _dropout_rngs(self, pattern: tuple[str, ...]) -> Array | LazyRng:
+        """A key for each layer, stacked.
+
+        With one kind of attention they are those that nn.scan would give, and with several those
+        of a split: both as in the runs that began before the two shared their code.
         """
-        params = self.get_variable("params", "blocks")
-        if LAYER.format(0) not in params:
-            params = by_layer(params, self.layers)
-        new_caches = []
-        for number, cache in enumerate(caches):
-            kind = self.config.attention_kind(number)
-            block = Block(self.config, kind, self.cross, deterministic=True, parent=None)
-            layer = {"params": params[LAYER.format(number)]}
-            x_btd, new_cache = block.apply(layer, x_btd, cache, around)
-            new_caches.append(new_cache)
-        return x_btd, tuple(new_caches)
+        if len(set(pattern)) > 1:
+            return jax.random.split(self.make_rng("dropout"), self.layers)
+        lazy = self.scope.rngs["dropout"]
+        return LazyRng(jax.random.split(lazy.rng, self.layers), (*lazy.suffix, "blocks"))
+
+    def _unrolled_layers(self) -> int:
+        # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
+        # to save memory: without a loop, the compiler keeps what it was told to recompute.
+        undo_loop = platform() == "cpu" and self.config.remat == "none"
+        return min(self.config.unroll or (self.layers if undo_loop else 1), self.layers)
 
 
 def _saved_by(remat: str):
@@ -323,7 +318,7 @@ def by_layer(stacked: dict, layers: int) -> dict:
 
 
 class Transformer(nn.Module):
-    """The three families: hidden states from tokens or images. Heads turn them into answers."""
+    """The three families: hidden states from tokens or images. QKV turn them into answers."""
 
     config: TransformerConfig
 

@@ -5,17 +5,13 @@ has about half of them, a window its share. So does MaxText. Codebases that coun
 formulas of PaLM and nanoGPT do, report more FLOPs and a higher MFU for the same speed.
 """
 
-import functools
 from collections.abc import Mapping
 
-import numpy as np
 from jax.typing import ArrayLike
 
+from model.attention import KINDS
 from model.config import TransformerConfig
-from model.kernels.attend import near
-from model.kinds import SUMMED
 from model.layers import GATED
-from model.masks import Near
 from training.config import TaskConfig
 
 
@@ -24,7 +20,7 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
 
     Counts matrix products alone, two operations for each multiplication and addition. A row is
     taken to be one text without padding; a prefix (prefix_lm) is counted as causal, and of
-    longformer the window alone, since only the data knows how many global tokens there are.
+    global tokens none, since only the data knows how many there are.
     `length` is that of the decoder or only side.
     """
     encoder_length = source if config.family == "encoder_decoder" else length
@@ -36,7 +32,8 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
         for layer in range(config.decoder_layers):
             total += _block(config, layer, length, causal=True)
             if config.family == "encoder_decoder":
-                pairs = length * _source_seen(config, config.attention_kind(layer), source)
+                kind = KINDS[config.attention_kind(layer)]
+                pairs = kind.cross_pairs(config, length, source)
                 total += _attention(config, length, source, pairs)
     if config.input == "patches":
         values = config.patch_size**2 * config.image_channels
@@ -75,52 +72,11 @@ def row_flops(
 def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> int:
     matrices = 3 if config.activation in GATED else 2
     feed_forward = 2 * length * matrices * config.width * config.feed_forward
-    kind = config.attention_kind(layer)
-    attention = _attention(config, length, length, _pairs(config, kind, length, causal))
-    if kind == "longformer":  # projections of its global tokens, which all are given
-        attention += _projections(config, length, length) - _output(config, length)
-    return attention + feed_forward
-
-
-def _pairs(config: TransformerConfig, kind: str, length: int, causal: bool) -> int:
-    """How many pairs of a query and a key are multiplied, or what costs as much as so many."""
-    if kind in SUMMED:  # adding a key to the sums, and reading them, is a product with all features
-        return length * _features(config, kind)
-    if kind == "hierarchical":
-        chunk = config.attention_chunk
-        full, rest = divmod(length, chunk)
-        if causal:  # of each query, as many means as there are chunks before its own
-            means = chunk * full * (full - 1) // 2 + rest * full
-        else:
-            means = length * (full + (rest > 0) - 1)
-        return visible_pairs(Near(chunk=chunk), length, causal) + means
-    return visible_pairs(near(config, kind), length, causal)
-
-
-@functools.cache
-def visible_pairs(is_near: Near | None, length: int, causal: bool) -> int:
-    """Pairs of a query and a key in a row of one text that the mask lets through."""
-    queries = np.arange(length)
-    first, last = np.zeros(length, int), np.full(length, length - 1)
-    dilation = 1
-    if is_near is not None and is_near.chunk:
-        start = queries // is_near.chunk * is_near.chunk
-        first, last = start - is_near.before, start + is_near.chunk - 1 + is_near.after
-    elif is_near is not None:
-        dilation = is_near.dilation
-        first, last = queries - is_near.reach[0], queries + is_near.reach[1]
-    last = queries if causal else np.minimum(last, length - 1)
-    first = np.maximum(first, 0)
-    # Dilation leaves out keys to both sides of the query itself.
-    return int(((queries - first) // dilation + (last - queries) // dilation + 1).sum())
-
-
-def _source_seen(config: TransformerConfig, kind: str, source: int) -> int:
-    return _features(config, kind) if kind in SUMMED else source
-
-
-def _features(config: TransformerConfig, kind: str) -> int:
-    return config.head_size if kind == "linear" else config.attention_features
+    kind = KINDS[config.attention_kind(layer)]
+    attention = _attention(config, length, length, kind.pairs(config, length, causal=causal))
+    # Further projections are given all tokens.
+    extra = _projections(config, length, length) - _output(config, length)
+    return attention + len(kind.extra_qkv) * extra + feed_forward
 
 
 def _attention(config: TransformerConfig, queries: int, keys: int, pairs: int) -> int:

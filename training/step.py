@@ -14,7 +14,6 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.config import TransformerConfig
-from model.kinds import pattern_of
 from training.anomalies import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
 from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
@@ -262,7 +261,7 @@ def make_train_step(
 
 def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
     """Of the random features of a step: another every so many steps, or None for the fixed ones."""
-    if "performer" not in pattern_of(config.attention) or not config.attention_redraw:
+    if not config.draws_features:
         return None
     return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)
 

@@ -96,12 +96,12 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
     params = forgetful.lay_out(lively_params(config))
     tokens_bn = forgetful.sequences(params, prompts(config))
     progress = forgetful._begin.eval_shape(params, prompts(config), outputs=1)
-    assert progress.cache.layers[0].sums is None
+    assert progress.cache.layers[0].self_attention.has_token_slots
     whole = greedy(config, steps=steps)
     roomy = make_generator(config, steps=steps, slots=100)
     assert roomy.sequences(params, prompts(config)).tolist() == whole
     progress = roomy._begin.eval_shape(params, prompts(config), outputs=1)
-    assert progress.cache.layers[0].key_bgks is None
+    assert not progress.cache.layers[0].self_attention.has_token_slots
 
     # A full pass in which no token sees one that is `slots` or more before it: short rows are
     # read under the mask itself.

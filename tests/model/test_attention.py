@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.attention.dot_attention import dot_attention
 from model.dropout import dropout
-from model.kernels.dot import dot_attention
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
 SCALE, RATE = 0.3, 0.4

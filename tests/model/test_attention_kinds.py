@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.attention import Attention, Surroundings
+from model.attention.interface import AttentionContext
+from model.attention.module import Attention
 from model.heads import LanguageModel
-from model.masks import Side, Sight, before_first
+from model.masks import MaskSpec, SequenceInfo, before_first
 from model.transformer import Stack
 from tests.model.examples import pack, text_arguments, text_logits, text_params, tokens, unpadded
 from tests.tiny import quick_jit, tiny_config
@@ -91,10 +92,10 @@ def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
         lambda leaf: leaf[0], text_params(config)["backbone"]["decoder"]["blocks"]["self_attention"]
     )
     x_btd = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, width)), dtype)
-    side = Side(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
     module = Attention(config, "dot", deterministic=True)
-    around = Surroundings(sight=Sight(side, side, causal=True))
-    found = module.apply({"params": params}, x_btd, around)[0]
+    context = AttentionContext(mask_spec=MaskSpec(side, side, causal=True))
+    found = module.apply({"params": params}, x_btd, context)[0][0]
 
     exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     x_td = np.asarray(x_btd[0], np.float64)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.attention.dot_attention import dot_attention
 from model.dropout import dropout
 from model.heads import LanguageModel
-from model.kernels.dot import dot_attention
 from model.layers import FeedForward
 from model.transformer import Stack
 from tests.model.examples import text_params, tokens

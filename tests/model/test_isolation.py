@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.attention.dot_attention import dot_attention
 from model.heads import Classifier, Pool
-from model.kernels.dot import dot_attention
 from tests.model.examples import (
     PATCHES,
     POSITIONS,

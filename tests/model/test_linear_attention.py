@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.attention import as_cached
-from model.kernels.linear import elu_plus_one, slot_attention, summed_attention
-from model.kernels.performer import RELU_EPSILON, relu_features, softmax_features
-from model.masks import Side, Sight
+from model.attention.interface import KeyValues
+from model.attention.linear import elu_plus_one, linear_attention, slot_attention
+from model.attention.performer import RELU_EPSILON, relu_features, softmax_features
+from model.masks import MaskSpec, SequenceInfo
 from tests.tiny import quick_jit
 
 B, T, S, H, G, K, M = 2, 13, 9, 4, 2, 8, 12
@@ -62,13 +62,13 @@ def positions_in(segments):
     )
 
 
-def seen(name: str) -> Sight:
-    queries = keys = Side(jnp.asarray(positions_in(SEGMENTS)), jnp.asarray(SEGMENTS))
+def seen(name: str) -> MaskSpec:
+    queries = keys = SequenceInfo(jnp.asarray(positions_in(SEGMENTS)), jnp.asarray(SEGMENTS))
     if name == "prefix":
         keys = dataclasses.replace(keys, prefix_bt=(keys.positions_bt < 3).astype(jnp.int32))
     if name == "cross":
-        keys = Side(jnp.arange(S)[None], jnp.asarray(SOURCE_SEGMENTS))
-    return Sight(queries, keys, causal=name in ("causal", "prefix"))
+        keys = SequenceInfo(jnp.arange(S)[None], jnp.asarray(SOURCE_SEGMENTS))
+    return MaskSpec(queries, keys, causal=name in ("causal", "prefix"))
 
 
 def arrays(keys=T, seed=0, size=1.0):
@@ -83,8 +83,8 @@ def as_float32(*values):
 
 @functools.cache
 def compiled(kind):
-    def attend(q, k, v, sight, sums=None):
-        return summed_attention(q, k, v, MAPS[kind], sight, sums=sums, chunk=CHUNK)
+    def attend(q, k, v, mask_spec, state=None):
+        return linear_attention(q, k, v, MAPS[kind], mask_spec, state=state, chunk=CHUNK)
 
     return quick_jit(attend)
 
@@ -92,15 +92,15 @@ def compiled(kind):
 @pytest.mark.parametrize("sight_name", SIGHTS)
 @every_map
 def test_output_and_gradients(kind, sight_name):
-    sight = seen(sight_name)
-    mask = np.asarray(sight.mask_b1ts())
+    mask_spec = seen(sight_name)
+    mask = np.asarray(mask_spec.mask_b1ts())
     qkv = arrays(keys=S if sight_name == "cross" else T)
     probe = np.random.default_rng(1).normal(size=(B, T, H, K)).astype(np.float32)
 
     @quick_jit
     def ours(q, k, v):
         def probed(q, k, v):
-            y, _ = summed_attention(q, k, v, MAPS[kind], sight, chunk=CHUNK)
+            y, _ = linear_attention(q, k, v, MAPS[kind], mask_spec, chunk=CHUNK)
             return (y * probe).sum(), y
 
         return jax.grad(probed, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -109,7 +109,7 @@ def test_output_and_gradients(kind, sight_name):
         return (written_out(kind, q, k, v, mask, jnp) * probe).sum()
 
     slopes, y = ours(*as_float32(*qkv))
-    in_one_chunk, _ = summed_attention(*as_float32(*qkv), MAPS[kind], sight)
+    in_one_chunk, _ = linear_attention(*as_float32(*qkv), MAPS[kind], mask_spec)
     np.testing.assert_allclose(in_one_chunk, y, rtol=0, atol=3e-6)
     np.testing.assert_allclose(y, written_out(kind, *qkv, mask), rtol=0, atol=3e-6)
     blind = ~mask.any(axis=(1, 3))
@@ -121,11 +121,11 @@ def test_output_and_gradients(kind, sight_name):
 
 @every_map
 def test_bfloat16(kind):
-    sight = seen("causal")
+    mask_spec = seen("causal")
     qkv = [jnp.asarray(x, jnp.bfloat16) for x in arrays()]
-    y, sums = compiled(kind)(*qkv, sight)
+    y, sums = compiled(kind)(*qkv, mask_spec)
     assert y.dtype == jnp.bfloat16 and sums.total_bgmj.dtype == jnp.float32
-    exact = written_out(kind, *(np.asarray(x, np.float64) for x in qkv), sight.mask_b1ts())
+    exact = written_out(kind, *(np.asarray(x, np.float64) for x in qkv), mask_spec.mask_b1ts())
     # Only the last rounding is of bfloat16.
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-5)
 
@@ -133,26 +133,26 @@ def test_bfloat16(kind):
 @pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
 @every_map
 def test_packed_is_as_if_alone(kind, sight_name):
-    sight, qkv = seen(sight_name), as_float32(*arrays())
-    together, _ = compiled(kind)(*qkv, sight)
+    mask_spec, qkv = seen(sight_name), as_float32(*arrays())
+    together, _ = compiled(kind)(*qkv, mask_spec)
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 4)):
         own = np.flatnonzero(SEGMENTS[row] == segment)
         fill = lambda x, own=own: jnp.zeros_like(x).at[:, : len(own)].set(x[:, own])  # noqa: E731
         ones = fill(jnp.ones_like(SEGMENTS))
-        side = Side(jnp.broadcast_to(jnp.arange(T), (B, T)), ones)
-        y, _ = compiled(kind)(*map(fill, qkv), Sight(side, side, sight.causal))
+        side = SequenceInfo(jnp.broadcast_to(jnp.arange(T), (B, T)), ones)
+        y, _ = compiled(kind)(*map(fill, qkv), MaskSpec(side, side, mask_spec.causal))
         np.testing.assert_allclose(together[row, own], y[row, : len(own)], rtol=0, atol=3e-6)
 
 
 @every_map
 def test_in_pieces_from_what_was_summed_before(kind):
     """As a cache reads: a prompt with padding, then a token at a time, then more."""
-    sight, qkv = seen("causal"), as_float32(*arrays())
-    whole, expected_sums = compiled(kind)(*qkv, sight)
+    mask_spec, qkv = seen("causal"), as_float32(*arrays())
+    whole, expected_sums = compiled(kind)(*qkv, mask_spec)
     sums, pieces, start = None, [], 0
     for size in (5, 1, 1, 5, 1):
         now = slice(start, start + size)
-        part = jax.tree.map(lambda x, now=now: x[:, now], sight)
+        part = jax.tree.map(lambda x, now=now: x[:, now], mask_spec)
         y, sums = compiled(kind)(*(x[:, now] for x in qkv), part, sums)
         pieces.append(y)
         start += size
@@ -170,7 +170,8 @@ def test_slots_with_any_mask(kind):
     mask[0, ..., 2] = False
     k[0, 2], v[0, 2] = 60.0, 1e6
     q32, k32, v32 = as_float32(q, k, v)
-    y = slot_attention(q32, *as_cached(k32, v32), MAPS[kind], jnp.asarray(mask))
+    cache = KeyValues.of(k32, v32)
+    y = slot_attention(q32, cache.key_bgks, cache.value_bgsk, MAPS[kind], jnp.asarray(mask))
     v[0, 2] = 0
     np.testing.assert_allclose(y, written_out(kind, q, k, v, mask), rtol=0, atol=3e-6)
     assert not y[1, 4].any()
@@ -179,20 +180,20 @@ def test_slots_with_any_mask(kind):
 @pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
 def test_large_inputs(sight_name):
     """With |q| and |k| at 30, logarithms of features are some hundred below zero."""
-    sight, (q, k, v) = seen(sight_name), arrays()
+    mask_spec, (q, k, v) = seen(sight_name), arrays()
     q, k = (30 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
     assert np.log(features("performer", k)).mean() < -150
 
     @quick_jit
     def slopes(q, k, v):
         def probed(q, k, v):
-            y, _ = summed_attention(q, k, v, MAPS["performer"], sight, chunk=CHUNK)
+            y, _ = linear_attention(q, k, v, MAPS["performer"], mask_spec, chunk=CHUNK)
             return (y * y).sum(), y
 
         return jax.grad(probed, argnums=(0, 1, 2), has_aux=True)(q, k, v)
 
     found, y = slopes(*as_float32(q, k, v))
-    mask = np.asarray(sight.mask_b1ts())
+    mask = np.asarray(mask_spec.mask_b1ts())
     # float64 holds such features themselves; float32 rounds their logarithms.
     np.testing.assert_allclose(y, written_out("performer", q, k, v, mask), rtol=0, atol=1e-3)
     for slope in found:
@@ -200,14 +201,14 @@ def test_large_inputs(sight_name):
 
 
 def test_a_segment_is_not_hidden_by_a_larger_one_before_it():
-    """Sums of keys that are exp(-150) of those before them have a scale of their own."""
+    """LinearState of keys that are exp(-150) of those before them have a scale of their own."""
     segments = np.array([[1] * 6 + [2] * (T - 6)] * B, np.int32)
-    side = Side(jnp.asarray(positions_in(segments)), jnp.asarray(segments))
-    sight = Sight(side, side, causal=True)
+    side = SequenceInfo(jnp.asarray(positions_in(segments)), jnp.asarray(segments))
+    mask_spec = MaskSpec(side, side, causal=True)
     q, k, v = arrays()
     k[:, 6:] *= (2 * 150 / SCALE) ** 0.5 / np.linalg.norm(k[:, 6:], axis=-1, keepdims=True)
-    y, sums = compiled("performer")(*as_float32(q, k, v), sight)
-    exact = written_out("performer", q, k, v, np.asarray(sight.mask_b1ts()))
+    y, sums = compiled("performer")(*as_float32(q, k, v), mask_spec)
+    exact = written_out("performer", q, k, v, np.asarray(mask_spec.mask_b1ts()))
     # Of its first chunk alone, which it shares with the large ones, something may be lost.
     np.testing.assert_allclose(y[:, 8:], exact[:, 8:], rtol=0, atol=1e-3)
     assert np.isfinite(y).all()
@@ -219,11 +220,11 @@ def test_a_segment_is_not_hidden_by_a_larger_one_before_it():
 def test_memory_grows_with_the_length(kind):
     @functools.cache
     def temporary_bytes(length):
-        side = Side(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
-        sight = Sight(side, side, causal=True)
+        side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+        mask_spec = MaskSpec(side, side, causal=True)
 
         def probed(q, k, v):
-            return summed_attention(q, k, v, MAPS[kind], sight, chunk=32)[0].sum()
+            return linear_attention(q, k, v, MAPS[kind], mask_spec, chunk=32)[0].sum()
 
         shape = jax.ShapeDtypeStruct((1, length, 1, K), jnp.float32)
         lowered = jax.jit(jax.grad(probed, argnums=(0, 1, 2))).lower(shape, shape, shape)

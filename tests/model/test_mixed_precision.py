@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.layers import Embedding
-from model.mixed_precision import FEW_ROWS, plus, product, turned_product
+from model.mixed_precision import FEW_ROWS, add_bias, matmul, matmul_transposed
 from tests.tiny import tiny_config
 
 ROWS = 64
@@ -30,9 +30,9 @@ def test_gradients_are_sums_in_float32_of_products_of_bfloat16(drawn):
     slope = slope.astype(jnp.bfloat16)
 
     def loss(x, kernel, bias):
-        return jnp.sum(plus(product(x, kernel), bias) * slope, dtype=jnp.float32)
+        return jnp.sum(add_bias(matmul(x, kernel), bias) * slope, dtype=jnp.float32)
 
-    y = plus(product(x.astype(jnp.bfloat16), kernel), bias)
+    y = add_bias(matmul(x.astype(jnp.bfloat16), kernel), bias)
     assert y.dtype == jnp.bfloat16
     plain = x.astype(jnp.bfloat16) @ kernel.astype(jnp.bfloat16) + bias.astype(jnp.bfloat16)
     np.testing.assert_array_equal(y, plain)
@@ -66,7 +66,7 @@ def test_what_is_added_to_all_rows_alike_gets_the_sum_of_their_gradients(drawn):
     added, slope = jnp.ones((1, *slope.shape[1:])), slope.astype(jnp.bfloat16)
 
     def loss(added):
-        return jnp.sum(plus(jnp.zeros_like(slope), added) * slope, dtype=jnp.float32)
+        return jnp.sum(add_bias(jnp.zeros_like(slope), added) * slope, dtype=jnp.float32)
 
     expected = as_numpy(slope).sum(0, keepdims=True)
     np.testing.assert_allclose(jax.grad(loss)(added), expected, rtol=1e-6, atol=1e-6)
@@ -79,7 +79,7 @@ def test_a_turned_product_is_the_product(rows, dtype):
     # Whole numbers so small that every sum is exact in either type, whatever is added first.
     x = jnp.asarray(rng.integers(-3, 4, (*rows, 8)), dtype)
     matrix = jnp.asarray(rng.integers(-3, 4, (6, 8)), jnp.float32)
-    y = turned_product(x, matrix.T)
+    y = matmul_transposed(x, matrix.T)
     assert y.dtype == dtype
     np.testing.assert_array_equal(y, np.asarray(x, np.float64) @ np.asarray(matrix).T)
 
@@ -87,7 +87,7 @@ def test_a_turned_product_is_the_product(rows, dtype):
 @pytest.mark.parametrize(("rows", "left"), [(ROWS, "6,8"), (FEW_ROWS + 1, f"{FEW_ROWS + 1},8")])
 def test_compiled_with_few_rows_the_matrix_is_its_left_operand(rows, left):
     x, matrix = jnp.ones((rows, 8)), jnp.ones((6, 8))
-    turned = jax.jit(lambda x, matrix: turned_product(x, matrix.T) + 1)
+    turned = jax.jit(lambda x, matrix: matmul_transposed(x, matrix.T) + 1)
     program = turned.lower(x, matrix).compile().as_text()
     (operand,) = re.findall(r" dot\(%([\w.]+),", program)
     assert re.search(rf"%{re.escape(operand)} = f32\[{left}\]", program)

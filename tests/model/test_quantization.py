@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.heads import Classifier
-from model.quantization import quantized_product
+from model.quantization import quantized_matmul
 from tests.model.examples import (
     image_model,
     image_params,
@@ -75,7 +75,7 @@ def drawn():
 def test_a_product_is_that_of_rounded_rows_and_columns(matmul, drawn):
     x, kernel, _ = drawn
     kind, _ = TYPES[matmul]
-    found = jax.jit(quantized_product, static_argnums=2)(x.reshape(3, 4, 32), kernel, matmul)
+    found = jax.jit(quantized_matmul, static_argnums=2)(x.reshape(3, 4, 32), kernel, matmul)
     expected = multiplied(x, kind, kernel, kind).reshape(3, 4, 8)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(x @ kernel).max())
@@ -87,7 +87,7 @@ def test_a_product_is_that_of_rounded_rows_and_columns(matmul, drawn):
 def test_the_gradient_of_x_is_such_a_product_and_that_of_the_kernel_is_not(matmul, drawn):
     x, kernel, slope = drawn
     kind, of_gradients = TYPES[matmul]
-    _, pull_back = jax.vjp(lambda x, kernel: quantized_product(x, kernel, matmul), x, kernel)
+    _, pull_back = jax.vjp(lambda x, kernel: quantized_matmul(x, kernel, matmul), x, kernel)
     of_x, of_kernel = pull_back(jnp.asarray(slope))
     expected = multiplied(slope, of_gradients, kernel.T, kind)
     np.testing.assert_allclose(of_x, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
@@ -100,10 +100,10 @@ def test_the_gradient_of_x_is_such_a_product_and_that_of_the_kernel_is_not(matmu
 def test_bfloat16_is_rounded_once_and_the_parameter_keeps_its_type(matmul, drawn):
     x, kernel, slope = drawn
     x = jnp.asarray(x, jnp.bfloat16)
-    y, pull_back = jax.vjp(lambda x, kernel: quantized_product(x, kernel, matmul), x, kernel)
+    y, pull_back = jax.vjp(lambda x, kernel: quantized_matmul(x, kernel, matmul), x, kernel)
     of_x, of_kernel = pull_back(jnp.asarray(slope, jnp.bfloat16))
     assert (y.dtype, of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32)
-    in_float32 = quantized_product(x.astype(jnp.float32), kernel, matmul)
+    in_float32 = quantized_matmul(x.astype(jnp.float32), kernel, matmul)
     np.testing.assert_array_equal(y, in_float32.astype(jnp.bfloat16))
 
 
@@ -112,7 +112,7 @@ def test_what_is_no_number_is_not_hidden(matmul, drawn):
     x, kernel, _ = drawn
     for bad in (np.nan, np.inf):
         x[2, 1] = bad
-        is_finite = np.isfinite(quantized_product(jnp.asarray(x), kernel, matmul)).all(axis=1)
+        is_finite = np.isfinite(quantized_matmul(jnp.asarray(x), kernel, matmul)).all(axis=1)
         assert is_finite.tolist() == [row != 2 for row in range(12)]
 
 

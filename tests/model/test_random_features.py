@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from model.kernels.dot import dot_attention
-from model.kernels.linear import summed_attention
-from model.kernels.performer import drawn_directions, fixed_directions, softmax_features
-from model.masks import Side, Sight
+from model.attention.dot_attention import dot_attention
+from model.attention.linear import linear_attention
+from model.attention.performer import drawn_directions, fixed_directions, softmax_features
+from model.masks import MaskSpec, SequenceInfo
 from tests.tiny import quick_jit
 
 K, SCALE = 8, 0.35
@@ -93,13 +93,13 @@ def test_the_error_against_softmax_falls_with_the_root_of_the_features():
     length, heads = 24, 2
     q, k, v = jax.random.normal(jax.random.key(5), (3, 1, length, heads, K))
     q, k = SIZE * q, SIZE * k
-    side = Side(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
-    sight = Sight(side, side, causal=True)
-    exact = dot_attention(q, k, v, mask_b1ts=sight.mask_b1ts(), scale=SCALE)
+    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    mask_spec = MaskSpec(side, side, causal=True)
+    exact = dot_attention(q, k, v, mask_b1ts=mask_spec.mask_b1ts(), scale=SCALE)
 
     def error(features):
         def attend(directions_mk):
-            return summed_attention(q, k, v, softmax_features(directions_mk, SCALE), sight)[0]
+            return linear_attention(q, k, v, softmax_features(directions_mk, SCALE), mask_spec)[0]
 
         found = quick_jit(jax.vmap(attend))(draws(24, features))
         return float(jnp.sqrt(jnp.square(found - exact).mean()))

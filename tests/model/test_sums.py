@@ -98,7 +98,7 @@ def test_the_cache_does_not_grow_with_the_slots():
         size = layer_bytes(config, SLOTS)
         assert layer_bytes(config, 100 * SLOTS) == size
         assert layer_bytes(config, 100 * SLOTS, keep_tokens=True) > size
-        # Sums of features and of their products with values are float32, whatever the model's type.
+        # The state is float32, whatever the model's type.
         features = config.head_size if name == "linear" else config.attention_features
         numbers = features * (config.head_size + 1 + (name == "performer"))
         layer = ROWS * (config.kv_heads * numbers + 1)

@@ -11,11 +11,12 @@ The notes this example comes from print [0, 1] as the feed-forward's first row. 
 import jax.numpy as jnp
 import numpy as np
 
-from model.attention import Attention, Surroundings
+from model.attention.dot_attention import dot_attention
+from model.attention.interface import AttentionContext
+from model.attention.module import Attention
 from model.heads import LanguageModel
-from model.kernels.dot import dot_attention
 from model.layers import FeedForward, Norm
-from model.masks import Side, Sight
+from model.masks import MaskSpec, SequenceInfo
 from model.transformer import Block
 from tests.tiny import tiny_config
 
@@ -74,9 +75,9 @@ def stacked(tree):
     return {k: stacked(v) if isinstance(v, dict) else v[None] for k, v in tree.items()}
 
 
-TOKENS = Side(jnp.arange(3)[None], jnp.ones((1, 3), jnp.int32))
-SIGHT = Sight(TOKENS, TOKENS, causal=True)
-AROUND = Surroundings(SIGHT, mask_b1ts=SIGHT.mask_b1ts())
+TOKENS = SequenceInfo(jnp.arange(3)[None], jnp.ones((1, 3), jnp.int32))
+MASK_SPEC = MaskSpec(TOKENS, TOKENS, causal=True)
+ATTENTION_CONTEXT = AttentionContext(MASK_SPEC, mask_b1ts=MASK_SPEC.mask_b1ts())
 
 
 def assert_to_4_decimals(actual, expected):
@@ -87,14 +88,14 @@ def test_attention_weights():
     # With one-hot values, what comes out of the attention is the weights themselves.
     weights = dot_attention(
         X[:, :, None], X[:, :, None], jnp.eye(3)[None, :, None],
-        mask_b1ts=SIGHT.mask_b1ts(), scale=2**-0.5,
+        mask_b1ts=MASK_SPEC.mask_b1ts(), scale=2**-0.5,
     )  # fmt: skip
     assert_to_4_decimals(weights[0, :, 0], ATTENTION)
 
 
 def test_context():
     attention = Attention(CONFIG, "dot", deterministic=True)
-    context = attention.apply({"params": attention_params()}, X, AROUND)
+    context, _ = attention.apply({"params": attention_params()}, X, ATTENTION_CONTEXT)
     assert_to_4_decimals(context[0], CONTEXT)
 
 
@@ -113,7 +114,7 @@ def test_feed_forward():
 
 def test_block():
     block = Block(CONFIG, "dot", cross=False, deterministic=True)
-    hidden, _ = block.apply({"params": block_params()}, X, None, AROUND)
+    hidden, _ = block.apply({"params": block_params()}, X, None, ATTENTION_CONTEXT)
     assert_to_4_decimals(hidden[0], HIDDEN)
 
 

@@ -130,7 +130,7 @@ def gradients_of(family, mesh, **changes):
     """The losses of two steps, a sum of their gradients, and what the compiler made of a step.
 
     Where rows are split, keys travel, unless weights of attention are dropped: the ring drops
-    others than one device does (see tests/model/kernels/test_ring.py).
+    others than one device does (see tests/model/attention/test_ring.py).
     """
     objective, model, optimizer = FAMILIES[family]
     if mesh.shape["sequence"] > 1 and "dropout_attention" not in model:

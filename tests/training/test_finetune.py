@@ -102,7 +102,7 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
     state, fixed = job.start(), job.fixed()
     own, base = arrays(state.params), arrays(fixed.base)
 
-    # An ordinary gradient at the merged parameters, with no adapters in sight.
+    # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
     def loss(params):
         sums, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
         return total_loss(sums, term_counts(job.task, batch))

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from model.kinds import KINDS, SUMMED
-from tests.attention_oracle import is_near
+from model import masks
+from model.attention import KINDS
+from model.attention.linear import FeatureMapAttention
+from tests.model.attention.oracle import is_local
 from tests.tiny import IMAGES, tiny_config
 from tests.training.examples import TASK
-from training import flops
 from training.flops import forward_flops, train_flops
 from training.model_for_task import make_model, model_arguments
 
@@ -116,11 +117,11 @@ def pairs_by_hand(kind, config, length, causal):
             others = {key // chunk for key in keys} - {query // chunk}
             found += len(own) + len(others)
         else:
-            found += sum(is_near(kind, config, query, key) for key in keys)
+            found += sum(is_local(kind, config, query, key) for key in keys)
     return found
 
 
-MASKED = [kind for kind in KINDS if kind not in SUMMED]
+MASKED = [name for name, kind in KINDS.items() if not isinstance(kind, FeatureMapAttention)]
 
 
 @pytest.mark.parametrize("length", [1, 7, 24, 31])
@@ -151,5 +152,5 @@ def test_pairs_are_counted_once_for_each_length(monkeypatch):
     """The count is asked for at every step, beside the device."""
     config = tiny_config(family="decoder", attention="local")
     forward_flops(config, "causal_lm", 333)
-    monkeypatch.setattr(flops, "np", None)
+    monkeypatch.setattr(masks, "np", None)
     forward_flops(config, "causal_lm", 333)

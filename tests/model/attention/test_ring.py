@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from model.kernels.dot import dot_attention, unnormalised_softmax
-from model.kernels.flash import flash_attention
-from model.masks import Near, Sight
+from model.attention.dot_attention import dot_attention, unnormalised_softmax
+from model.attention.flash_attention import flash_attention
+from model.masks import Locality, MaskSpec
 from model.positions import ScoreBias, alibi_slopes
 from model.sharding import MESH_AXES
 from tests.devices import measured_on
-from tests.model.kernels.test_flash import packed, side, sight_of
+from tests.model.attention.test_flash import mask_spec_of, packed, side
 
 DEVICES = 8
 T, S, K, SCALE = 32, 16, 8, 0.4
@@ -28,8 +28,8 @@ PACKED = side(packed([9, 12, 5], T), packed([32], T))
 ALONE = side(packed([T], T))  # one row for all
 PREFIX = dataclasses.replace(PACKED, prefix_bt=(PACKED.positions_bt < 6).astype(jnp.int32))
 # Of the second row's queries there is nothing in the source.
-SOURCE = Sight(PACKED, side(packed([4, 7], S), (range(S), [2] * S)), False)
-SHORT = Sight(PACKED, side(packed([4, 7], 13), packed([9], 13)), False)
+SOURCE = MaskSpec(PACKED, side(packed([4, 7], S), (range(S), [2] * S)), False)
+SHORT = MaskSpec(PACKED, side(packed([4, 7], 13), packed([9], 13)), False)
 LONG = side(packed([500, 700], 1280))  # two blocks on each of eight devices, the second in part
 
 ROUND_ALL, FOUR, MIXED = (1, 1, 8, 1), (2, 1, 4, 1), (1, 2, 2, 2)
@@ -37,16 +37,16 @@ T5 = ScoreBias("t5_bias", jnp.zeros((8, 4)), bidirectional=False, max_distance=9
 ALIBI = ScoreBias("alibi", jnp.asarray(alibi_slopes(4)))
 # The mesh, what is seen, what is added to scores, heads of keys.
 CASES = {
-    "causal, packed": (ROUND_ALL, sight_of(PACKED, True), None, 4),
-    "two-sided, packed, heads share keys": (FOUR, sight_of(PACKED, False), None, 2),
-    "prefix, heads share keys": (MIXED, sight_of(PREFIX, True), None, 2),
-    "t5's bias, one key for all heads": (MIXED, sight_of(PACKED, True), T5, 1),
-    "alibi, two-sided": (ROUND_ALL, sight_of(PACKED, False), ALIBI, 4),
-    "positions of one row for all": (FOUR, sight_of(ALONE, True), T5, 4),
-    "a window": (ROUND_ALL, sight_of(PACKED, True, Near(window=6)), None, 2),
+    "causal, packed": (ROUND_ALL, mask_spec_of(PACKED, True), None, 4),
+    "two-sided, packed, heads share keys": (FOUR, mask_spec_of(PACKED, False), None, 2),
+    "prefix, heads share keys": (MIXED, mask_spec_of(PREFIX, True), None, 2),
+    "t5's bias, one key for all heads": (MIXED, mask_spec_of(PACKED, True), T5, 1),
+    "alibi, two-sided": (ROUND_ALL, mask_spec_of(PACKED, False), ALIBI, 4),
+    "positions of one row for all": (FOUR, mask_spec_of(ALONE, True), T5, 4),
+    "a window": (ROUND_ALL, mask_spec_of(PACKED, True, Locality(window=6)), None, 2),
     "a source": (FOUR, SOURCE, None, 2),
     "a source that the ring does not divide": (FOUR, SHORT, None, 4),
-    "several blocks on a device": (ROUND_ALL, sight_of(LONG, True), None, 1),
+    "several blocks on a device": (ROUND_ALL, mask_spec_of(LONG, True), None, 1),
 }
 
 
@@ -55,12 +55,16 @@ def on_mesh(shape):
     return jax.set_mesh(Mesh(devices, MESH_AXES, axis_types=(AxisType.Auto,) * 4))
 
 
-def arrays(sight, groups):
+def arrays(mask_spec, groups):
     rng = np.random.default_rng(0)
-    rows = 2 if len(sight.queries.segments_bt) == 2 or sight.queries is ALONE else 1
-    heads = 4 if sight.queries is not LONG else 1
+    rows = 2 if len(mask_spec.queries.segments_bt) == 2 or mask_spec.queries is ALONE else 1
+    heads = 4 if mask_spec.queries is not LONG else 1
     shape = lambda side, heads: (rows, side.segments_bt.shape[1], heads, K)  # noqa: E731
-    shapes = shape(sight.queries, heads), shape(sight.keys, groups), shape(sight.keys, groups)
+    shapes = (
+        shape(mask_spec.queries, heads),
+        shape(mask_spec.keys, groups),
+        shape(mask_spec.keys, groups),
+    )
     return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
 
 
@@ -85,9 +89,9 @@ def apart(found, expected):
     return float(np.max(jax.tree.leaves(far)))
 
 
-def deviation(shape, sight, bias, groups):
+def deviation(shape, mask_spec, bias, groups):
     """From plain attention on one device, with all scores in memory."""
-    qkv = arrays(sight, groups)
+    qkv = arrays(mask_spec, groups)
     tables = ()
     if bias is not None:
         draw = np.random.default_rng(4).uniform(0.5, 1.5, bias.table.shape)
@@ -95,14 +99,14 @@ def deviation(shape, sight, bias, groups):
 
     def ring(q, k, v, *tables):
         given = dataclasses.replace(bias, table=tables[0]) if tables else None
-        return flash_attention(q, k, v, sight, bias=given, scale=SCALE)
+        return flash_attention(q, k, v, mask_spec, bias=given, scale=SCALE)
 
     def plain(q, k, v, *tables):
         added = None
         if tables:
             given = dataclasses.replace(bias, table=tables[0])
-            added = given(None, sight.queries.positions_bt, sight.keys.positions_bt)
-        return dot_attention(q, k, v, mask_b1ts=sight.mask_b1ts(), bias_bhts=added, scale=SCALE)
+            added = given(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
+        return dot_attention(q, k, v, mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=added, scale=SCALE)
 
     expected = probed(plain, qkv, *tables)
     with on_mesh(shape):
@@ -112,19 +116,19 @@ def deviation(shape, sight, bias, groups):
 
 def deviation_with_dropout():
     """From plain attention that drops the same weights; which ones, values of the ring tell."""
-    sight, shape, rate = sight_of(PACKED, True), (2, 1, 4, 1), 0.5
-    qkv = arrays(sight, groups=4)
+    mask_spec, shape, rate = mask_spec_of(PACKED, True), (2, 1, 4, 1), 0.5
+    qkv = arrays(mask_spec, groups=4)
     options = dict(scale=SCALE, dropout_rate=rate, dropout_key=jax.random.key(3))
 
     def ring(q, k, v):
-        return flash_attention(q, k, v, sight, **options)
+        return flash_attention(q, k, v, mask_spec, **options)
 
     eye = jnp.broadcast_to(jnp.eye(T)[None, :, None], (2, T, 4, T))
     with on_mesh(shape):
         found = probed(ring, qkv)
         kept_bths = jax.jit(ring)(*qkv[:2], eye) > 0
     kept_bhts = np.moveaxis(np.asarray(kept_bths), 2, 1)
-    mask_b1ts = np.asarray(sight.mask_b1ts())
+    mask_b1ts = np.asarray(mask_spec.mask_b1ts())
 
     def plain(q, k, v):
         scores_bhts = jnp.einsum("bthk,bshk->bhts", q, k) * SCALE
@@ -146,17 +150,17 @@ def deviation_with_dropout():
 
 def skipped():
     """Values that are no number at all spoil whoever multiplies them, even by nothing."""
-    halves = sight_of(side(packed([16, 16], T)), False)
-    whole = sight_of(ALONE, True)
+    halves = mask_spec_of(side(packed([16, 16], T)), False)
+    whole = mask_spec_of(ALONE, True)
     q, k, v = (x[:1] for x in arrays(halves, groups=4))
     found = {}
     with on_mesh(ROUND_ALL):
-        for name, sight, bad, good in (
+        for name, mask_spec, bad, good in (
             ("other segments", halves, slice(16, 32), slice(0, 16)),
             ("what lies ahead", whole, slice(8, 32), slice(0, 8)),
         ):
             spoilt = v.at[:, bad].set(jnp.nan)
-            y_bthk = np.asarray(jax.jit(lambda *x: flash_attention(*x, sight))(q, k, spoilt))  # noqa: B023
+            y_bthk = np.asarray(jax.jit(lambda *x: flash_attention(*x, mask_spec))(q, k, spoilt))  # noqa: B023
             found[name] = {
                 "good": bool(np.isfinite(y_bthk[:, good]).all()),
                 "bad": bool(np.isnan(y_bthk[:, bad]).all()),
@@ -174,7 +178,7 @@ def compiled(devices):
 
     def total(q, k, v, positions, segments):
         one_side = dataclasses.replace(ALONE, positions_bt=positions, segments_bt=segments)
-        return flash_attention(q, k, v, sight_of(one_side, True)).sum()
+        return flash_attention(q, k, v, mask_spec_of(one_side, True)).sum()
 
     spec = jax.sharding.PartitionSpec(None, "sequence")
     step = jax.jit(jax.grad(total, (0, 1, 2)), in_shardings=(spec,) * 5, out_shardings=(spec,) * 3)
@@ -203,7 +207,7 @@ def measure():
 
 def test_a_ring_of_eight_devices():
     """One test, lest processes that share out the tests each measure everything."""
-    found, _ = measured_on(DEVICES, "tests.model.kernels.test_ring")
+    found, _ = measured_on(DEVICES, "tests.model.attention.test_ring")
     check_that_it_computes_what_one_device_computes(found["deviation"])
     check_that_it_drops_weights_alike_in_both_passes(found["dropout"])
     check_that_what_no_query_sees_is_not_computed(found["skipped"])
@@ -223,8 +227,8 @@ def check_that_it_drops_weights_alike_in_both_passes(dropout):
 
 def check_that_what_no_query_sees_is_not_computed(skipped):
     assert len(skipped) == 2
-    for name, outcome in skipped.items():
-        assert outcome == {"good": True, "bad": True}, name
+    for name, forward in skipped.items():
+        assert forward == {"good": True, "bad": True}, name
 
 
 def check_that_no_device_ever_holds_a_whole_row(compiled):

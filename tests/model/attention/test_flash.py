@@ -12,11 +12,11 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from model.kernels import flash
-from model.kernels.dot import dot_attention
-from model.kernels.flash import flash_attention
-from model.kernels.fused import cudnn_can, cudnn_may, splash_attention, splash_can, splash_may
-from model.masks import Near, Side, Sight
+from model.attention import flash_attention as flash
+from model.attention.dot_attention import dot_attention
+from model.attention.flash_attention import flash_attention
+from model.attention.fused import cudnn_can, cudnn_may, splash_attention, splash_can, splash_may
+from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias, alibi_slopes
 from model.sharding import MESH_AXES
 from model.transformer import Transformer
@@ -37,21 +37,21 @@ def packed(lengths, length=T):
 
 def side(*rows, **flags):
     positions, segments = (jnp.asarray(np.stack(x), jnp.int32) for x in zip(*rows, strict=True))
-    return Side(positions, segments, **flags)
+    return SequenceInfo(positions, segments, **flags)
 
 
-def sight_of(one_side, causal, near=None):
-    return Sight(one_side, one_side, causal, near)
+def mask_spec_of(one_side, causal, locality=None):
+    return MaskSpec(one_side, one_side, causal, locality)
 
 
 PACKED = side(packed([150, 60, 120]), packed([384]))
 SIGHTS = {
-    "causal": sight_of(PACKED, True),
-    "two-sided": sight_of(PACKED, False),
-    "causal window": sight_of(PACKED, True, Near(window=100)),
-    "two-sided window": sight_of(PACKED, False, Near(window=50)),
+    "causal": mask_spec_of(PACKED, True),
+    "two-sided": mask_spec_of(PACKED, False),
+    "causal window": mask_spec_of(PACKED, True, Locality(window=100)),
+    "two-sided window": mask_spec_of(PACKED, False, Locality(window=50)),
     # The second row's queries find nothing of their segment; the third segment is in no key.
-    "source": Sight(PACKED, side(packed([100, 28], 128), ([0] * 128, [2] * 128)), False),
+    "source": MaskSpec(PACKED, side(packed([100, 28], 128), ([0] * 128, [2] * 128)), False),
 }
 
 
@@ -69,12 +69,12 @@ def with_gradients(attention, qkv, *rest):
         y = attention(*qkv, *rest)
         return (y * probe).sum(), y
 
-    slopes, y = quick_jit(jax.grad(probed, has_aux=True))(qkv, *rest)
-    return dict(zip("qkv", slopes, strict=True)) | {"y": y}
+    gradients, y = quick_jit(jax.grad(probed, has_aux=True))(qkv, *rest)
+    return dict(zip("qkv", gradients, strict=True)) | {"y": y}
 
 
-def plain(q, k, v, sight):
-    return dot_attention(q, k, v, mask_b1ts=sight.mask_b1ts(), scale=SCALE)
+def plain(q, k, v, mask_spec):
+    return dot_attention(q, k, v, mask_b1ts=mask_spec.mask_b1ts(), scale=SCALE)
 
 
 def assert_same(found, expected):
@@ -85,24 +85,26 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("name", SIGHTS)
 def test_splash_equals_plain_attention(name):
     """As a TPU would run it, step by step on the CPU."""
-    sight = SIGHTS[name]
-    qkv = arrays(sight.keys.segments_bt.shape[1])
-    assert splash_can(*qkv, sight) and splash_may(sight)
+    mask_spec = SIGHTS[name]
+    qkv = arrays(mask_spec.keys.segments_bt.shape[1])
+    assert splash_can(*qkv, mask_spec) and splash_may(mask_spec)
     found = with_gradients(
-        functools.partial(splash_attention, scale=SCALE, interpret=True), qkv, sight
+        functools.partial(splash_attention, scale=SCALE, interpret=True), qkv, mask_spec
     )
-    assert_same(found, with_gradients(plain, qkv, sight))
+    assert_same(found, with_gradients(plain, qkv, mask_spec))
 
 
 FLIPPED = dataclasses.replace(PACKED, positions_bt=PACKED.positions_bt[:, ::-1])
-PIECES = Side(jnp.arange(T)[None] // 9 * 6, jnp.where(jnp.arange(T) % 9 < 6, 1, 0)[None])
+PIECES = SequenceInfo(jnp.arange(T)[None] // 9 * 6, jnp.where(jnp.arange(T) % 9 < 6, 1, 0)[None])
 UNSUITED = {
-    "positions reversed": sight_of(FLIPPED, True),
-    "positions in steps of two": sight_of(
-        dataclasses.replace(PACKED, positions_bt=2 * PACKED.positions_bt), False, Near(window=40)
+    "positions reversed": mask_spec_of(FLIPPED, True),
+    "positions in steps of two": mask_spec_of(
+        dataclasses.replace(PACKED, positions_bt=2 * PACKED.positions_bt),
+        False,
+        Locality(window=40),
     ),
-    "a segment in pieces": sight_of(PIECES, True),
-    "queries ahead of their keys": Sight(
+    "a segment in pieces": mask_spec_of(PIECES, True),
+    "queries ahead of their keys": MaskSpec(
         dataclasses.replace(PACKED, positions_bt=PACKED.positions_bt + 7), PACKED, True
     ),
 }
@@ -111,47 +113,47 @@ UNSUITED = {
 @pytest.mark.parametrize("name", ["causal", *UNSUITED])
 def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name, monkeypatch):
     """The TPU's choice, made on a CPU: with its kernel alone, each of these would be wrong."""
-    sight, qkv = (SIGHTS | UNSUITED)[name], arrays()
+    mask_spec, qkv = (SIGHTS | UNSUITED)[name], arrays()
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
     kernel = functools.partial(splash_attention, interpret=True)
     monkeypatch.setattr(flash, "splash_attention", kernel)
-    expected = with_gradients(plain, qkv, sight)
-    found = with_gradients(functools.partial(flash_attention, scale=SCALE), qkv, sight)
+    expected = with_gradients(plain, qkv, mask_spec)
+    found = with_gradients(functools.partial(flash_attention, scale=SCALE), qkv, mask_spec)
     assert_same(found, expected)
-    assert bool(splash_may(sight)) == (name == "causal")
+    assert bool(splash_may(mask_spec)) == (name == "causal")
     if name != "causal":
-        misled = quick_jit(functools.partial(kernel, scale=SCALE))(*qkv, sight)
+        misled = quick_jit(functools.partial(kernel, scale=SCALE))(*qkv, mask_spec)
         assert np.abs(misled - expected["y"]).max() > 0.1
 
 
 def test_what_cudnn_takes_for_granted():
     """It knows where a row ends, nothing else."""
     whole, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
-    fits = lambda *rows: bool(cudnn_may(sight_of(side(*rows), True)))  # noqa: E731
+    fits = lambda *rows: bool(cudnn_may(mask_spec_of(side(*rows), True)))  # noqa: E731
     assert fits(whole) and fits(whole, ended)
     assert not fits(whole, packed([100, 200])), "packed"
     assert not fits(whole, begun), "padding on the left"
     assert not fits(whole, packed([0])), "nothing at all"
     assert not fits((whole[0][::-1], whole[1])), "positions reversed"
-    source = Sight(side(whole), side(packed([9], 16)), False)
+    source = MaskSpec(side(whole), side(packed([9], 16)), False)
     assert cudnn_may(source)
     assert not cudnn_may(dataclasses.replace(source, keys=side((np.arange(16), [2] * 16))))
 
 
-def lowered_for(platform, sight, qkv, **options):
+def lowered_for(platform, mask_spec, qkv, **options):
     def total(*qkv):
-        return flash_attention(*qkv, sight, **options).astype(jnp.float32).sum()
+        return flash_attention(*qkv, mask_spec, **options).astype(jnp.float32).sum()
 
     traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*qkv)
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
 def test_the_platform_is_that_for_which_the_program_is_lowered():
-    sight, qkv = SIGHTS["causal"], arrays(dtype=jnp.bfloat16)
-    on_tpu = lowered_for("tpu", sight, qkv)
+    mask_spec, qkv = SIGHTS["causal"], arrays(dtype=jnp.bfloat16)
+    on_tpu = lowered_for("tpu", mask_spec, qkv)
     assert on_tpu.count("tpu_custom_call") == 3, "forward, and backward to queries and to keys"
     assert "stablehlo.case" in on_tpu, "the data may turn out otherwise"
-    assert "tpu_custom_call" not in lowered_for("cpu", sight, qkv)
+    assert "tpu_custom_call" not in lowered_for("cpu", mask_spec, qkv)
 
 
 PREFIX = dataclasses.replace(PACKED, prefix_bt=jnp.ones_like(PACKED.segments_bt))
@@ -159,25 +161,25 @@ FLAGGED = dataclasses.replace(PACKED, global_bt=PACKED.positions_bt == 0)
 NOT_FUSED = {
     "dropout": (SIGHTS["causal"], dict(dropout_rate=0.1, dropout_key=jax.random.key(0))),
     "bias": (SIGHTS["causal"], dict(bias=ScoreBias("alibi", jnp.asarray(alibi_slopes(H))))),
-    "prefix": (sight_of(PREFIX, True), {}),
-    "gaps": (sight_of(PACKED, False, Near(window=9, dilation=2)), {}),
-    "chunks": (sight_of(PACKED, False, Near(chunk=9)), {}),
-    "global tokens": (sight_of(FLAGGED, False, Near(window=9)), {}),
+    "prefix": (mask_spec_of(PREFIX, True), {}),
+    "gaps": (mask_spec_of(PACKED, False, Locality(window=9, dilation=2)), {}),
+    "chunks": (mask_spec_of(PACKED, False, Locality(chunk=9)), {}),
+    "global tokens": (mask_spec_of(FLAGGED, False, Locality(window=9)), {}),
 }
 
 
 @pytest.mark.parametrize("feature", NOT_FUSED)
 def test_what_a_kernel_does_not_know_is_never_asked_of_it(feature, monkeypatch):
-    sight, options = NOT_FUSED[feature]
+    mask_spec, options = NOT_FUSED[feature]
     qkv = arrays(dtype=jnp.bfloat16)
-    assert "tpu_custom_call" not in lowered_for("tpu", sight, qkv, **options)
+    assert "tpu_custom_call" not in lowered_for("tpu", mask_spec, qkv, **options)
     if not options:
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert cudnn_can(*qkv, SIGHTS["causal"]) and not cudnn_can(*qkv, sight)
+        assert cudnn_can(*qkv, SIGHTS["causal"]) and not cudnn_can(*qkv, mask_spec)
 
 
 def test_lengths_that_splash_does_not_take():
-    short = sight_of(side(packed([100], 100)), True)
+    short = mask_spec_of(side(packed([100], 100)), True)
     assert not splash_can(*arrays(100, queries=100), short)
 
 
@@ -236,23 +238,23 @@ MESHES = {
 }
 
 
-def deviation(shape, sight, rows):
+def deviation(shape, mask_spec, rows):
     """How far a mesh is from one device, in the output and the gradients of q, k, v and table."""
     qkv = arrays(T_MESH, batch=rows, queries=T_MESH, heads=4, groups=2)
     table = jnp.asarray(np.random.default_rng(4).normal(size=(8, 4)), jnp.float32)
     probe = np.random.default_rng(1).normal(size=qkv[0].shape).astype(np.float32)
 
-    def probed(qkv, table, sight):
+    def probed(qkv, table, mask_spec):
         bias = ScoreBias("t5_bias", table, bidirectional=False, max_distance=9)
-        y = flash_attention(*qkv, sight, bias=bias, scale=SCALE)
+        y = flash_attention(*qkv, mask_spec, bias=bias, scale=SCALE)
         return (y * probe).sum(), y
 
     run = jax.jit(jax.grad(probed, argnums=(0, 1), has_aux=True))
-    expected = run(qkv, table, sight)
+    expected = run(qkv, table, mask_spec)
     mesh = jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * 4)
     with jax.set_mesh(mesh):
-        assert "shard_map" in str(jax.make_jaxpr(run)(qkv, table, sight))
-        found = run(qkv, table, sight)
+        assert "shard_map" in str(jax.make_jaxpr(run)(qkv, table, mask_spec))
+        found = run(qkv, table, mask_spec)
     apart = jax.tree.map(
         lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), found, expected
     )
@@ -263,11 +265,11 @@ def measure():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_disable_most_optimizations", True)
     cut = [packed([n, 20 - n], T_MESH) for n in range(2, 18, 2)]
-    one_for_all = sight_of(side(packed([T_MESH], T_MESH)), True)
+    one_for_all = mask_spec_of(side(packed([T_MESH], T_MESH)), True)
     found = {}
     for name, shape in MESHES.items():
         rows = 6 if "does not divide" in name else 8
-        found[name] = deviation(shape, sight_of(side(*cut[:rows]), True), rows)
+        found[name] = deviation(shape, mask_spec_of(side(*cut[:rows]), True), rows)
     shape = MESHES["rows, queries and heads over 2"]
     found["positions of one row for all"] = deviation(shape, one_for_all, 8)
     return found
@@ -275,12 +277,12 @@ def measure():
 
 def masks_on_a_mesh():
     """Which weights are dropped on each of eight devices: rows of equal queries and keys."""
-    sight = sight_of(side((np.arange(T_MESH), np.ones(T_MESH))), False)
+    mask_spec = mask_spec_of(side((np.arange(T_MESH), np.ones(T_MESH))), False)
     q = jnp.zeros((2, T_MESH, 2, T_MESH))
     eye = jnp.broadcast_to(jnp.eye(T_MESH)[None, :, None], q.shape)
     with jax.set_mesh(jax.make_mesh((2, 1, 2, 2), MESH_AXES, axis_types=(AxisType.Auto,) * 4)):
         options = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
-        y_bthk = jax.jit(lambda q, eye: flash_attention(q, q, eye, sight, **options))(q, eye)
+        y_bthk = jax.jit(lambda q, eye: flash_attention(q, q, eye, mask_spec, **options))(q, eye)
     kept = np.asarray(y_bthk) > 0
     parts = [
         kept[b, n : n + T_MESH // 2, h].tobytes()
@@ -290,7 +292,7 @@ def masks_on_a_mesh():
 
 
 def test_a_mesh_computes_what_one_device_computes():
-    found, _ = measured_on(DEVICES, "tests.model.kernels.test_flash")
+    found, _ = measured_on(DEVICES, "tests.model.attention.test_flash")
     for name, apart in found["deviation"].items():
         assert apart < 1e-5, name
     assert found["dropout"]["different"] == DEVICES, "no two devices drop alike"
@@ -304,7 +306,7 @@ def test_a_mesh_computes_what_one_device_computes():
 def test_the_real_tpu_compiler_takes_the_kernel(causal):
     """No TPU is needed, but its compiler: pip install libtpu, and then, where there is no TPU,
 
-    JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 pytest -s -m slow tests/model/kernels/test_flash.py
+    JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 pytest -s -m slow tests/model/attention/test_flash.py
 
     Forward and backward at 8 heads x 2,048: two rows on one chip, and as much for each of four
     chips that share rows and heads. (Half of it leaves plain attention's scores in on-chip memory,
@@ -324,11 +326,11 @@ def test_the_real_tpu_compiler_takes_the_kernel(causal):
         row = given(rows, 2048, dtype=jnp.int32, spec=("data",))
 
         def total(qkv, one_side):
-            y_bthk = attention(*qkv, sight_of(one_side, causal))
+            y_bthk = attention(*qkv, mask_spec_of(one_side, causal))
             return y_bthk.astype(jnp.float32).sum()
 
         with jax.set_mesh(mesh):
-            return jax.jit(jax.grad(total)).lower(qkv, Side(row, row)).compile()
+            return jax.jit(jax.grad(total)).lower(qkv, SequenceInfo(row, row)).compile()
 
     temporary = {}
     for chips_used, rows, shape in ((1, 2, (1, 1, 1, 1)), (4, 8, (2, 1, 1, 2))):

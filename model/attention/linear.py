@@ -2,24 +2,29 @@
 
     y_t = sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s)
 
-Keys and values are summed before a query comes: what is remembered of them, `Sums`, has the same
-size however many there were (Katharopoulos et al., 2020). Rows are read in chunks. Within one, the
-weights are written out and masked; what came before it is in the sums. A short row is one chunk.
+Keys and values are summed before a query comes: their `LinearState` has the same size however many
+there were (Katharopoulos et al., 2020). Rows are read in chunks. Within a chunk, the weights are
+explicit and masked; what came before it is in the state. A short row is one chunk.
 
 Axes besides those of the legend: R query heads that share a key/value head, N tokens of a
 chunk, J the values of a head and a one, whose sum is what to divide by.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.kernels.dot import NEVER
-from model.masks import PADDING, Sight
+from model.attention.dot_attention import NEVER, attended
+from model.attention.interface import AttentionInputs, AttentionKind, KeyValues
+from model.masks import PADDING, MaskSpec
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
 
 CHUNK = 128
 # Logarithms are scaled so that the largest feature of keys, and that of a query, is exp(HEADROOM):
@@ -37,12 +42,84 @@ class FeatureMap(NamedTuple):
     are_logs: bool  # whether it gives their logarithms
 
 
-class Sums(NamedTuple):
+class LinearState(NamedTuple):
     """What is remembered of keys and values: those of one segment, the newest."""
 
     total_bgmj: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
     top_bgm: Array | None  # where features come as logarithms: the largest of each
     segment_b: Array
+    has_token_slots = False  # a token that was added cannot be taken out or hidden again
+
+
+class FeatureMapAttention(AttentionKind):
+    """A kind that sees queries and keys through a feature map, and decodes from a sum of keys."""
+
+    refused: ClassVar = {
+        "bias": "it has no scores to add to",
+        "relative": "it has no scores to add to",
+        "dropout": "it has no weights to drop",
+    }
+
+    def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
+        raise NotImplementedError
+
+    def feature_count(self, config: "TransformerConfig") -> int:
+        raise NotImplementedError
+
+    def _features(self, inputs: AttentionInputs) -> FeatureMap:
+        return self.feature_map(inputs.config, inputs.shared)
+
+    def attend(self, inputs: AttentionInputs) -> Array:
+        return attended(linear_attention(*inputs.qkv, self._features(inputs), inputs.mask_spec)[0])
+
+    def cross_attend(self, inputs: AttentionInputs) -> Array:
+        return self.attend(inputs)
+
+    def init_cache(self, config, batch: int, slots: int, *, keep_tokens: bool):
+        if keep_tokens:
+            return super().init_cache(config, batch, slots, keep_tokens=True)
+        features = self.feature_map(config, self.shared(config, lambda: None))
+        return empty_linear_state(batch, config.kv_heads, config.head_size, features)
+
+    def decode(self, inputs: AttentionInputs, cache):
+        features, context = self._features(inputs), inputs.context
+        if isinstance(cache, LinearState):
+            mask_spec = dataclasses.replace(context.mask_spec, keys=context.mask_spec.queries)
+            return linear_attention(*inputs.qkv, features, mask_spec, state=cache)
+        q_bthk, k_btgk, v_btgk = inputs.qkv
+        cache = cache.write(k_btgk, v_btgk, context.cache_slot)
+        y_bthk = slot_attention(
+            q_bthk, cache.key_bgks, cache.value_bgsk, features, context.mask_b1ts
+        )
+        return y_bthk, cache
+
+    def cross_decode(self, inputs: AttentionInputs, source: KeyValues) -> Array:
+        mask_b1ts = inputs.mask_spec.mask_b1ts()
+        return slot_attention(
+            inputs.qkv.q_bthk,
+            source.key_bgks,
+            source.value_bgsk,
+            self._features(inputs),
+            mask_b1ts,
+        )
+
+    def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
+        # Adding a key to the state, and reading the state, is a product with all features.
+        return length * self.feature_count(config)
+
+    def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:
+        return queries * self.feature_count(config)
+
+
+class Linear(FeatureMapAttention):
+    name = "linear"
+    description = "the kernel (elu(q) + 1)(elu(k) + 1), a recurrence in linear time"
+
+    def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
+        return elu_plus_one(config.head_size)
+
+    def feature_count(self, config: "TransformerConfig") -> int:
+        return config.head_size
 
 
 def elu_plus_one(head_size: int) -> FeatureMap:
@@ -50,58 +127,58 @@ def elu_plus_one(head_size: int) -> FeatureMap:
     return FeatureMap(lambda x: jax.nn.elu(x.astype(jnp.float32)) + 1, head_size, are_logs=False)
 
 
-def empty_sums(rows: int, groups: int, head_size: int, features: FeatureMap) -> Sums:
+def empty_linear_state(rows: int, groups: int, head_size: int, features: FeatureMap) -> LinearState:
     """What is remembered before the first token."""
     shape = (rows, groups, features.size)
-    return Sums(
+    return LinearState(
         total_bgmj=jnp.zeros((*shape, head_size + 1), jnp.float32),
         top_bgm=jnp.full(shape, NEVER, jnp.float32) if features.are_logs else None,
         segment_b=jnp.full(rows, PADDING, jnp.int32),
     )
 
 
-def summed_attention(
+def linear_attention(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
     features: FeatureMap,
-    sight: Sight,
+    mask_spec: MaskSpec,
     *,
-    sums: Sums | None = None,
+    state: LinearState | None = None,
     chunk: int = CHUNK,
-) -> tuple[Array, Sums]:
-    """Attention to what `sight` lets each query see, and to what was remembered before.
+) -> tuple[Array, LinearState]:
+    """Attention to what `mask_spec` lets each query see, and to what was remembered before.
 
-    Causal sight is of the same columns on both sides. Query head h reads key/value head
-    h // (H / G). A query that may look at nothing gets zeros. Sums are float32.
+    Causal mask_spec is of the same columns on both sides. Query head h reads key/value head
+    h // (H / G). A query that may look at nothing gets zeros. LinearState are float32.
     """
     rows, _, heads, head_size = q_bthk.shape
     groups = k_bsgk.shape[2]
-    if sums is None:
-        sums = empty_sums(rows, groups, head_size, features)
+    if state is None:
+        state = empty_linear_state(rows, groups, head_size, features)
     q_bngrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
-    tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(sight, rows))
+    tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(mask_spec, rows))
 
     # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def read(sums: Sums, given: tuple[_Tokens, Array]) -> tuple[Sums, Array]:
-        return _read_chunk(sums, *given, features)
+    def read(state: LinearState, given: tuple[_Tokens, Array]) -> tuple[LinearState, Array]:
+        return _read_chunk(state, *given, features)
 
     if max(q_bthk.shape[1], k_bsgk.shape[1]) <= chunk:
-        sums, y_bngrk = read(sums, (tokens, sight.mask_b1ts()[:, 0]))
-        return y_bngrk.reshape(q_bthk.shape), sums
+        state, y_bngrk = read(state, (tokens, mask_spec.mask_b1ts()[:, 0]))
+        return y_bngrk.reshape(q_bthk.shape), state
 
     places_bt = None
-    if not sight.causal or sight.keys.prefix_bt is not None:
-        tokens, places_bt = _in_order(tokens, sight)
+    if not mask_spec.causal or mask_spec.keys.prefix_bt is not None:
+        tokens, places_bt = _in_order(tokens, mask_spec)
     length = tokens.k_bngk.shape[1]
     size = -(-length // -(-length // chunk))  # chunks of the same size need the least padding
     chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
-    sums, y_cbngrk = jax.lax.scan(
-        lambda sums, tokens: read(sums, (tokens, _earlier_of_segment(tokens))), sums, chunks
+    state, y_cbngrk = jax.lax.scan(
+        lambda state, tokens: read(state, (tokens, _earlier_of_segment(tokens))), state, chunks
     )
     y_bthk = jnp.moveaxis(y_cbngrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
-    return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), sums
+    return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), state
 
 
 def slot_attention(
@@ -143,30 +220,30 @@ def _earlier_of_segment(tokens: _Tokens) -> Array:
 
 
 def _read_chunk(
-    sums: Sums, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
-) -> tuple[Sums, Array]:
+    state: LinearState, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
+) -> tuple[LinearState, Array]:
     """What the queries of a chunk see, of it and of what came before; and the sums behind it."""
     key_segments_bn = tokens.key_segments_bn
     q_bgrnm = features.apply(tokens.q_bngrk.transpose(0, 2, 3, 1, 4))
     k_bgnm = features.apply(tokens.k_bngk.transpose(0, 2, 1, 3))
     v_bgnj = _with_one(tokens.v_bngk.transpose(0, 2, 1, 3))
 
-    last_b = _last_segment(key_segments_bn, sums.segment_b)
-    goes_on_b = last_b == sums.segment_b
+    last_b = _last_segment(key_segments_bn, state.segment_b)
+    goes_on_b = last_b == state.segment_b
     is_key_bn = key_segments_bn != PADDING
     is_kept_bn = is_key_bn & (key_segments_bn == last_b[:, None])
-    before_bgmj, kept_bgnm, next_top_bgm = sums.total_bgmj, k_bgnm, None
+    before_bgmj, kept_bgnm, next_top_bgm = state.total_bgmj, k_bgnm, None
     if features.are_logs:
-        top_bgm = jnp.maximum(sums.top_bgm, _largest(k_bgnm, is_key_bn))
-        before_bgmj = before_bgmj * jnp.exp(sums.top_bgm - top_bgm)[..., None]
+        top_bgm = jnp.maximum(state.top_bgm, _largest(k_bgnm, is_key_bn))
+        before_bgmj = before_bgmj * jnp.exp(state.top_bgm - top_bgm)[..., None]
         # What is summed has a scale of its own: a segment's largest features end with it.
-        next_top_bgm = jnp.where(goes_on_b[:, None, None], sums.top_bgm, NEVER)
+        next_top_bgm = jnp.where(goes_on_b[:, None, None], state.top_bgm, NEVER)
         next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgnm, is_kept_bn))
         kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
         q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
 
     seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bnn[:, None, None])
-    remembers_bn = tokens.query_segments_bn == sums.segment_b[:, None]
+    remembers_bn = tokens.query_segments_bn == state.segment_b[:, None]
     remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
     seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
 
@@ -175,7 +252,7 @@ def _read_chunk(
     total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", kept_bgnm, v_bgnj)
     total_bgmj += jnp.where(goes_on_b[:, None, None, None], before_bgmj, 0.0)
     y_bngrk = _divided(seen_bgrnj).transpose(0, 3, 1, 2, 4).astype(tokens.v_bngk.dtype)
-    return Sums(total_bgmj, next_top_bgm, last_b), y_bngrk
+    return LinearState(total_bgmj, next_top_bgm, last_b), y_bngrk
 
 
 def _last_segment(key_segments_bn: Array, otherwise_b: Array) -> Array:
@@ -210,7 +287,7 @@ def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
 
 
 def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
-    """Sums over the keys that the mask shows, each with its weight."""
+    """LinearState over the keys that the mask shows, each with its weight."""
     weights_bgrts = jnp.einsum("bgrtm,bgsm->bgrts", q_bgrtm, k_bgsm)
     return jnp.einsum("bgrts,bgsj->bgrtj", jnp.where(mask, weights_bgrts, 0.0), v_bgsj)
 
@@ -220,9 +297,9 @@ def _with_one(v: Array) -> Array:
     return jnp.pad(v.astype(jnp.float32), ((0, 0),) * 3 + ((0, 1),), constant_values=1.0)
 
 
-def _divided(sums: Array) -> Array:
-    """Sums of values by the sum of weights; zero where there is none."""
-    y, weight = sums[..., :-1], sums[..., -1:]
+def _divided(state: Array) -> Array:
+    """LinearState of values by the sum of weights; zero where there is none."""
+    y, weight = state[..., :-1], state[..., -1:]
     is_something = weight > SMALLEST
     weight = jnp.where(is_something, weight, 1.0)
     # Divided twice, by its value and then by 1: the gradient of a division has the square of what
@@ -231,13 +308,13 @@ def _divided(sums: Array) -> Array:
     return jnp.where(is_something, y / value / (weight / value), 0.0)
 
 
-def _segments(sight: Sight, rows: int) -> tuple[Array, Array]:
+def _segments(mask_spec: MaskSpec, rows: int) -> tuple[Array, Array]:
     """Of queries and keys, for every row of the batch."""
-    sides = sight.queries.segments_bt, sight.keys.segments_bt
+    sides = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
     return tuple(jnp.broadcast_to(x, (rows, x.shape[1])) for x in sides)
 
 
-def _in_order(tokens: _Tokens, sight: Sight) -> tuple[_Tokens, Array]:
+def _in_order(tokens: _Tokens, mask_spec: MaskSpec) -> tuple[_Tokens, Array]:
     """Columns such that each query has behind it what it does not see; and where queries are then.
 
     Of each segment, first come keys that are seen from everywhere in it: all of them, or a prefix.
@@ -247,8 +324,8 @@ def _in_order(tokens: _Tokens, sight: Sight) -> tuple[_Tokens, Array]:
     q_bngrk, k_bngk, v_bngk, query_segments_bt, key_segments_bs = tokens
     rows, queries = query_segments_bt.shape
     keys = key_segments_bs.shape[1]
-    if sight.causal:
-        is_first_bs = jnp.broadcast_to(sight.keys.prefix_bt, (rows, keys)).astype(bool)
+    if mask_spec.causal:
+        is_first_bs = jnp.broadcast_to(mask_spec.keys.prefix_bt, (rows, keys)).astype(bool)
         late_keys, late_values = k_bngk, v_bngk
         late_segments_bt = jnp.where(is_first_bs, PADDING, key_segments_bs)
     else:

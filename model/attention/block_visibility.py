@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.masks import PADDING, Near, Side
+from model.masks import PADDING, Locality, SequenceInfo
 
 
-def visible_pairs(queries: Side, keys: Side, causal: bool, near: Near | None) -> Array:
+def visible_pairs(
+    queries: SequenceInfo, keys: SequenceInfo, causal: bool, locality: Locality | None
+) -> Array:
     """Which blocks of queries may see which blocks of keys, in any row: (query, key blocks).
 
     Both sides come in blocks (N, B, T). Judged by the least and the greatest segment and position
@@ -28,8 +30,8 @@ def visible_pairs(queries: Side, keys: Side, causal: bool, near: Near | None) ->
         if k.prefix is not None:
             behind_ijb |= k.prefix
         seen_ijb &= behind_ijb
-    if near is not None:
-        before, after = near.reach
+    if locality is not None:
+        before, after = locality.reach
         near_ijb = k.greatest_position >= q.least_position - before
         near_ijb &= k.least_position <= q.greatest_position + after
         if k.is_global is not None:
@@ -51,7 +53,7 @@ class Extent(NamedTuple):
     is_global: Array | None
 
     @staticmethod
-    def of(side: Side) -> "Extent":
+    def of(side: SequenceInfo) -> "Extent":
         positions, segments = jnp.broadcast_arrays(side.positions_bt, side.segments_bt)
         held = segments != PADDING
 

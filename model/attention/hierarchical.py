@@ -5,35 +5,82 @@ the mean of its scores, this is plain attention in which the scores for another 
 by their mean over the chunk: `mean_scores` says it so, for decoding from a cache.
 """
 
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.kernels.banded import Band, Blocks, Everywhere, banded_attention
-from model.masks import PADDING, Near, Side, Sight
+from model.attention.banded import Band, Blocks, Everywhere, banded_attention
+from model.attention.dot_attention import attended
+from model.attention.interface import AttentionInputs, AttentionKind
+from model.masks import PADDING, Locality, MaskSpec, SequenceInfo, count_visible
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
+
+NO_POSITION = "the mean of a chunk stands at no position"
+
+
+class Hierarchical(AttentionKind):
+    name = "hierarchical"
+    description = "a query's own chunk in full, every other chunk by its mean"
+    refused: ClassVar = {
+        "bias": NO_POSITION,
+        "relative": NO_POSITION,
+        "prefix": "the mean of a chunk would be of tokens of which only some may be seen",
+    }
+    keys = ("attention_chunk",)
+
+    def attend(self, inputs: AttentionInputs) -> Array:
+        chunk = inputs.config.attention_chunk
+        return attended(
+            hierarchical_attention(
+                *inputs.qkv, inputs.mask_spec, chunk=chunk, **inputs.softmax_options
+            )
+        )
+
+    def change_scores(self, inputs: AttentionInputs, mask_b1ts: Array) -> Callable[[Array], Array]:
+        return functools.partial(
+            mean_scores,
+            mask_b1ts=mask_b1ts,
+            mask_spec=inputs.context.mask_spec,
+            chunk=inputs.config.attention_chunk,
+        )
+
+    def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
+        chunk = config.attention_chunk
+        full, rest = divmod(length, chunk)
+        if causal:  # each query sees the means of the chunks before its own
+            means = chunk * full * (full - 1) // 2 + rest * full
+        else:
+            means = length * (full + (rest > 0) - 1)
+        return count_visible(Locality(chunk=chunk), length, causal) + means
 
 
 def hierarchical_attention(
-    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight, *, chunk: int, **options
+    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, chunk: int, **options
 ) -> Array:
     """As `dot_attention`; causal queries see the chunks before their own."""
 
-    def sees(queries: Side, means: Side) -> Array:
+    def sees(queries: SequenceInfo, means: SequenceInfo) -> Array:
         own_bt1 = queries.positions_bt[:, :, None] // chunk
         theirs_b1s = means.positions_bt[:, None] // chunk
-        mask_bts = theirs_b1s < own_bt1 if sight.causal else theirs_b1s != own_bt1
+        mask_bts = theirs_b1s < own_bt1 if mask_spec.causal else theirs_b1s != own_bt1
         mask_bts &= queries.segments_bt[:, :, None] == means.segments_bt[:, None]
         return (mask_bts & (means.segments_bt[:, None] != PADDING))[:, None]
 
-    own = Band(k_bsgk, v_bsgk, Near(chunk=chunk))
-    k_bngk, v_bngk, side, count_bn = chunk_means(k_bsgk, v_bsgk, sight, chunk)
+    own = Band(k_bsgk, v_bsgk, Locality(chunk=chunk))
+    k_bngk, v_bngk, side, count_bn = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
     everywhere = Everywhere(k_bngk, v_bngk, side, sees, jnp.maximum(count_bn, 1))
-    return banded_attention(q_bthk, [own], sight, everywhere=everywhere, **options)
+    return banded_attention(q_bthk, [own], mask_spec, everywhere=everywhere, **options)
 
 
 def chunk_means(
-    k_bsgk: Array, v_bsgk: Array, sight: Sight, chunk: int
-) -> tuple[Array, Array, Side, Array]:
+    k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, chunk: int
+) -> tuple[Array, Array, SequenceInfo, Array]:
     """Means of keys and values over chunks, where these are, and of how many tokens they are.
 
     Chunks begin with their segment, so in packed rows they end anywhere; but among any `chunk`
@@ -44,15 +91,15 @@ def chunk_means(
     size = min(chunk, k_bsgk.shape[1])  # of a larger chunk no more is there
     blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
     # With the block before it, a block of columns holds all of a chunk that ends in it.
-    side = blocks.stretch_of_side(sight.keys, before=size)
-    following_bs = jnp.pad(sight.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
+    side = blocks.stretch_of_side(mask_spec.keys, before=size)
+    following_bs = jnp.pad(mask_spec.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
     following_bs = blocks.stretch_of_side(following_bs, before=size)
     positions_bs, segments_bs = side.positions_bt, side.segments_bt
 
     ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= size)
     is_full_bs = positions_bs % chunk == chunk - 1
     ends = [ends_here_bs & is_full_bs]
-    if not sight.causal:  # else nothing comes after an unfinished chunk that could see it
+    if not mask_spec.causal:  # else nothing comes after an unfinished chunk that could see it
         is_last_bs = (following_bs != segments_bs) & (positions_bs >= chunk)
         ends.append(ends_here_bs & is_last_bs & ~is_full_bs)
 
@@ -79,22 +126,22 @@ def chunk_means(
     k, v, starts, segments, counts = (
         jnp.concatenate([of_rows(x) for x in parts], axis=1) for parts in zip(*means, strict=True)
     )
-    return k, v, Side(starts, segments), counts
+    return k, v, SequenceInfo(starts, segments), counts
 
 
-def mean_scores(scores_bhts: Array, mask_b1ts: Array, sight: Sight, chunk: int) -> Array:
+def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk: int) -> Array:
     """Scores for slots of a cache, with those for other chunks replaced by their mean.
 
     A cache holds one text, so that its chunks are known by their numbers alone.
     """
     slots = scores_bhts.shape[3]
     # More chunks are never in so many slots, so that no two of them share a number.
-    number_bs = sight.keys.positions_bt // chunk
+    number_bs = mask_spec.keys.positions_bt // chunk
     belongs_bsn = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
     seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
     sum_bhtn = jnp.einsum("bhts,bsn->bhtn", seen_bhts, belongs_bsn)
     count_b1tn = jnp.einsum("bhts,bsn->bhtn", mask_b1ts.astype(jnp.float32), belongs_bsn)
     mean_bhtn = sum_bhtn / jnp.maximum(count_b1tn, 1)
     mean_bhts = jnp.einsum("bhtn,bsn->bhts", mean_bhtn, belongs_bsn)
-    is_own_bts = number_bs[:, None] == sight.queries.positions_bt[:, :, None] // chunk
+    is_own_bts = number_bs[:, None] == mask_spec.queries.positions_bt[:, :, None] // chunk
     return jnp.where(is_own_bts[:, None], scores_bhts, mean_bhts)

@@ -12,57 +12,61 @@ import numpy as np
 from jax import Array
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-from model.kernels.dot import ATTENDED
-from model.masks import PADDING, Near, Side, Sight
+from model.attention.dot_attention import ATTENDED
+from model.masks import PADDING, Locality, MaskSpec, SequenceInfo
 
 LANES = 128  # of a TPU's registers: splash's blocks are multiples
 
 
-def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight) -> bool:
+def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec) -> bool:
     """Whether TPU's splash kernel has the mask that is asked for, and takes arrays of this size."""
     queries, keys = q_bthk.shape[1], k_bsgk.shape[1]
     return (
         queries % LANES == keys % LANES == 0
         and q_bthk.shape[3] == v_bsgk.shape[3]
         and q_bthk.dtype in (jnp.float32, jnp.bfloat16)
-        and sight.keys.prefix_bt is None
-        and _is_window(sight.near)
-        and (sight.near is None or sight.keys.global_bt is None)
-        and (queries == keys or not _goes_by_position(sight))
+        and mask_spec.keys.prefix_bt is None
+        and _is_window(mask_spec.locality)
+        and (mask_spec.locality is None or mask_spec.keys.global_bt is None)
+        and (queries == keys or not _goes_by_position(mask_spec))
     )
 
 
-def splash_may(sight: Sight) -> Array | bool:
+def splash_may(mask_spec: MaskSpec) -> Array | bool:
     """Whether the data is as the kernel takes it to be."""
-    return positions_follow_columns(sight) if _goes_by_position(sight) else True
+    return positions_follow_columns(mask_spec) if _goes_by_position(mask_spec) else True
 
 
 def splash_attention(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
-    sight: Sight,
+    mask_spec: MaskSpec,
     *,
     scale: float = 1.0,
     interpret: bool = False,
 ) -> Array:
     rows, queries, heads, _ = q_bthk.shape
     kernel = _splash_kernel(
-        (queries, k_bsgk.shape[1]), heads, sight.causal, sight.near, interpret=interpret
+        (queries, k_bsgk.shape[1]), heads, mask_spec.causal, mask_spec.locality, interpret=interpret
     )
     q_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
     q_bhtk, k_bgsk, v_bgsk = (jnp.moveaxis(x, 2, 1) for x in (q_bthk, k_bsgk, v_bsgk))
-    segments = splash.SegmentIds(_for_rows(sight.queries, rows), _for_rows(sight.keys, rows))
+    segments = splash.SegmentIds(
+        _for_rows(mask_spec.queries, rows), _for_rows(mask_spec.keys, rows)
+    )
     y_bthk = jnp.moveaxis(jax.vmap(kernel)(q_bhtk, k_bgsk, v_bgsk, segments), 1, 2)
-    return jnp.where(_sees_something(sight)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype))
+    return jnp.where(
+        _sees_something(mask_spec)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype)
+    )
 
 
 def _splash_kernel(
-    shape: tuple[int, int], heads: int, causal: bool, near: Near | None, *, interpret: bool
+    shape: tuple[int, int], heads: int, causal: bool, locality: Locality | None, *, interpret: bool
 ):
     """Which blocks to visit is worked out in Python; jax remembers it from one layer to another."""
-    if near is not None:
-        side = near.window - 1
+    if locality is not None:
+        side = locality.window - 1
         mask = splash.LocalMask(shape, (side, 0 if causal else side), offset=0)
     else:
         mask = splash.CausalMask(shape) if causal else splash.FullMask(shape)
@@ -82,7 +86,7 @@ def _largest_block(length: int) -> int:
     return next(size for size in (512, 256, LANES) if length % size == 0)
 
 
-def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight) -> bool:
+def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec) -> bool:
     """Whether cuDNN's fused attention has the mask that is asked for, and takes such arrays.
 
     Merely to trace it, jax asks for the cuDNN that is installed: a program that is lowered for
@@ -95,47 +99,49 @@ def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight) -> bool
         and head_size == v_bsgk.shape[3]
         and head_size % 8 == 0
         and head_size <= 128
-        and sight.keys.prefix_bt is None
-        and _is_window(sight.near)
-        and (sight.near is None or (sight.causal and sight.keys.global_bt is None))
-        and (q_bthk.shape[1] == k_bsgk.shape[1] or not _goes_by_position(sight))
+        and mask_spec.keys.prefix_bt is None
+        and _is_window(mask_spec.locality)
+        and (mask_spec.locality is None or (mask_spec.causal and mask_spec.keys.global_bt is None))
+        and (q_bthk.shape[1] == k_bsgk.shape[1] or not _goes_by_position(mask_spec))
     )
 
 
-def cudnn_may(sight: Sight) -> Array:
+def cudnn_may(mask_spec: MaskSpec) -> Array:
     """It knows of lengths, not of segments."""
-    queries, keys = sight.queries.segments_bt, sight.keys.segments_bt
+    queries, keys = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
     fits = _is_one_segment(queries) & _is_one_segment(keys)
     fits &= ((queries[:, :1] == keys[:, :1]) & (keys[:, :1] != PADDING)).all()
-    return fits & positions_follow_columns(sight) if _goes_by_position(sight) else fits
+    return fits & positions_follow_columns(mask_spec) if _goes_by_position(mask_spec) else fits
 
 
 def cudnn_attention(
-    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, sight: Sight, *, scale: float = 1.0
+    q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, scale: float = 1.0
 ) -> Array:
     rows = len(q_bthk)
     lengths = (
         (_for_rows(side, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
-        for side in (sight.queries, sight.keys)
+        for side in (mask_spec.queries, mask_spec.keys)
     )
     y_bthk = jax.nn.dot_product_attention(
         q_bthk, k_bsgk, v_bsgk,
         scale=scale,
-        is_causal=sight.causal,
+        is_causal=mask_spec.causal,
         query_seq_lengths=next(lengths),
         key_value_seq_lengths=next(lengths),
-        local_window_size=None if sight.near is None else (sight.near.window - 1, 0),
+        local_window_size=mask_spec.locality and (mask_spec.locality.window - 1, 0),
         implementation="cudnn",
     )  # fmt: skip
-    return jnp.where(_sees_something(sight)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype))
+    return jnp.where(
+        _sees_something(mask_spec)[..., None, None], y_bthk, jnp.zeros((), y_bthk.dtype)
+    )
 
 
-def positions_follow_columns(sight: Sight) -> Array:
+def positions_follow_columns(mask_spec: MaskSpec) -> Array:
     """Whether queries and keys are the same tokens, and each segment a run of growing positions.
 
     Then a key of one's own segment is as many columns away as it is positions.
     """
-    queries, keys = sight.queries, sight.keys
+    queries, keys = mask_spec.queries, mask_spec.keys
     same = (queries.positions_bt == keys.positions_bt).all()
     same &= (queries.segments_bt == keys.segments_bt).all()
     positions_bt, segments_bt = jnp.broadcast_arrays(keys.positions_bt, keys.segments_bt)
@@ -153,23 +159,25 @@ def _is_one_segment(segments_bt: Array) -> Array:
     return (segments_bt == jnp.where(inside_bt, segments_bt[:, :1], PADDING)).all()
 
 
-def _sees_something(sight: Sight) -> Array:
+def _sees_something(mask_spec: MaskSpec) -> Array:
     """Queries that see a key, given that the kernel may be used at all."""
-    queries_bt = sight.queries.segments_bt
+    queries_bt = mask_spec.queries.segments_bt
     holds_bt = queries_bt != PADDING
-    if _goes_by_position(sight):
+    if _goes_by_position(mask_spec):
         return holds_bt  # each sees itself
     # Fused into the reduction: nothing of this size is ever in memory.
-    return holds_bt & (queries_bt[:, :, None] == sight.keys.segments_bt[:, None]).any(axis=-1)
+    return holds_bt & (queries_bt[:, :, None] == mask_spec.keys.segments_bt[:, None]).any(axis=-1)
 
 
-def _goes_by_position(sight: Sight) -> bool:
-    return sight.causal or sight.near is not None
+def _goes_by_position(mask_spec: MaskSpec) -> bool:
+    return mask_spec.causal or mask_spec.locality is not None
 
 
-def _is_window(near: Near | None) -> bool:
-    return near is None or (near.window > 0 and near.dilation == 1 and not near.chunk)
+def _is_window(locality: Locality | None) -> bool:
+    return locality is None or (
+        locality.window > 0 and locality.dilation == 1 and not locality.chunk
+    )
 
 
-def _for_rows(side: Side, rows: int) -> Array:
+def _for_rows(side: SequenceInfo, rows: int) -> Array:
     return jnp.broadcast_to(side.segments_bt, (rows, side.segments_bt.shape[1]))

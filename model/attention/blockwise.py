@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from model.attention.block_visibility import visible_pairs
+from model.attention.dot_attention import NEVER, attended
 from model.dropout import dropout
-from model.kernels.dot import NEVER, attended
-from model.kernels.visibility import visible_pairs
-from model.masks import Near, Side, Sight
+from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias
 
 # Scores lie above, so that exp(NEVER - maximum) is zero even where nothing was seen yet.
@@ -26,7 +26,7 @@ BLOCK = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class BlockwiseOptions:
     """What is known when a program is compiled."""
 
     scale: float
@@ -37,16 +37,16 @@ class Options:
     @staticmethod
     def of(
         q_bthk: Array, k_bsgk: Array, scale: float, dropout_rate: float, block: int
-    ) -> "Options":
+    ) -> "BlockwiseOptions":
         sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
-        return Options(scale, dropout_rate, *sizes)
+        return BlockwiseOptions(scale, dropout_rate, *sizes)
 
 
 def blockwise_attention(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
-    sight: Sight,
+    mask_spec: MaskSpec,
     *,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
@@ -54,35 +54,35 @@ def blockwise_attention(
     dropout_key: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
-    """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias."""
-    options = Options.of(q_bthk, k_bsgk, scale, dropout_rate, block)
-    return _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
+    """What `dot_attention` computes under `mask_spec.mask_b1ts()` and with all of the bias."""
+    options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
+    return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
-    return _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)[0]
+def _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
+    return _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)[0]
 
 
-def _forward(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
-    work = Work.of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
-    seen = look(work, nothing_seen(work))
-    y_bthk, log_sum_nbht = map(attended, seen.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, y_bthk, log_sum_nbht)
+def _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
+    schedule = BlockSchedule.of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
+    softmax = forward_over_blocks(schedule, empty_softmax(schedule))
+    y_bthk, log_sum_nbht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
+    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_nbht)
 
 
 def _backward(options, residuals, dy_bthk):
     *given, y_bthk, log_sum_nbht = residuals
-    work = Work.of(options, *given)
-    outcome = Outcome.of(options, y_bthk, log_sum_nbht, dy_bthk)
-    slopes = look_back(work, outcome, no_slopes(work))
-    return *slopes.to(options, *given), None
+    schedule = BlockSchedule.of(options, *given)
+    forward = ForwardResult.of(options, y_bthk, log_sum_nbht, dy_bthk)
+    gradients = backward_over_blocks(schedule, forward, zero_gradients(schedule))
+    return *gradients.to(options, *given), None
 
 
 _attention.defvjp(_forward, _backward)
 
 
-class Seen(NamedTuple):
+class OnlineSoftmax(NamedTuple):
     """What queries hold of the keys they met so far (online softmax), in blocks."""
 
     y_nbhtk: Array  # not yet divided by the total
@@ -99,40 +99,40 @@ class Seen(NamedTuple):
         return _joined_queries(y_nbhtk, queries).astype(dtype), log_sum_nbht
 
 
-def nothing_seen(work: "Work") -> Seen:
-    heads = work.q_nbhtk.shape[:-1]
-    return Seen(
-        jnp.zeros((*heads, work.v_nbgks.shape[3]), jnp.float32),
+def empty_softmax(schedule: "BlockSchedule") -> OnlineSoftmax:
+    heads = schedule.q_nbhtk.shape[:-1]
+    return OnlineSoftmax(
+        jnp.zeros((*heads, schedule.v_nbgks.shape[3]), jnp.float32),
         jnp.full(heads, LOWEST, jnp.float32),
         jnp.zeros(heads, jnp.float32),
     )
 
 
-def look(work: "Work", seen: Seen) -> Seen:
+def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> OnlineSoftmax:
     """`seen`, and with it all that these queries see of these keys."""
 
-    def visit(number, seen):
-        pair = work.pair(number)
+    def visit(number, softmax):
+        pair = schedule.pair(number)
         scores_bhts = pair.scores()
-        before_bht = seen.largest_nbht[pair.i]
+        before_bht = softmax.largest_nbht[pair.i]
         largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
         shrink_bht = jnp.exp(before_bht - largest_bht)
         weights_bhts = jnp.exp(scores_bhts - largest_bht[..., None])
-        total_bht = seen.total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
-        if work.dropout_rate:
+        total_bht = softmax.total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
+        if schedule.dropout_rate:
             weights_bhts *= pair.kept()
         y_bhtk = pair.times(weights_bhts, pair.v_bgks)
-        y_bhtk += seen.y_nbhtk[pair.i] * shrink_bht[..., None]
-        return Seen(
-            seen.y_nbhtk.at[pair.i].set(y_bhtk),
-            seen.largest_nbht.at[pair.i].set(largest_bht),
-            seen.total_nbht.at[pair.i].set(total_bht),
+        y_bhtk += softmax.y_nbhtk[pair.i] * shrink_bht[..., None]
+        return OnlineSoftmax(
+            softmax.y_nbhtk.at[pair.i].set(y_bhtk),
+            softmax.largest_nbht.at[pair.i].set(largest_bht),
+            softmax.total_nbht.at[pair.i].set(total_bht),
         )
 
-    return jax.lax.fori_loop(0, work.count, visit, seen)
+    return jax.lax.fori_loop(0, schedule.count, visit, softmax)
 
 
-class Outcome(NamedTuple):
+class ForwardResult(NamedTuple):
     """What the backward pass has to know of each query beside the scores, in blocks."""
 
     dy_nbhtk: Array
@@ -140,17 +140,19 @@ class Outcome(NamedTuple):
     log_sum_nbht: Array
 
     @staticmethod
-    def of(options: Options, y_bthk: Array, log_sum_nbht: Array, dy_bthk: Array) -> "Outcome":
+    def of(
+        options: BlockwiseOptions, y_bthk: Array, log_sum_nbht: Array, dy_bthk: Array
+    ) -> "ForwardResult":
         mean_bth1 = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(
             axis=-1, keepdims=True
         )
         dy_nbhtk, mean_nbht1 = (
             _blocks_of_queries(x, options.queries) for x in (dy_bthk, mean_bth1)
         )
-        return Outcome(dy_nbhtk, mean_nbht1[..., 0], log_sum_nbht)
+        return ForwardResult(dy_nbhtk, mean_nbht1[..., 0], log_sum_nbht)
 
 
-class Slopes(NamedTuple):
+class Gradients(NamedTuple):
     """Gradients as far as they are added up, in blocks."""
 
     dq_nbhtk: Array
@@ -158,7 +160,9 @@ class Slopes(NamedTuple):
     dv_nbgks: Array
     dtable: Array | None  # of the bias
 
-    def to(self, options: Options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key) -> tuple:
+    def to(
+        self, options: BlockwiseOptions, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
+    ) -> tuple:
         """Those of what `Work.of` was given, up to the bias."""
         dq_bthk = _joined_queries(self.dq_nbhtk, q_bthk.shape[1]) * options.scale
         return (
@@ -170,43 +174,45 @@ class Slopes(NamedTuple):
         )
 
 
-def no_slopes(work: "Work") -> Slopes:
-    return Slopes(
-        jnp.zeros(work.q_nbhtk.shape, jnp.float32),
-        jnp.zeros(work.k_nbgks.shape, jnp.float32),
-        jnp.zeros(work.v_nbgks.shape, jnp.float32),
-        None if work.bias is None else jnp.zeros_like(work.bias.table),
+def zero_gradients(schedule: "BlockSchedule") -> Gradients:
+    return Gradients(
+        jnp.zeros(schedule.q_nbhtk.shape, jnp.float32),
+        jnp.zeros(schedule.k_nbgks.shape, jnp.float32),
+        jnp.zeros(schedule.v_nbgks.shape, jnp.float32),
+        None if schedule.bias is None else jnp.zeros_like(schedule.bias.table),
     )
 
 
-def look_back(work: "Work", outcome: Outcome, slopes: Slopes) -> Slopes:
+def backward_over_blocks(
+    schedule: "BlockSchedule", forward: ForwardResult, gradients: Gradients
+) -> Gradients:
     """`slopes`, and added to them all that comes of these queries and these keys."""
 
-    def visit(number, slopes):
-        pair = work.pair(number)
-        dy_bhtk = outcome.dy_nbhtk[pair.i]
-        weights_bhts = jnp.exp(pair.scores() - outcome.log_sum_nbht[pair.i][..., None])
+    def visit(number, gradients):
+        pair = schedule.pair(number)
+        dy_bhtk = forward.dy_nbhtk[pair.i]
+        weights_bhts = jnp.exp(pair.scores() - forward.log_sum_nbht[pair.i][..., None])
         dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
         dropped_bhts = weights_bhts
-        if work.dropout_rate:
+        if schedule.dropout_rate:
             kept_bhts = pair.kept()
             dropped_bhts = weights_bhts * kept_bhts
             dweights_bhts *= kept_bhts
-        dscores_bhts = weights_bhts * (dweights_bhts - outcome.mean_nbht[pair.i][..., None])
+        dscores_bhts = weights_bhts * (dweights_bhts - forward.mean_nbht[pair.i][..., None])
         dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
         dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
         dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
-        dtable = slopes.dtable
-        if work.bias is not None:
+        dtable = gradients.dtable
+        if schedule.bias is not None:
             dtable += pair.gradient_of_table(dscores_bhts)
-        return Slopes(
-            slopes.dq_nbhtk.at[pair.i].add(dq_bhtk),
-            slopes.dk_nbgks.at[pair.j].add(dk_bgks),
-            slopes.dv_nbgks.at[pair.j].add(dv_bgks),
+        return Gradients(
+            gradients.dq_nbhtk.at[pair.i].add(dq_bhtk),
+            gradients.dk_nbgks.at[pair.j].add(dk_bgks),
+            gradients.dv_nbgks.at[pair.j].add(dv_bgks),
             dtable,
         )
 
-    return jax.lax.fori_loop(0, work.count, visit, slopes)
+    return jax.lax.fori_loop(0, schedule.count, visit, gradients)
 
 
 class Pair(NamedTuple):
@@ -221,7 +227,7 @@ class Pair(NamedTuple):
     q_bhtk: Array  # scaled
     k_bgks: Array
     v_bgks: Array
-    sight: Sight
+    mask_spec: MaskSpec
     bias: ScoreBias | None
     dropout_rate: float
     dropout_key: Array | None
@@ -230,7 +236,7 @@ class Pair(NamedTuple):
         scores_bhts = self.scores_of(self.q_bhtk, self.k_bgks)
         if self.bias is not None:
             scores_bhts += self._bias_bhts(self.bias.table)
-        return jnp.where(self.sight.mask_b1ts(), scores_bhts, NEVER)
+        return jnp.where(self.mask_spec.mask_b1ts(), scores_bhts, NEVER)
 
     def scores_of(self, q_bhtk: Array, k_bgks: Array) -> Array:
         q_bgnk = self._by_group(q_bhtk)
@@ -260,7 +266,7 @@ class Pair(NamedTuple):
         return transposed(dscores_bhts)[0]
 
     def _bias_bhts(self, table: Array) -> Array:
-        queries, keys = self.sight.queries, self.sight.keys
+        queries, keys = self.mask_spec.queries, self.mask_spec.keys
         bias = dataclasses.replace(self.bias, table=table)
         return bias(None, queries.positions_bt, keys.positions_bt)
 
@@ -269,29 +275,29 @@ class Pair(NamedTuple):
         return x_bhtn.reshape(batch, groups, -1, x_bhtn.shape[-1])
 
 
-class Work(NamedTuple):
+class BlockSchedule(NamedTuple):
     """Everything in blocks, and which pairs of blocks are to be visited."""
 
     q_nbhtk: Array
     k_nbgks: Array
     v_nbgks: Array
-    queries: Side  # of blocks, as keys
-    keys: Side
+    queries: SequenceInfo  # of blocks, as keys
+    keys: SequenceInfo
     pairs: Array  # numbers of pairs, those to be visited first
     count: Array
     causal: bool
-    near: Near | None
+    locality: Locality | None
     bias: ScoreBias | None
     dropout_rate: float
     dropout_key: Array | None
 
     @staticmethod
-    def of(options, q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key) -> "Work":
-        queries = _blocks_of_side(sight.queries, options.queries)
-        keys = _blocks_of_side(sight.keys, options.keys)
-        visited = visible_pairs(queries, keys, sight.causal, sight.near).reshape(-1)
+    def of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key) -> "BlockSchedule":
+        queries = _blocks_of_side(mask_spec.queries, options.queries)
+        keys = _blocks_of_side(mask_spec.keys, options.keys)
+        visited = visible_pairs(queries, keys, mask_spec.causal, mask_spec.locality).reshape(-1)
         q_bthk = q_bthk * jnp.asarray(options.scale, q_bthk.dtype)
-        return Work(
+        return BlockSchedule(
             _blocks_of_queries(q_bthk, options.queries),
             _blocks_of_keys(k_bsgk, options.keys),
             _blocks_of_keys(v_bsgk, options.keys),
@@ -299,8 +305,8 @@ class Work(NamedTuple):
             keys,
             jnp.nonzero(visited, size=visited.size, fill_value=0)[0],
             visited.sum(),
-            sight.causal,
-            sight.near,
+            mask_spec.causal,
+            mask_spec.locality,
             bias,
             options.dropout_rate,
             dropout_key,
@@ -318,7 +324,7 @@ class Work(NamedTuple):
             self.q_nbhtk[i],
             self.k_nbgks[j],
             self.v_nbgks[j],
-            Sight(side_i, side_j, self.causal, self.near),
+            MaskSpec(side_i, side_j, self.causal, self.locality),
             self.bias,
             self.dropout_rate,
             self.dropout_key,
@@ -336,7 +342,7 @@ def _blocks(x: Array, block: int) -> Array:
     return jnp.moveaxis(x.reshape(len(x), count, block, *x.shape[2:]), 1, 0)
 
 
-def _blocks_of_side(side: Side, block: int) -> Side:
+def _blocks_of_side(side: SequenceInfo, block: int) -> SequenceInfo:
     return jax.tree.map(lambda x: _blocks(x, block), side)
 
 

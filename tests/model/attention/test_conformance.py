@@ -1,7 +1,7 @@
 """Every kind of attention x everything that can be asked of it: it is right, or it is refused.
 
-`python -m tests.test_attention_matrix` writes the table of docs/attention.md, which holds a cell
-for each of these tests.
+`python -m tests.model.attention.test_conformance` writes the table of docs/attention.md, which holds
+a cell for each of these tests.
 """
 
 import dataclasses
@@ -17,15 +17,14 @@ import pytest
 from configs import default
 from experiment import sections
 from experiment.schema import ConfigError
+from model.attention import FEATURES, KINDS, banded
+from model.attention.dot_attention import QKV
+from model.attention.interface import AttentionContext, AttentionInputs
+from model.attention.performer import fixed_directions
 from model.config import TransformerConfig
-from model.kernels import banded
-from model.kernels.attend import attend, attend_to_source, feature_map
-from model.kernels.dot import Heads
-from model.kernels.performer import fixed_directions
-from model.kinds import FEATURES, KINDS, REFUSED
-from model.masks import Side, Sight
+from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias, alibi_slopes
-from tests.attention_oracle import Rows, explicit, masked_average
+from tests.model.attention.oracle import Rows, explicit, masked_average
 from tests.model.examples import left_padded, text_logits, tokens
 from tests.model.test_kv_cache import COLUMNS, assert_same_at_real_tokens, decode_in_chunks
 from tests.tiny import quick_jit, tiny_config
@@ -63,16 +62,16 @@ class Case:
     dropout: bool = False
 
     @property
-    def sight(self) -> Sight:
+    def mask_spec(self) -> MaskSpec:
         # Some are global whatever the kind, as in a pattern: it is a longformer's business alone.
-        side = Side(
+        side = SequenceInfo(
             jnp.asarray(self.rows.positions),
             jnp.asarray(self.rows.segments),
             global_bt=jnp.asarray(self.rows.is_global),
         )
         if self.rows.prefix.any():
             side = dataclasses.replace(side, prefix_bt=jnp.asarray(self.rows.prefix))
-        return Sight(side, side, self.causal)
+        return MaskSpec(side, side, self.causal)
 
     def score_bias(self, arrays: dict) -> ScoreBias | None:
         match self.bias:
@@ -85,18 +84,25 @@ class Case:
             case "transformer_xl":
                 return ScoreBias("transformer_xl", arrays["bias"], shift_hk=arrays["shift"])
 
-    def heads(self, arrays: dict, prefix: str = "") -> Heads | None:
+    def heads(self, arrays: dict, prefix: str = "") -> QKV | None:
         names = [prefix + name for name in "qkv"]
-        return Heads(*(arrays[name] for name in names)) if names[0] in arrays else None
+        return QKV(*(arrays[name] for name in names)) if names[0] in arrays else None
 
     def ours(self, arrays: dict):
-        return attend(
-            self.kind, self.config, self.heads(arrays), self.sight,
-            scale=SCALE, bias=self.score_bias(arrays),
-            general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
-            features=our_features(self.kind, self.config),
+        kind = KINDS[self.kind]
+        mask_spec = kind.mask_spec(self.config, self.mask_spec)
+
+        def project(prefix: str = "old", *, stop_gradient: bool = False) -> QKV:
+            assert stop_gradient == (prefix == "old")
+            return self.heads(arrays, f"{prefix}_")
+
+        inputs = AttentionInputs(
+            self.config, self.heads(arrays), AttentionContext(self.mask_spec), mask_spec,
+            scale=SCALE, bias=self.score_bias(arrays), project=project,
+            shared=kind.shared(self.config, lambda: None),
             dropout_rate=RATE if self.dropout else 0.0, dropout_key=jax.random.key(5),
         )  # fmt: skip
+        return kind.attend(inputs)
 
     def theirs(self, arrays: dict, keep_bhts=1.0):
         bias_bhts, bias = 0.0, self.score_bias(arrays)
@@ -106,13 +112,9 @@ class Case:
         return explicit(
             self.kind, self.config, self.heads(arrays), self.rows,
             causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts,
-            general=self.heads(arrays, "global_"), remembered=self.heads(arrays, "old_"),
+            global_qkv=self.heads(arrays, "global_"), memory_qkv=self.heads(arrays, "old_"),
             feature_map=formula_of_features(self.kind, self.config),
         )  # fmt: skip
-
-
-def our_features(kind: str, config: TransformerConfig):
-    return feature_map(config, kind, fixed_directions(config.attention_features, K))
 
 
 def formula_of_features(kind: str, config: TransformerConfig):
@@ -154,13 +156,14 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
     size = T if feature == "dropout" else K  # so that values can be one-hot
     two_sided = feature == "two_sided"
     if feature not in ("causal", "prefix", "relative", "cached"):
-        two_sided |= seed % 2 == 0 and "two_sided" not in REFUSED[kind]
+        two_sided |= seed % 2 == 0 and "two_sided" not in KINDS[kind].refused
 
     def draw(*shape, dtype=dtype):
         return jnp.asarray(rng.normal(size=shape), dtype)
 
     arrays = {}
-    for prefix in ("", *{"longformer": ["global_"], "recurrent": ["old_"]}.get(kind, [])):
+    prefixes = [f"{prefix}_" for prefix in KINDS[kind].extra_qkv]
+    for prefix in ("", *prefixes, *(["old_"] if KINDS[kind].uses_memory else [])):
         shapes = dict(q=(B, T, H, size), k=(B, T, groups, size), v=(B, T, groups, size))
         arrays |= {prefix + name: draw(*shape) for name, shape in shapes.items()}
     if bias == "t5_bias":
@@ -182,8 +185,8 @@ def output_and_gradients(function, arrays: dict, rows: Rows, seed: int = 0):
         y = function(arrays).astype(jnp.float32)
         return (y * weights).sum(), y
 
-    (_, y), slopes = quick_jit(jax.value_and_grad(total, has_aux=True))(arrays)
-    return {"output": y, **{f"gradient of {name}": slope for name, slope in slopes.items()}}
+    (_, y), gradients = quick_jit(jax.value_and_grad(total, has_aux=True))(arrays)
+    return {"output": y, **{f"gradient of {name}": slope for name, slope in gradients.items()}}
 
 
 def assert_right(case: Case, tolerance: dict, keep_bhts=1.0) -> None:
@@ -232,7 +235,7 @@ def check_cross(kind: str) -> None:
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
     arrays = dict(q=draw(B, T, H, K), k=draw(B, source, G, K), v=draw(B, source, G, K))
     sides = [
-        Side(jnp.arange(x.shape[1])[None], jnp.asarray(x))
+        SequenceInfo(jnp.arange(x.shape[1])[None], jnp.asarray(x))
         for x in (target_segments, source_segments)
     ]
     config = tiny_config(family="encoder_decoder", attention=kind, **SETTINGS)
@@ -241,16 +244,15 @@ def check_cross(kind: str) -> None:
     features = formula_of_features(kind, config)
 
     def ours(arrays):
-        return attend_to_source(
-            kind,
-            Heads(*(arrays[name] for name in "qkv")),
-            Sight(*sides, causal=False),
-            scale=SCALE,
-            features=our_features(kind, config),
-        )
+        mask_spec = MaskSpec(*sides, causal=False)
+        inputs = AttentionInputs(
+            config, QKV(*(arrays[name] for name in "qkv")), AttentionContext(mask_spec), mask_spec,
+            scale=SCALE, shared=KINDS[kind].shared(config, lambda: None),
+        )  # fmt: skip
+        return KINDS[kind].cross_attend(inputs)
 
     def theirs(arrays):
-        return masked_average(Heads(*(arrays[name] for name in "qkv")), mask, SCALE, features)
+        return masked_average(QKV(*(arrays[name] for name in "qkv")), mask, SCALE, features)
 
     rows = dataclasses.replace(rows_for("", 0), segments=target_segments)
     found, expected = (output_and_gradients(f, arrays, rows) for f in (ours, theirs))
@@ -296,7 +298,7 @@ def check_dropout(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "feature"), cells)
 def test_cell(kind, feature):
-    if feature in REFUSED[kind]:
+    if feature in KINDS[kind].refused:
         return refused_config(kind, feature)
     match feature:
         case "cross":
@@ -321,7 +323,7 @@ def table() -> str:
     for kind in KINDS:
         marks = []
         for feature in FEATURES:
-            reason = REFUSED[kind].get(feature)
+            reason = KINDS[kind].refused.get(feature)
             if reason and reason not in reasons:
                 reasons.append(reason)
             marks.append(f"refused ({reasons.index(reason) + 1})" if reason else "yes")
@@ -331,7 +333,7 @@ def table() -> str:
     return "\n".join([*lines, "", *columns])
 
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "attention.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "attention.md"
 MARKS = ("<!-- matrix: begin -->", "<!-- matrix: end -->")
 
 
@@ -343,7 +345,7 @@ def with_table(text: str) -> str:
 
 def test_the_document_has_this_table():
     text = DOCUMENT.read_text()
-    assert text == with_table(text), "run python -m tests.test_attention_matrix"
+    assert text == with_table(text), "run python -m tests.model.attention.test_conformance"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from model.dropout import dropout
+from model.masks import MaskSpec
+from model.positions import ScoreBias
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 
@@ -20,7 +22,7 @@ def attended(x: Array) -> Array:
     return checkpoint_name(x, ATTENDED)
 
 
-class Heads(NamedTuple):
+class QKV(NamedTuple):
     """Queries, keys and values. Query head h reads key/value head h // (H / G)."""
 
     q_bthk: Array
@@ -68,7 +70,7 @@ def cached_attention(
     mask_b1ts: Array,
     bias_bhts: Array | None = None,
     scale: float = 1.0,
-    change: Callable[[Array], Array] | None = None,
+    change_scores: Callable[[Array], Array] | None = None,
 ) -> Array:
     """The same for few queries and many remembered keys and values, laid out as LayerCache is.
 
@@ -82,13 +84,19 @@ def cached_attention(
     q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
     scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
     scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
-    if change is not None:
-        scores_bhts = change(scores_bhts)
+    if change_scores is not None:
+        scores_bhts = change_scores(scores_bhts)
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
     weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
     y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
     y_bhtk = normalised(y_bgnk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bgsk.dtype)
+
+
+def explicit_bias(bias: ScoreBias, q_bthk: Array, mask_spec: MaskSpec, scale: float) -> Array:
+    """What is added to the score of every pair, (B, H, T, S)."""
+    scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
+    return bias(scaled_bthk, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
 
 
 def unnormalised_softmax(

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.kernels.dot import dot_attention
-from model.masks import Near, Side, Sight
+from model.attention.dot_attention import dot_attention
+from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 64, 256
@@ -25,7 +25,7 @@ class Band(NamedTuple):
 
     k_bsgk: Array
     v_bsgk: Array
-    near: Near
+    locality: Locality
 
 
 class Everywhere(NamedTuple):
@@ -33,15 +33,17 @@ class Everywhere(NamedTuple):
 
     k_bsgk: Array
     v_bsgk: Array
-    side: Side
-    sees: Callable[[Side, Side], Array]  # the mask (B, 1, T, S) of queries and these keys
+    side: SequenceInfo
+    sees: Callable[
+        [SequenceInfo, SequenceInfo], Array
+    ]  # the mask (B, 1, T, S) of queries and these keys
     weight_bs: Array | None = None  # how many keys one stands for; None: each for itself
 
 
 def banded_attention(
     q_bthk: Array,
     bands: Sequence[Band],
-    sight: Sight,
+    mask_spec: MaskSpec,
     *,
     everywhere: Everywhere | None = None,
     bias: ScoreBias | None = None,
@@ -51,11 +53,11 @@ def banded_attention(
 ) -> Array:
     """Softmax over the keys of all bands, and those that are seen from everywhere, together."""
     batch, length = q_bthk.shape[:2]
-    gaps = bands[0].near.dilation
-    reaches = [_reach(band.near, sight, length) for band in bands]
+    gaps = bands[0].locality.dilation
+    reaches = [_reach(band.locality, mask_spec, length) for band in bands]
     blocks = Blocks(batch, length, _block_size(max(map(sum, reaches)), length // gaps), gaps)
     q_bthk = blocks.stretch(q_bthk)
-    queries = blocks.stretch_of_side(sight.queries)
+    queries = blocks.stretch_of_side(mask_spec.queries)
     keys, values, masks, biases = [], [], [], []
 
     def see(k_bsgk, v_bsgk, side, mask_b1ts, weight_bs=None):
@@ -71,8 +73,8 @@ def banded_attention(
             biases.append(logs)
 
     for band, (before, after) in zip(bands, reaches, strict=True):
-        side = blocks.stretch_of_side(sight.keys, before, after)
-        mask_b1ts = Sight(queries, side, sight.causal, band.near).mask_b1ts()
+        side = blocks.stretch_of_side(mask_spec.keys, before, after)
+        mask_b1ts = MaskSpec(queries, side, mask_spec.causal, band.locality).mask_b1ts()
         stretch = [blocks.stretch(x, before, after) for x in (band.k_bsgk, band.v_bsgk)]
         see(*stretch, side, mask_b1ts)
     if everywhere is not None:
@@ -94,14 +96,16 @@ def banded_attention(
     return blocks.whole(y_bthk)
 
 
-def _reach(near: Near, sight: Sight, length: int) -> tuple[int, int]:
+def _reach(locality: Locality, mask_spec: MaskSpec, length: int) -> tuple[int, int]:
     """How many columns before and after a query may hold a key that it sees.
 
     With gaps between them, columns are sorted beforehand so that they are neighbours. However far
     a query might see, there is nothing beyond its row.
     """
-    before, after = (min(positions, length - 1) // near.dilation for positions in near.reach)
-    looks_back_only = sight.causal and sight.keys.prefix_bt is None
+    before, after = (
+        min(positions, length - 1) // locality.dilation for positions in locality.reach
+    )
+    looks_back_only = mask_spec.causal and mask_spec.keys.prefix_bt is None
     return before, 0 if looks_back_only else after
 
 
@@ -145,7 +149,7 @@ class Blocks:
         return x.reshape(-1, *x.shape[2:])
 
     def stretch_of_side(self, side, before: int = 0, after: int = 0):
-        """The same of what is known of columns: a `Side`, or an array (B, length) like its own."""
+        """The same of a `SequenceInfo`, or of an array (B, length) like its own."""
 
         def cut(x: Array) -> Array:
             return self.stretch(jnp.broadcast_to(x, (self.rows, self.length)), before, after)

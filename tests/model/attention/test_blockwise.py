@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.kernels.blockwise import blockwise_attention, visible_pairs
-from model.kernels.dot import dot_attention
-from model.masks import Near, Side, Sight
+from model.attention.blockwise import blockwise_attention, visible_pairs
+from model.attention.dot_attention import dot_attention
+from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias, alibi_slopes
 from tests.tiny import quick_jit
 
@@ -35,7 +35,7 @@ def positions_of(segments):
 def side(segments, positions=None, prefix=None, is_global=None):
     positions = positions_of(segments) if positions is None else positions
     as_array = lambda x, dtype: None if x is None else jnp.asarray(x, dtype)  # noqa: E731
-    return Side(
+    return SequenceInfo(
         as_array(positions, jnp.int32),
         as_array(segments, jnp.int32),
         as_array(prefix, jnp.int32),
@@ -43,9 +43,9 @@ def side(segments, positions=None, prefix=None, is_global=None):
     )
 
 
-def itself(causal, near=None, **options):
+def itself(causal, locality=None, **options):
     both = side(**options)
-    return Sight(both, both, causal, near)
+    return MaskSpec(both, both, causal, locality)
 
 
 ALL = np.ones((1, T), int)
@@ -65,15 +65,15 @@ SIGHTS = {
     "positions reversed": itself(True, segments=ALL, positions=ROW[None, ::-1]),
     "positions shuffled": itself(True, segments=ALL, positions=SHUFFLED),
     "packed, positions reversed": itself(True, segments=PACKED[:, ::-1], positions=SHUFFLED),
-    "window": itself(False, Near(window=3), segments=ALL),
-    "packed, causal, window": itself(True, Near(window=3), segments=PACKED),
+    "window": itself(False, Locality(window=3), segments=ALL),
+    "packed, causal, window": itself(True, Locality(window=3), segments=PACKED),
     "window with gaps, global tokens": itself(
-        False, Near(window=2, dilation=2), segments=PACKED, is_global=FLAGS
+        False, Locality(window=2, dilation=2), segments=PACKED, is_global=FLAGS
     ),
-    "causal, window, global tokens": itself(True, Near(2), segments=ALL, is_global=FLAGS),
-    "chunks": itself(False, Near(chunk=4, before=2, after=1), segments=PACKED),
-    "a source": Sight(side(PACKED), SOURCE, causal=False),
-    "a source that nobody sees": Sight(side(PACKED), side(np.full((1, S), 7)), causal=False),
+    "causal, window, global tokens": itself(True, Locality(2), segments=ALL, is_global=FLAGS),
+    "chunks": itself(False, Locality(chunk=4, before=2, after=1), segments=PACKED),
+    "a source": MaskSpec(side(PACKED), SOURCE, causal=False),
+    "a source that nobody sees": MaskSpec(side(PACKED), side(np.full((1, S), 7)), causal=False),
 }
 
 
@@ -89,12 +89,12 @@ def arrays(keys=T, dtype=jnp.float32, groups=G):
     return draw(B, T, H, K), draw(B, keys, groups, K), draw(B, keys, groups, K)
 
 
-def plain(q, k, v, sight, bias=None, kept_bhts=None):
+def plain(q, k, v, mask_spec, bias=None, kept_bhts=None):
     """dot_attention with everything written out."""
     bias_bhts = None
     if bias is not None:
-        bias_bhts = bias(None, sight.queries.positions_bt, sight.keys.positions_bt)
-    given = dict(mask_b1ts=sight.mask_b1ts(), bias_bhts=bias_bhts, scale=SCALE)
+        bias_bhts = bias(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
+    given = dict(mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=bias_bhts, scale=SCALE)
     if kept_bhts is None:
         return dot_attention(q, k, v, **given)
     # The identity as values shows the weights, dropped ones are then taken away by hand.
@@ -103,21 +103,21 @@ def plain(q, k, v, sight, bias=None, kept_bhts=None):
     return jnp.einsum("bhts,bshk->bthk", weights_bhts * kept_bhts, jnp.repeat(v, H // G, axis=2))
 
 
-def blockwise(q, k, v, sight, bias=None, **options):
-    return blockwise_attention(q, k, v, sight, bias=bias, scale=SCALE, block=BLOCK, **options)
+def blockwise(q, k, v, mask_spec, bias=None, **options):
+    return blockwise_attention(q, k, v, mask_spec, bias=bias, scale=SCALE, block=BLOCK, **options)
 
 
-def with_gradients(attention, qkv, sight, bias=None, **options):
+def with_gradients(attention, qkv, mask_spec, bias=None, **options):
     """The output and what a random probe of it gives as gradients of q, k, v and the table."""
     probe = np.random.default_rng(1).normal(size=(B, T, H, qkv[2].shape[-1])).astype(np.float32)
 
     def probed(qkv, bias):
-        y = attention(*qkv, sight, bias, **options)
+        y = attention(*qkv, mask_spec, bias, **options)
         return (y.astype(jnp.float32) * probe).sum(), y
 
-    slopes, y = quick_jit(jax.grad(probed, argnums=(0, 1), has_aux=True))(qkv, bias)
-    return dict(zip("qkv", slopes[0], strict=True)) | {
-        "y": y, "table": None if bias is None else slopes[1].table,
+    gradients, y = quick_jit(jax.grad(probed, argnums=(0, 1), has_aux=True))(qkv, bias)
+    return dict(zip("qkv", gradients[0], strict=True)) | {
+        "y": y, "table": None if bias is None else gradients[1].table,
     }  # fmt: skip
 
 
@@ -131,43 +131,43 @@ def assert_same(found, expected, tolerance):
 
 @pytest.mark.parametrize("name", SIGHTS)
 def test_it_equals_plain_attention(name):
-    sight = SIGHTS[name]
-    qkv, bias = arrays(sight.keys.segments_bt.shape[1]), t5_bias(not sight.causal)
-    expected = with_gradients(plain, qkv, sight, bias)
-    assert_same(with_gradients(blockwise, qkv, sight, bias), expected, 1e-5)
+    mask_spec = SIGHTS[name]
+    qkv, bias = arrays(mask_spec.keys.segments_bt.shape[1]), t5_bias(not mask_spec.causal)
+    expected = with_gradients(plain, qkv, mask_spec, bias)
+    assert_same(with_gradients(blockwise, qkv, mask_spec, bias), expected, 1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, H])
 def test_groups_of_heads(groups):
-    sight, qkv = SIGHTS["packed, causal"], arrays(groups=groups)
-    expected = with_gradients(plain, qkv, sight)
-    assert_same(with_gradients(blockwise, qkv, sight), expected, 1e-5)
+    mask_spec, qkv = SIGHTS["packed, causal"], arrays(groups=groups)
+    expected = with_gradients(plain, qkv, mask_spec)
+    assert_same(with_gradients(blockwise, qkv, mask_spec), expected, 1e-5)
 
 
 def test_alibi():
-    sight, bias = SIGHTS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
-    expected = with_gradients(plain, arrays(), sight, bias)
-    assert_same(with_gradients(blockwise, arrays(), sight, bias), expected, 1e-5)
+    mask_spec, bias = SIGHTS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
+    expected = with_gradients(plain, arrays(), mask_spec, bias)
+    assert_same(with_gradients(blockwise, arrays(), mask_spec, bias), expected, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_in_bfloat16_it_is_as_near_to_float32_as_plain_attention(name):
     """Both round inputs, weights and output; accumulators are of float32."""
-    sight = SIGHTS[name]
-    keys, bias = sight.keys.segments_bt.shape[1], t5_bias(not sight.causal)
+    mask_spec = SIGHTS[name]
+    keys, bias = mask_spec.keys.segments_bt.shape[1], t5_bias(not mask_spec.causal)
     qkv = arrays(keys, jnp.bfloat16)
-    found = with_gradients(blockwise, qkv, sight, bias)
-    assert_same(found, with_gradients(plain, qkv, sight, bias), 6e-2)
-    exact = with_gradients(plain, tuple(x.astype(jnp.float32) for x in qkv), sight, bias)
+    found = with_gradients(blockwise, qkv, mask_spec, bias)
+    assert_same(found, with_gradients(plain, qkv, mask_spec, bias), 6e-2)
+    exact = with_gradients(plain, tuple(x.astype(jnp.float32) for x in qkv), mask_spec, bias)
     for name, value in exact.items():
         np.testing.assert_allclose(found[name].astype(jnp.float32), value, atol=6e-2, err_msg=name)
 
 
 def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
     for name in ("padding on the left, causal", "a source that nobody sees"):
-        sight = SIGHTS[name]
-        found = with_gradients(blockwise, arrays(sight.keys.segments_bt.shape[1]), sight)
-        blind_bt = ~np.asarray(sight.mask_b1ts()).any(axis=(1, 3))
+        mask_spec = SIGHTS[name]
+        found = with_gradients(blockwise, arrays(mask_spec.keys.segments_bt.shape[1]), mask_spec)
+        blind_bt = ~np.asarray(mask_spec.mask_b1ts()).any(axis=(1, 3))
         assert blind_bt.any()
         blind_bt = np.broadcast_to(blind_bt, (B, T))
         assert not np.asarray(found["y"])[blind_bt].any()
@@ -177,31 +177,31 @@ def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_dropped_weights_are_the_same_in_both_passes(name):
     """The mask is read off the output for values of identity, then given to plain attention."""
-    sight = SIGHTS[name]
-    keys = sight.keys.segments_bt.shape[1]
+    mask_spec = SIGHTS[name]
+    keys = mask_spec.keys.segments_bt.shape[1]
     q, k, v = arrays(keys)
     drop = dict(dropout_rate=RATE, dropout_key=jax.random.key(3))
     eye = jnp.broadcast_to(jnp.eye(keys)[None, :, None], (B, keys, G, keys))
     dropped, whole = (
-        jnp.moveaxis(blockwise(q, k, eye, sight, **options), 2, 1) for options in (drop, {})
+        jnp.moveaxis(blockwise(q, k, eye, mask_spec, **options), 2, 1) for options in (drop, {})
     )
-    seen = np.asarray(whole) > 0
-    kept = np.where(seen, np.asarray(dropped) / np.where(seen, whole, 1), 0)
-    values = np.unique(kept[seen].round(4))
+    softmax = np.asarray(whole) > 0
+    kept = np.where(softmax, np.asarray(dropped) / np.where(softmax, whole, 1), 0)
+    values = np.unique(kept[softmax].round(4))
     np.testing.assert_allclose(values, [0, 1 / (1 - RATE)], atol=1e-3)
-    expected = with_gradients(plain, (q, k, v), sight, kept_bhts=jnp.asarray(kept))
-    assert_same(with_gradients(blockwise, (q, k, v), sight, **drop), expected, 1e-5)
+    expected = with_gradients(plain, (q, k, v), mask_spec, kept_bhts=jnp.asarray(kept))
+    assert_same(with_gradients(blockwise, (q, k, v), mask_spec, **drop), expected, 1e-5)
 
 
 def test_so_many_weights_are_kept():
     """Over all blocks, with no two alike: none of the streams is drawn twice."""
     length, head = 64, 64
-    sight = itself(False, segments=np.ones((1, length), int), positions=np.arange(length)[None])
+    mask_spec = itself(False, segments=np.ones((1, length), int), positions=np.arange(length)[None])
     q = jnp.zeros((1, length, 2, head))
     eye = jnp.broadcast_to(jnp.eye(length)[None, :, None], (1, length, 2, head))
     y = quick_jit(
         lambda q, eye: blockwise_attention(
-            q, q, eye, sight, dropout_rate=RATE, dropout_key=jax.random.key(0), block=16
+            q, q, eye, mask_spec, dropout_rate=RATE, dropout_key=jax.random.key(0), block=16
         )
     )(q, eye)
     kept_hts = np.moveaxis(np.asarray(y[0]), 1, 0) > 0
@@ -225,14 +225,17 @@ def in_blocks(one_side):
 
 @pytest.mark.parametrize("name", SIGHTS)
 def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
-    sight = SIGHTS[name]
+    mask_spec = SIGHTS[name]
     visited = visible_pairs(
-        in_blocks(sight.queries), in_blocks(sight.keys), sight.causal, sight.near
+        in_blocks(mask_spec.queries),
+        in_blocks(mask_spec.keys),
+        mask_spec.causal,
+        mask_spec.locality,
     )
-    mask_ts = np.asarray(sight.mask_b1ts()).any(axis=(0, 1))
+    mask_ts = np.asarray(mask_spec.mask_b1ts()).any(axis=(0, 1))
     for i, j in np.ndindex(*visited.shape):
-        seen = mask_ts[i * BLOCK : (i + 1) * BLOCK, j * BLOCK : (j + 1) * BLOCK].any()
-        assert visited[i, j] or not seen, (i, j)
+        softmax = mask_ts[i * BLOCK : (i + 1) * BLOCK, j * BLOCK : (j + 1) * BLOCK].any()
+        assert visited[i, j] or not softmax, (i, j)
 
 
 def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
@@ -242,25 +245,28 @@ def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
     halves = dict(segments=segments, positions=positions_of(segments))
     line = dict(segments=np.ones((1, length), int), positions=np.arange(length)[None])
     backward = line | dict(positions=np.arange(length)[None, ::-1])
-    for sight in (
+    for mask_spec in (
         itself(True, **halves), itself(False, **halves), itself(True, **line),
-        itself(True, **backward), itself(False, Near(window=3), **line),
-        itself(True, Near(window=3), **line, is_global=np.arange(length)[None] == 0),
+        itself(True, **backward), itself(False, Locality(window=3), **line),
+        itself(True, Locality(window=3), **line, is_global=np.arange(length)[None] == 0),
     ):  # fmt: skip
         visited = visible_pairs(
-            in_blocks(sight.queries), in_blocks(sight.keys), sight.causal, sight.near
+            in_blocks(mask_spec.queries),
+            in_blocks(mask_spec.keys),
+            mask_spec.causal,
+            mask_spec.locality,
         )
-        mask_ts = np.asarray(sight.mask_b1ts())[0, 0]
+        mask_ts = np.asarray(mask_spec.mask_b1ts())[0, 0]
         cells = mask_ts.reshape(length // BLOCK, BLOCK, length // BLOCK, BLOCK)
         np.testing.assert_array_equal(visited, cells.any(axis=(1, 3)))
 
 
 def test_skipped_blocks_are_never_touched():
     """NaN in keys that lie in blocks which nobody sees does no harm."""
-    sight, (q, k, v) = SIGHTS["padding"], arrays()
-    sight = dataclasses.replace(sight, keys=side((ROW[None] < 4).astype(int)))
+    mask_spec, (q, k, v) = SIGHTS["padding"], arrays()
+    mask_spec = dataclasses.replace(mask_spec, keys=side((ROW[None] < 4).astype(int)))
     k, v = (x.at[:, BLOCK:].set(jnp.nan) for x in (k, v))
-    assert np.isfinite(quick_jit(blockwise)(q, k, v, sight)).all()
+    assert np.isfinite(quick_jit(blockwise)(q, k, v, mask_spec)).all()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -270,10 +276,10 @@ def test_memory_grows_with_the_length(causal):
     def temporary_bytes(length):
         shape = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
         line = dict(segments=np.ones((1, length), int), positions=np.arange(length)[None])
-        sight = itself(causal, **line)
+        mask_spec = itself(causal, **line)
 
         def total(q, k, v):
-            return blockwise_attention(q, k, v, sight).sum()
+            return blockwise_attention(q, k, v, mask_spec).sum()
 
         compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(shape, shape, shape).compile()
         return compiled.memory_analysis().temp_size_in_bytes

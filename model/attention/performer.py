@@ -5,16 +5,41 @@ comes near zero, and their directions are orthogonal, which makes the estimate b
 """
 
 import functools
+from collections.abc import Callable
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from model.kernels.linear import FeatureMap
+from model.attention.linear import FeatureMap, FeatureMapAttention
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
 
 RELU_EPSILON = 1e-3  # so that weights never are all zero; that of the paper's code
+
+
+class Performer(FeatureMapAttention):
+    name = "performer"
+    description = "softmax's kernel by random features (FAVOR+), in linear time"
+    keys = ("attention_features", "attention_kernel", "attention_redraw")
+    is_random = True
+
+    def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Array:
+        """Directions of the features, (M, K): drawn with a key, else always the same."""
+        size = config.attention_features, config.head_size
+        key = rng()
+        return jnp.asarray(fixed_directions(*size)) if key is None else drawn_directions(key, *size)
+
+    def feature_map(self, config: "TransformerConfig", shared: Array) -> FeatureMap:
+        is_softmax = config.attention_kernel == "softmax"
+        return (softmax_features if is_softmax else relu_features)(shared, config.score_scale)
+
+    def feature_count(self, config: "TransformerConfig") -> int:
+        return config.attention_features
 
 
 def softmax_features(directions_mk: Array, scale: float) -> FeatureMap:

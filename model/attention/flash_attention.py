@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from model.kernels.blockwise import blockwise_attention
-from model.kernels.fused import (
+from model.attention.blockwise import blockwise_attention
+from model.attention.fused import (
     cudnn_attention,
     cudnn_can,
     cudnn_may,
@@ -17,8 +17,8 @@ from model.kernels.fused import (
     splash_can,
     splash_may,
 )
-from model.kernels.ring import ring_attention
-from model.masks import Side, Sight
+from model.attention.ring import ring_attention
+from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias
 from model.sharding import RULES, is_sharded
 
@@ -27,14 +27,14 @@ def flash_attention(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
-    sight: Sight,
+    mask_spec: MaskSpec,
     *,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """What `dot_attention` computes under `sight.mask_b1ts()` and with all of the bias.
+    """What `dot_attention` computes under `mask_spec.mask_b1ts()` and with all of the bias.
 
     On a mesh every device attends with its own rows, heads and queries. Where rows are split, keys
     travel from device to device (ring.py).
@@ -43,14 +43,14 @@ def flash_attention(
         raise ValueError("flash_attention cannot compute the scores of transformer_xl")
     options = dict(scale=scale, dropout_rate=dropout_rate)
     attend = _attend_on_a_mesh if is_sharded() else _attend
-    return attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
 
 
 def _attend(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
-    sight: Sight,
+    mask_spec: MaskSpec,
     bias: ScoreBias | None,
     dropout_key: Array | None,
     *,
@@ -62,15 +62,15 @@ def _attend(
     The platform is that for which the program is lowered, not the one that traces it.
     """
 
-    def in_blocks(q_bthk, k_bsgk, v_bsgk, sight):
+    def in_blocks(q_bthk, k_bsgk, v_bsgk, mask_spec):
         options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
-        return blockwise_attention(q_bthk, k_bsgk, v_bsgk, sight, bias=bias, **options)
+        return blockwise_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, bias=bias, **options)
 
     def fused(may, attention):
-        def attend(q_bthk, k_bsgk, v_bsgk, sight):
-            given = q_bthk, k_bsgk, v_bsgk, sight
+        def attend(q_bthk, k_bsgk, v_bsgk, mask_spec):
+            given = q_bthk, k_bsgk, v_bsgk, mask_spec
             kernel = functools.partial(attention, scale=scale)
-            if (suits := may(sight)) is True:
+            if (suits := may(mask_spec)) is True:
                 return kernel(*given)
             # What is kept for the backward pass is kept for either outcome: so the rare one keeps
             # nothing, and goes forward again.
@@ -78,7 +78,7 @@ def _attend(
 
         return attend
 
-    given, kernels = (q_bthk, k_bsgk, v_bsgk, sight), {}
+    given, kernels = (q_bthk, k_bsgk, v_bsgk, mask_spec), {}
     if bias is None and not dropout_rate:
         if splash_can(*given):
             kernels["tpu"] = fused(splash_may, splash_attention)
@@ -93,7 +93,7 @@ def _attend_on_a_mesh(
     q_bthk: Array,
     k_bsgk: Array,
     v_bsgk: Array,
-    sight: Sight,
+    mask_spec: MaskSpec,
     bias: ScoreBias | None,
     dropout_key: Array | None,
     **options,
@@ -105,39 +105,39 @@ def _attend_on_a_mesh(
     if not length:  # every device has all queries, and would look at all keys
         by_key = ()
     if _parts(by_head) > 1 and k_bsgk.shape[2] % _parts(by_head):
-        # Heads that share keys and values part ways, each with a copy.
+        # QKV that share keys and values part ways, each with a copy.
         copies = heads // k_bsgk.shape[2]
         k_bsgk, v_bsgk = (jnp.repeat(x, copies, axis=2) for x in (k_bsgk, v_bsgk))
 
-    def specs_of(side: Side, columns: tuple[str, ...]) -> Side:
+    def specs_of(side: SequenceInfo, columns: tuple[str, ...]) -> SequenceInfo:
         row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
         return jax.tree.map(row_of, side)
 
-    sides = specs_of(sight.queries, length), specs_of(sight.keys, by_key)
+    sides = specs_of(mask_spec.queries, length), specs_of(mask_spec.keys, by_key)
     in_specs = (
         PartitionSpec(batch, length, by_head),
         PartitionSpec(batch, by_key, by_head),
         PartitionSpec(batch, by_key, by_head),
-        Sight(*sides, sight.causal, sight.near),
+        MaskSpec(*sides, mask_spec.causal, mask_spec.locality),
         # Of alibi's slopes (H) and of t5's table (buckets, H) the last axis is that of heads.
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),
     )
 
-    def part(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key):
+    def part(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
         if dropout_key is not None:
             for axis in (*batch, *length, *by_head):
                 dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
         if _parts(by_key) == 1:
-            return _attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key, **options)
+            return _attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
         # In plain JAX on every platform: kernels of platforms give no gradients for keys of which
         # a query has seen only some.
         given = dict(bias=bias, dropout_key=dropout_key, axes=by_key)
-        return ring_attention(q_bthk, k_bsgk, v_bsgk, sight, **given, **options)
+        return ring_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, **given, **options)
 
     # Kernels of platforms say nothing of the mesh axes over which their results vary.
     attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
-    return attend(q_bthk, k_bsgk, v_bsgk, sight, bias, dropout_key)
+    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 
 def _mesh_axes(name: str, size: int) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Every kind of attention written out in full, one pair of query and key after another.
 
 Nothing here knows blocks, scans or caches: masks come from loops over positions, and every weight
-is in memory. What the kernels of model/kernels give is compared with this.
+is in memory. What the kernels of model/attention give is compared with this.
 """
 
 import dataclasses
@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from model.attention import KINDS
+from model.attention.dot_attention import QKV
 from model.config import TransformerConfig
-from model.kernels.dot import Heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ def may_see(rows: Rows, r: int, query: int, key: int, causal: bool) -> bool:
     return not causal or is_behind or rows.prefix[r, key]
 
 
-def is_near(kind: str, config: TransformerConfig, query: int, key: int) -> bool:
+def is_local(kind: str, config: TransformerConfig, query: int, key: int) -> bool:
     """What a kind adds to that, of two positions."""
     distance, first = abs(query - key), query - query % config.attention_chunk
     match kind:
@@ -46,7 +47,8 @@ def is_near(kind: str, config: TransformerConfig, query: int, key: int) -> bool:
             return first - config.attention_overlap <= key <= last + config.attention_overlap
         case "recurrent":
             return key >= first - config.attention_memory
-    return True
+    locality = KINDS[kind].locality(config)  # of a kind that this file does not know
+    return locality is None or bool(locality(query, key))
 
 
 def pairs(rows: Rows, rule) -> np.ndarray:
@@ -63,21 +65,21 @@ def pairs(rows: Rows, rule) -> np.ndarray:
 def explicit(
     kind: str,
     config: TransformerConfig,
-    heads: Heads,
+    heads: QKV,
     rows: Rows,
     *,
     causal: bool,
     scale: float,
     bias_bhts: Array | float = 0.0,
     keep_bhts: Array | float = 1.0,
-    general: Heads | None = None,
-    remembered: Heads | None = None,
+    global_qkv: QKV | None = None,
+    memory_qkv: QKV | None = None,
     feature_map=None,
 ) -> Array:
     """The output (B, T, H, K) in float32; weights are multiplied by `keep_bhts` as by dropout."""
     allowed = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal))
-    near = pairs(
-        rows, lambda r, t, s: is_near(kind, config, rows.positions[r, t], rows.positions[r, s])
+    locality = pairs(
+        rows, lambda r, t, s: is_local(kind, config, rows.positions[r, t], rows.positions[r, s])
     )
     number = rows.positions // config.attention_chunk
     same_chunk = pairs(rows, lambda r, t, s: number[r, t] == number[r, s])
@@ -87,16 +89,16 @@ def explicit(
     scores = _products(heads) * scale + bias_bhts
     match kind:
         case "longformer":
-            near |= pairs(rows, lambda r, t, s: rows.is_global[r, t] or rows.is_global[r, s])
-            wide = _products(general) * scale + bias_bhts
-            of_globals = _average(_exp(wide, allowed), general.v_bsgk, keep_bhts)
-            others = _average(_exp(scores, allowed & near), heads.v_bsgk, keep_bhts)
+            locality |= pairs(rows, lambda r, t, s: rows.is_global[r, t] or rows.is_global[r, s])
+            wide = _products(global_qkv) * scale + bias_bhts
+            of_globals = _average(_exp(wide, allowed), global_qkv.v_bsgk, keep_bhts)
+            others = _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
             return jnp.where(rows.is_global[:, :, None, None], of_globals, others)
         case "recurrent":
-            older = _products(heads._replace(k_bsgk=remembered.k_bsgk)) * scale + bias_bhts
-            weights = _exp(jnp.where(same_chunk, scores, older), allowed & near)
+            older = _products(heads._replace(k_bsgk=memory_qkv.k_bsgk)) * scale + bias_bhts
+            weights = _exp(jnp.where(same_chunk, scores, older), allowed & locality)
             total = weights.sum(axis=-1)
-            parts = [(same_chunk, heads.v_bsgk), (~same_chunk, remembered.v_bsgk)]
+            parts = [(same_chunk, heads.v_bsgk), (~same_chunk, memory_qkv.v_bsgk)]
             return sum(
                 _average(jnp.where(which, weights, 0), values, keep_bhts, total)
                 for which, values in parts
@@ -107,18 +109,18 @@ def explicit(
             sums = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
             counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
             scores = jnp.where(same_chunk, scores, sums / np.maximum(counts, 1))
-    return _average(_exp(scores, allowed & near), heads.v_bsgk, keep_bhts)
+    return _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
 
 
-def masked_average(heads: Heads, mask: np.ndarray, scale: float, feature_map=None) -> Array:
+def masked_average(heads: QKV, mask: np.ndarray, scale: float, feature_map=None) -> Array:
     """By softmax of the products, or by the products of features if there is a map to them."""
     if feature_map is None:
         return _average(_exp(_products(heads) * scale, mask), heads.v_bsgk)
     q, k = (feature_map(x.astype(jnp.float32)) for x in heads[:2])
-    return _average(jnp.where(mask, _products(Heads(q, k, heads.v_bsgk)), 0), heads.v_bsgk)
+    return _average(jnp.where(mask, _products(QKV(q, k, heads.v_bsgk)), 0), heads.v_bsgk)
 
 
-def _products(heads: Heads) -> Array:
+def _products(heads: QKV) -> Array:
     """q k' of every head, (B, H, T, S)."""
     q, k = (x.astype(jnp.float32) for x in heads[:2])
     k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)

@@ -1,0 +1,41 @@
+"""Attention: the table of its kinds. A new kind is one file here and one line in this table."""
+
+from collections.abc import Iterator
+
+from model.attention.chunked import Chunked
+from model.attention.dot import Dot
+from model.attention.flash import Flash
+from model.attention.hierarchical import Hierarchical
+from model.attention.interface import FEATURES, AttentionKind
+from model.attention.linear import Linear
+from model.attention.local import Local
+from model.attention.longformer import Longformer
+from model.attention.performer import Performer
+from model.attention.recurrent import Recurrent
+
+KINDS: dict[str, AttentionKind] = {
+    kind.name: kind
+    for kind in (
+        Dot(),
+        Flash(),
+        Local(),
+        Longformer(),
+        Performer(),
+        Linear(),
+        Chunked(),
+        Hierarchical(),
+        Recurrent(),
+    )
+}
+
+
+def pattern_of(attention: str) -> tuple[str, ...]:
+    """The kinds of model.attention, such as "local,local,dot". The layers repeat the pattern."""
+    return tuple(name.strip() for name in attention.split(","))
+
+
+def refusals(attention: str, feature: str) -> Iterator[str]:
+    """Why kinds of a pattern cannot do something; each reason begins with the kind's name."""
+    for name in dict.fromkeys(pattern_of(attention)):
+        if name in KINDS and (reason := KINDS[name].refused.get(feature)):
+            yield f"model.attention={name} does not go with {FEATURES[feature]}: {reason}"

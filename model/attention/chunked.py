@@ -1,0 +1,19 @@
+"""Attention within chunks that overlap."""
+
+from typing import TYPE_CHECKING
+
+from model.attention.local import Local
+from model.masks import Locality
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
+
+
+class Chunked(Local):
+    name = "chunked"
+    description = "chunks of `attention_chunk` positions, seen with an overlap on their sides"
+    keys = ("attention_chunk", "attention_overlap")
+
+    def locality(self, config: "TransformerConfig") -> Locality:
+        overlap = config.attention_overlap
+        return Locality(chunk=config.attention_chunk, before=overlap, after=overlap)

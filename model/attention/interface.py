@@ -1,0 +1,212 @@
+"""What a kind of attention is: one object with this interface, in one file of this package.
+
+The defaults of `AttentionKind` are those of exact softmax attention under a mask, decoded from a
+cache of keys and values. A kind overrides what it does differently, and `KINDS` in `__init__.py`
+lists it. Nothing else in the project names a kind.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.attention.dot_attention import QKV, cached_attention
+from model.attention.flash_attention import flash_attention
+from model.masks import Locality, MaskSpec, count_visible
+from model.positions import ScoreBias
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
+
+# What a kind may be asked for; each is a column of the table in docs/attention.md.
+FEATURES = {
+    "two_sided": "self-attention of encoders",
+    "causal": "self-attention of decoders",
+    "padding": "positions that hold nothing",
+    "segments": "several examples packed to a row",
+    "prefix": "task.objective=prefix_lm",
+    "cross": "attention to an encoder",
+    "cached": "decoding token by token",
+    "grouped": "model.kv_heads < model.heads",
+    "dropout": "model.dropout_attention",
+    "bias": "model.position=alibi or t5_bias",
+    "relative": "model.position=transformer_xl",
+    "bfloat16": "model.dtype=bfloat16",
+}
+NEEDS_SCORES = "needs explicit scores, which this kind of attention never materialises"
+
+
+@flax.struct.dataclass
+class AttentionContext:
+    """What every block of a stack shares: masks, biases, positions and the source."""
+
+    mask_spec: MaskSpec
+    bias: ScoreBias | None = None
+    # The same two for every pair, computed once for all layers where some kind reads them.
+    mask_b1ts: Array | None = None
+    bias_bhts: Array | None = None
+    rope_positions_bt: Array | None = None
+    source_bsd: Array | None = None
+    cross_mask_spec: MaskSpec | None = None
+    cache_slot: Array | None = None  # the first slot of the cache that this call writes
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind: see `shared`
+
+
+@flax.struct.dataclass
+class KeyValues:
+    """Cached keys and values, one slot for each token, in the layout `cached_attention` reads."""
+
+    key_bgks: Array
+    value_bgsk: Array
+    has_token_slots: ClassVar[bool] = True  # so that single tokens can be dropped or hidden
+
+    @staticmethod
+    def empty(config: "TransformerConfig", batch: int, slots: int) -> "KeyValues":
+        shape = (batch, config.kv_heads)
+        return KeyValues(
+            jnp.zeros((*shape, config.head_size, slots), config.dtype),
+            jnp.zeros((*shape, slots, config.head_size), config.dtype),
+        )
+
+    @staticmethod
+    def of(k_bsgk: Array, v_bsgk: Array) -> "KeyValues":
+        return KeyValues(jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 2))
+
+    def write(self, k_btgk: Array, v_btgk: Array, slot: Array) -> "KeyValues":
+        """The cache with new keys and values in the slots from `slot` on."""
+        new = KeyValues.of(k_btgk, v_btgk)
+        return KeyValues(
+            write(self.key_bgks, new.key_bgks, slot, axis=3),
+            write(self.value_bgsk, new.value_bgsk, slot, axis=2),
+        )
+
+
+def write(buffer: Array, new: Array, index: Array, axis: int) -> Array:
+    """The buffer with `new` at `index` of an axis: one index, or one for each row."""
+    if index.ndim:
+        rows = jax.vmap(write, in_axes=(0, 0, 0, None))
+        return rows(buffer, new, index, axis - 1)
+    return jax.lax.dynamic_update_slice_in_dim(buffer, new.astype(buffer.dtype), index, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionInputs:
+    """What one layer's attention computes from."""
+
+    config: "TransformerConfig"
+    qkv: QKV
+    context: AttentionContext
+    mask_spec: MaskSpec  # with the kind's own locality
+    scale: float = 1.0
+    bias: ScoreBias | None = None
+    bias_bhts: Array | None = None
+    dropout_rate: float = 0.0
+    dropout_key: Array | None = None
+    # Further queries, keys and values: project("global") by the projections of `extra_qkv`;
+    # project(stop_gradient=True) by the usual ones, without a gradient into the inputs.
+    project: Callable[..., QKV] | None = None
+    shared: Any = None
+
+    @property
+    def softmax_options(self) -> dict[str, Any]:
+        """The keyword arguments that functions of softmax attention have in common."""
+        return dict(scale=self.scale, dropout_rate=self.dropout_rate, dropout_key=self.dropout_key)
+
+
+class AttentionKind:
+    """A kind of attention. Subclasses give a name, a description and the training pass."""
+
+    name: str
+    description: str
+    refused: ClassVar[Mapping[str, str]] = {}  # features that it cannot do, with the reason
+    keys: tuple[str, ...] = ()  # the keys of the `model` section that it reads
+    options: ClassVar[
+        Mapping[str, float]
+    ] = {}  # its keys in model.attention_options, and their defaults
+    extra_qkv: tuple[str, ...] = ()  # prefixes of further query, key and value projections
+    uses_memory = False  # whether it reads project(stop_gradient=True)
+    reads_explicit_mask = False  # whether training reads context.mask_b1ts and bias_bhts
+    uses_global_tokens = False
+    is_random = False  # whether `shared` draws from the rng "features"
+
+    def problems(self, config: "TransformerConfig") -> Iterator[str]:
+        """What is wrong with a config whose pattern has this kind."""
+        return iter(())
+
+    def locality(self, config: "TransformerConfig") -> Locality | None:
+        """Which keys are close enough to a query to be seen; None: all of them."""
+        return None
+
+    def mask_spec(self, config: "TransformerConfig", mask_spec: MaskSpec) -> MaskSpec:
+        """The mask of this kind. Only kinds that use global tokens see them as such."""
+        queries, keys = mask_spec.queries, mask_spec.keys
+        if not self.uses_global_tokens:
+            queries, keys = (dataclasses.replace(x, global_bt=None) for x in (queries, keys))
+        locality = self.locality(config)
+        return dataclasses.replace(mask_spec, queries=queries, keys=keys, locality=locality)
+
+    def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Any:
+        """What all layers share. `rng` gives a key where training is random, and else None."""
+        return None
+
+    def attend(self, inputs: AttentionInputs) -> Array:
+        """The training pass of self-attention: (B, T, H, K)."""
+        raise NotImplementedError
+
+    def cross_attend(self, inputs: AttentionInputs) -> Array:
+        """The same over a source, all of which is close to every query."""
+        return flash_attention(*inputs.qkv, inputs.mask_spec, **inputs.softmax_options)
+
+    def init_cache(
+        self, config: "TransformerConfig", batch: int, slots: int, *, keep_tokens: bool
+    ) -> Any:
+        """The cache of one layer before the first token.
+
+        With `keep_tokens` it must have a slot for each token (`has_token_slots`).
+        """
+        return KeyValues.empty(config, batch, slots)
+
+    def decode(self, inputs: AttentionInputs, cache: Any) -> tuple[Array, Any]:
+        """Attention to the cache and to the new tokens, which are written to it first."""
+        cache = cache.write(inputs.qkv.k_bsgk, inputs.qkv.v_bsgk, inputs.context.cache_slot)
+        mask_b1ts = inputs.context.mask_b1ts
+        if inputs.mask_spec.locality is not None:
+            mask_b1ts = mask_b1ts & inputs.mask_spec.mask_b1ts()
+        y_bthk = cached_attention(
+            inputs.qkv.q_bthk,
+            cache.key_bgks,
+            cache.value_bgsk,
+            mask_b1ts=mask_b1ts,
+            bias_bhts=inputs.bias_bhts,
+            scale=inputs.scale,
+            change_scores=self.change_scores(inputs, mask_b1ts),
+        )
+        return y_bthk, cache
+
+    def change_scores(
+        self, inputs: AttentionInputs, mask_b1ts: Array
+    ) -> Callable[[Array], Array] | None:
+        """What decoding does to the scores (B, H, T, S) before softmax; None: nothing."""
+        return None
+
+    def cross_decode(self, inputs: AttentionInputs, source: KeyValues) -> Array:
+        """Cross-attention to the cached source; of `inputs.qkv` only the queries are there."""
+        return cached_attention(
+            inputs.qkv.q_bthk,
+            source.key_bgks,
+            source.value_bgsk,
+            mask_b1ts=inputs.mask_spec.mask_b1ts(),
+            scale=inputs.scale,
+        )
+
+    def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
+        """Query-key pairs that are multiplied in one row, or what costs as much, for FLOPs."""
+        return count_visible(self.locality(config), length, causal)
+
+    def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:
+        """The same of cross-attention."""
+        return queries * keys

@@ -1,0 +1,184 @@
+"""Longformer: a window, with gaps if wanted, and global tokens with projections of their own.
+
+A global token sees all that the rule of masks lets it see, through queries, keys and values of its
+own kind; every other token sees its window and all global tokens.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.attention.banded import Band, Everywhere, banded_attention
+from model.attention.dot_attention import QKV, cached_attention, dot_attention
+from model.attention.flash_attention import flash_attention
+from model.attention.interface import NEEDS_SCORES, AttentionInputs, AttentionKind, KeyValues
+from model.masks import PADDING, Locality, MaskSpec
+from model.positions import ScoreBias
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
+
+
+@flax.struct.dataclass
+class LongformerCache:
+    """Keys and values for all tokens, and those that global tokens see through."""
+
+    local: KeyValues
+    of_globals: KeyValues
+    has_token_slots: ClassVar[bool] = True
+
+
+class Longformer(AttentionKind):
+    name = "longformer"
+    description = "a window with gaps, and global tokens that see and are seen from everywhere"
+    refused: ClassVar = {"relative": NEEDS_SCORES}
+    keys = ("attention_window", "attention_dilation", "global_tokens", "global_limit")
+    extra_qkv = ("global",)
+    uses_global_tokens = True
+
+    def problems(self, config: "TransformerConfig") -> Iterator[str]:
+        if config.global_tokens == "question" and config.has_decoder:
+            yield (
+                "model.global_tokens=question marks the first of two texts that an encoder reads; "
+                f"with family={config.family} choose first or separators"
+            )
+        if config.global_tokens != "first" and config.input == "patches":
+            yield (
+                f"model.global_tokens={config.global_tokens} is for tokens; "
+                "with model.input=patches choose first"
+            )
+
+    def locality(self, config: "TransformerConfig") -> Locality:
+        return Locality(window=config.attention_window, dilation=config.attention_dilation)
+
+    def attend(self, inputs: AttentionInputs) -> Array:
+        return longformer_attention(
+            inputs.qkv,
+            inputs.project("global"),
+            inputs.mask_spec,
+            limit=inputs.config.global_limit,
+            bias=inputs.bias,
+            **inputs.softmax_options,
+        )
+
+    def init_cache(self, config, batch: int, slots: int, *, keep_tokens: bool) -> LongformerCache:
+        return LongformerCache(*(KeyValues.empty(config, batch, slots) for _ in range(2)))
+
+    def decode(
+        self, inputs: AttentionInputs, cache: LongformerCache
+    ) -> tuple[Array, LongformerCache]:
+        context = inputs.context
+        y_bthk, local = super().decode(inputs, cache.local)
+        q_bthk, k_btgk, v_btgk = inputs.project("global")
+        of_globals = cache.of_globals.write(k_btgk, v_btgk, context.cache_slot)
+        globals_bthk = cached_attention(
+            q_bthk,
+            of_globals.key_bgks,
+            of_globals.value_bgsk,
+            mask_b1ts=context.mask_b1ts,
+            bias_bhts=inputs.bias_bhts,
+            scale=inputs.scale,
+        )
+        is_global_bt11 = context.mask_spec.queries.global_bt[:, :, None, None]
+        y_bthk = jnp.where(is_global_bt11, globals_bthk, y_bthk)
+        return y_bthk, LongformerCache(local, of_globals)
+
+
+def longformer_attention(
+    qkv: QKV,
+    global_qkv: QKV,
+    mask_spec: MaskSpec,
+    *,
+    limit: int,
+    bias: ScoreBias | None = None,
+    scale: float = 1.0,
+    dropout_rate: float = 0.0,
+    dropout_key: Array | None = None,
+) -> Array:
+    """`mask_spec` says which tokens are global, and has the window of the others.
+
+    Up to `limit` global tokens in a row are collected, at a cost that grows with the length alone.
+    Where a row has more, the whole batch goes the long way, which is right whatever their number.
+    """
+    keys = dropout_key, None
+    if dropout_rate:
+        keys = tuple(jax.random.split(dropout_key))
+    options = dict(bias=bias, scale=scale, dropout_rate=dropout_rate)
+    limit = min(limit, qkv.q_bthk.shape[1])
+    fits = mask_spec.queries.global_bt.sum(axis=1).max() <= limit
+
+    def collected() -> Array:
+        return _collected(qkv, global_qkv, mask_spec, limit, keys, options)
+
+    def in_full() -> Array:
+        return _in_full(qkv, global_qkv, mask_spec, keys, options)
+
+    # What is kept for the backward pass is kept for either outcome: so the rare one keeps nothing.
+    return jax.lax.cond(fits, collected, jax.checkpoint(in_full))
+
+
+def _collected(
+    qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, limit: int, keys: tuple, options: dict
+) -> Array:
+    rows, length = qkv.q_bthk.shape[:2]
+    side = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
+    # The columns of global tokens; what is left of the limit points behind the last column.
+    find = jax.vmap(lambda row: jnp.nonzero(row, size=limit, fill_value=length)[0])
+    columns_be = find(side.global_bt)
+
+    def collect(x: Array) -> Array:
+        places = columns_be.reshape(rows, limit, *(1,) * (x.ndim - 2))
+        return jnp.take_along_axis(x, jnp.minimum(places, length - 1), axis=1)
+
+    globals_ = jax.tree.map(collect, side)
+    segments_be = jnp.where(columns_be < length, globals_.segments_bt, PADDING)
+    globals_ = dataclasses.replace(globals_, segments_bt=segments_be)
+
+    # Global keys are seen from everywhere, and not a second time by those who are near.
+    others = jnp.where(side.global_bt, PADDING, side.segments_bt)
+    near_only = dataclasses.replace(
+        mask_spec,
+        queries=dataclasses.replace(mask_spec.queries, global_bt=None),
+        keys=dataclasses.replace(side, segments_bt=others, global_bt=None),
+    )
+    everywhere = Everywhere(
+        collect(qkv.k_bsgk),
+        collect(qkv.v_bsgk),
+        globals_,
+        lambda queries, keys: MaskSpec(queries, keys, mask_spec.causal).mask_b1ts(),
+    )
+    bands = [Band(qkv.k_bsgk, qkv.v_bsgk, mask_spec.locality)]
+    y_bthk = banded_attention(
+        qkv.q_bthk, bands, near_only, everywhere=everywhere, dropout_key=keys[0], **options
+    )
+    of_globals = _in_memory(
+        global_qkv._replace(q_bthk=collect(global_qkv.q_bthk)),
+        MaskSpec(globals_, side, mask_spec.causal),
+        dropout_key=keys[1],
+        **options,
+    )
+    return y_bthk.at[jnp.arange(rows)[:, None], columns_be].set(of_globals, mode="drop")
+
+
+def _in_memory(
+    heads: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options
+) -> Array:
+    """Few queries and all keys: the scores fit."""
+    bias_bhts = None
+    if bias is not None:
+        bias_bhts = bias(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
+    given = dict(mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=bias_bhts, scale=scale)
+    return dot_attention(*heads, **given, **options)
+
+
+def _in_full(qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, keys: tuple, options: dict) -> Array:
+    """Everything for everyone: time grows with the square of the length, memory does not."""
+    y_bthk = flash_attention(*qkv, mask_spec, dropout_key=keys[0], **options)
+    whole = dataclasses.replace(mask_spec, locality=None)
+    of_globals = flash_attention(*global_qkv, whole, dropout_key=keys[1], **options)
+    return jnp.where(mask_spec.queries.global_bt[:, :, None, None], of_globals, y_bthk)

@@ -1,0 +1,181 @@
+"""The module that projects to heads, attends by one of the kinds, and projects back."""
+
+import functools
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.attention import KINDS, pattern_of
+from model.attention.dot_attention import QKV, explicit_bias
+from model.attention.interface import AttentionContext, AttentionInputs, KeyValues
+from model.config import TransformerConfig
+from model.layers import Dense, apply_together
+from model.masks import MaskSpec
+from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
+from model.sharding import constrain
+
+
+@flax.struct.dataclass
+class LayerCache:
+    """What one block keeps between decoding calls."""
+
+    self_attention: object  # of a type that the layer's kind of attention chooses
+    cross_attention: KeyValues | None = None  # of the source, where there is one
+
+
+class Attention(nn.Module):
+    """Attention over x itself, or with `cross` over a source."""
+
+    config: TransformerConfig
+    kind: str
+    deterministic: bool
+    cross: bool = False
+
+    def setup(self):
+        config = self.config
+        dense = functools.partial(Dense, config, matmul=config.matmul)
+        query = ((config.heads, config.head_size), ("width", "heads", "head_size"))
+        key = ((config.kv_heads, config.head_size), ("width", "kv_heads", "head_size"))
+        # Without the division by sqrt(K), queries start that much smaller (as in T5).
+        self.query = dense(
+            *query, init_scale=1.0 if config.attention_scale else 1 / config.head_size
+        )
+        self.key = dense(*key)
+        self.value = dense(*key)
+        self.out = dense((config.width,), ("heads", "head_size", "width"), inputs=2)
+        if not self.cross:
+            for prefix in self._extra_prefixes():
+                setattr(self, f"{prefix}_query", dense(*query))
+                setattr(self, f"{prefix}_key", dense(*key))
+                setattr(self, f"{prefix}_value", dense(*key))
+        if config.position == "transformer_xl" and not self.cross:
+            self.distance_key = dense(*query, bias=False)
+            self.content_bias = self._vector_of_heads("content_bias")
+            self.distance_bias = self._vector_of_heads("distance_bias")
+
+    def __call__(
+        self, x_btd: Array, context: AttentionContext, cache: LayerCache | None = None
+    ) -> tuple[Array, LayerCache | None]:
+        """Attention in training (without a cache) and in decoding (with one).
+
+        Args:
+          x_btd: hidden states, (B, T, D).
+          context: what all layers share.
+          cache: what this layer remembers; the new tokens are written to it.
+
+        Returns:
+          The result, (B, T, D), and the next cache.
+        """
+        if self.cross:
+            return self._cross_attention(x_btd, context, cache)
+        if self.is_initializing():
+            self._declare_extra(x_btd.shape[-1:])
+        kind = KINDS[self.kind]
+        mask_spec = kind.mask_spec(self.config, context.mask_spec)
+        project = functools.partial(self._project, x_btd, context)
+        qkv = project()
+        inputs = functools.partial(self._inputs, context, qkv, mask_spec, project=project)
+        if cache is None:
+            bias = self._bias(context, distances=self._furthest(x_btd.shape[1]))
+            return self.out(kind.attend(inputs(bias=bias, **self._dropout()))), None
+        bias_bhts = context.bias_bhts
+        if self.config.position == "transformer_xl":
+            bias = self._bias(context, distances=context.mask_b1ts.shape[3])
+            scale = self.config.score_scale
+            bias_bhts = explicit_bias(bias, qkv.q_bthk, context.mask_spec, scale)
+        y_bthk, new = kind.decode(inputs(bias_bhts=bias_bhts), cache.self_attention)
+        return self.out(y_bthk), cache.replace(self_attention=new)
+
+    def _cross_attention(
+        self, x_btd: Array, context: AttentionContext, cache: LayerCache | None
+    ) -> tuple[Array, LayerCache | None]:
+        """Over the source of the context, or where it has none over the cached one."""
+        kind = KINDS[self.kind]
+        q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
+        inputs = functools.partial(self._inputs, context, mask_spec=context.cross_mask_spec)
+        if context.source_bsd is None:
+            y_bthk = kind.cross_decode(inputs(QKV(q_bthk, None, None)), cache.cross_attention)
+            return self.out(y_bthk), cache
+        k_bsgk, v_bsgk = apply_together(context.source_bsd, self.key, self.value)
+        y_bthk = kind.cross_attend(inputs(QKV(q_bthk, k_bsgk, v_bsgk), **self._dropout()))
+        if cache is not None:
+            cache = cache.replace(cross_attention=KeyValues.of(k_bsgk, v_bsgk))
+        return self.out(y_bthk), cache
+
+    def _inputs(
+        self, context: AttentionContext, qkv: QKV, mask_spec: MaskSpec, **options
+    ) -> AttentionInputs:
+        shared = context.shared.get(self.kind)
+        scale = self.config.score_scale
+        return AttentionInputs(
+            self.config, qkv, context, mask_spec, scale=scale, shared=shared, **options
+        )
+
+    def _project(
+        self,
+        x_btd: Array,
+        context: AttentionContext,
+        prefix: str = "",
+        *,
+        stop_gradient: bool = False,
+    ) -> QKV:
+        """Queries, keys and values of x, with their positions if these are rotations."""
+        if stop_gradient:
+            x_btd = jax.lax.stop_gradient(x_btd)
+        q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, *self._projections(prefix))
+        if context.rope_positions_bt is not None:
+            frequencies = rope_frequencies(self.config)
+            q_bthk = rope(q_bthk, context.rope_positions_bt, frequencies)
+            k_bsgk = rope(k_bsgk, context.rope_positions_bt, frequencies)
+        if self.config.position == "transformer_xl":
+            q_bthk += self.content_bias.astype(q_bthk.dtype)
+        return QKV(constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk)
+
+    def _projections(self, prefix: str) -> tuple[Dense, Dense, Dense]:
+        names = (f"{prefix}_{name}" if prefix else name for name in ("query", "key", "value"))
+        return tuple(getattr(self, name) for name in names)
+
+    def _extra_prefixes(self) -> list[str]:
+        """Projections of any kind in the pattern: all layers have the same parameters."""
+        kinds = dict.fromkeys(pattern_of(self.config.attention))
+        return list(dict.fromkeys(prefix for kind in kinds for prefix in KINDS[kind].extra_qkv))
+
+    def _declare_extra(self, in_shape: tuple[int, ...]) -> None:
+        for prefix in self._extra_prefixes():
+            for layer in self._projections(prefix):
+                layer.weights(in_shape)
+
+    def _bias(self, context: AttentionContext, distances: int) -> ScoreBias | None:
+        """What is added to scores, for keys up to so many positions back."""
+        if self.config.position != "transformer_xl":
+            return context.bias
+        waves_btd = sinusoidal(jnp.arange(distances)[None], self.config.width)
+        return ScoreBias(
+            "transformer_xl",
+            self.distance_key(waves_btd)[0],
+            # Queries come with the content's bias, and meet distances with their own instead.
+            shift_hk=(self.distance_bias - self.content_bias) * self.config.score_scale,
+        )
+
+    def _furthest(self, length: int) -> int:
+        """How many distances a query can be from a key that it sees, 0 among them."""
+        locality = KINDS[self.kind].locality(self.config)
+        return length if locality is None else min(locality.reach[0] + 1, length)
+
+    def _dropout(self) -> dict:
+        if self.deterministic or not self.config.dropout_attention:
+            return {}
+        return dict(
+            dropout_rate=self.config.dropout_attention, dropout_key=self.make_rng("dropout")
+        )
+
+    def _vector_of_heads(self, name: str) -> Array:
+        return self.param(
+            name,
+            nn.with_logical_partitioning(nn.initializers.zeros, ("heads", "head_size")),
+            (self.config.heads, self.config.head_size),
+            jnp.dtype(self.config.param_dtype),
+        )

@@ -1,0 +1,44 @@
+"""Transformer-XL's recurrence: a chunk, and a memory of the positions before it (Dai et al., 2019).
+
+The memory has the same values as in training without it, but no gradient flows through it.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from jax import Array
+
+from model.attention.banded import Band, banded_attention
+from model.attention.interface import AttentionInputs, AttentionKind
+from model.masks import Locality
+
+if TYPE_CHECKING:
+    from model.config import TransformerConfig
+
+LOOKS_BACK = "its memory is of what came before"
+
+
+class Recurrent(AttentionKind):
+    name = "recurrent"
+    description = "Transformer-XL: the own chunk, and a memory before it that gets no gradient"
+    refused: ClassVar = {
+        "two_sided": LOOKS_BACK,
+        "prefix": LOOKS_BACK,
+        "cross": "the encoder to look at would be of the same kind",
+    }
+    keys = ("attention_chunk", "attention_memory")
+    uses_memory = True
+
+    def locality(self, config: "TransformerConfig") -> Locality:
+        return Locality(chunk=config.attention_chunk, before=config.attention_memory)
+
+    def attend(self, inputs: AttentionInputs) -> Array:
+        memory_qkv = inputs.project(stop_gradient=True)
+        memory = dataclasses.replace(inputs.mask_spec.locality, own=False)
+        bands = [
+            Band(inputs.qkv.k_bsgk, inputs.qkv.v_bsgk, Locality(chunk=memory.chunk)),
+            Band(memory_qkv.k_bsgk, memory_qkv.v_bsgk, memory),
+        ]
+        return banded_attention(
+            inputs.qkv.q_bthk, bands, inputs.mask_spec, bias=inputs.bias, **inputs.softmax_options
+        )
