@@ -150,7 +150,7 @@ def linear_attention(
     """Attention to what `mask_spec` lets each query see, and to what was remembered before.
 
     Causal mask_spec is of the same columns on both sides. Query head h reads key/value head
-    h // (H / G). A query that may look at nothing gets zeros. LinearState are float32.
+    h // (H / G). A query that may look at nothing gets zeros. The state is float32.
     """
     rows, _, heads, head_size = q_bthk.shape
     groups = k_bsgk.shape[2]
@@ -287,7 +287,7 @@ def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
 
 
 def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
-    """LinearState over the keys that the mask shows, each with its weight."""
+    """Sums over the keys that the mask shows, each with its weight."""
     weights_bgrts = jnp.einsum("bgrtm,bgsm->bgrts", q_bgrtm, k_bgsm)
     return jnp.einsum("bgrts,bgsj->bgrtj", jnp.where(mask, weights_bgrts, 0.0), v_bgsj)
 
@@ -298,7 +298,7 @@ def _with_one(v: Array) -> Array:
 
 
 def _divided(state: Array) -> Array:
-    """LinearState of values by the sum of weights; zero where there is none."""
+    """Sums of values by the sum of weights; zero where there is none."""
     y, weight = state[..., :-1], state[..., -1:]
     is_something = weight > SMALLEST
     weight = jnp.where(is_something, weight, 1.0)

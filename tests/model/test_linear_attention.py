@@ -201,7 +201,7 @@ def test_large_inputs(sight_name):
 
 
 def test_a_segment_is_not_hidden_by_a_larger_one_before_it():
-    """LinearState of keys that are exp(-150) of those before them have a scale of their own."""
+    """Sums of keys that are exp(-150) of those before them have a scale of their own."""
     segments = np.array([[1] * 6 + [2] * (T - 6)] * B, np.int32)
     side = SequenceInfo(jnp.asarray(positions_in(segments)), jnp.asarray(segments))
     mask_spec = MaskSpec(side, side, causal=True)
