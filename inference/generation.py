@@ -12,8 +12,8 @@ from jax.stages import Compiled
 
 from experiment.schema import ConfigError
 from inference.beam_search import Beams, beam_search
+from inference.cpu_layout import decoding_options, decoding_order, lay_out, reading, restore
 from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
-from inference.decoding_params import decoding_options, decoding_order, lay_out, restore
 from inference.speculative_decoding import Speculated, speculate
 from model.config import TransformerConfig
 from model.kv_cache import Cache, empty_cache
@@ -52,7 +52,7 @@ class Generator:
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
         self._slots, self._see_whole_prompt = slots, see_whole_prompt
-        order = decoding_order(rows)
+        self._order = order = decoding_order(rows)
         jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
         self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
         self._begin = jit(self._begin, static_argnames="outputs")
@@ -239,15 +239,16 @@ class Generator:
 
     def _decoder(self, params: dict, source_segments_bs: Array | None) -> Decode:
         def decode(tokens_bt, positions_bt, cache, **options):
-            return self._model.apply(
-                {"params": restore(params)},
-                tokens_bt,
-                positions_bt=positions_bt,
-                source_segments_bs=source_segments_bs,
-                cache=cache,
-                method="decode",
-                **options,
-            )
+            with reading(self._order):
+                return self._model.apply(
+                    {"params": restore(params)},
+                    tokens_bt,
+                    positions_bt=positions_bt,
+                    source_segments_bs=source_segments_bs,
+                    cache=cache,
+                    method="decode",
+                    **options,
+                )
 
         return decode
 

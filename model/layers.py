@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -13,12 +12,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
 from model.dropout import dropout
-from model.mixed_precision import add_bias, embed, matmul, matmul_transposed
+from model.mixed_precision import add_bias, embed, matmul
 from model.quantization import quantized_matmul
 from model.sharding import constrain, is_sharded
 
-# An empty entry beside a matrix that `decoding_params` has laid out with its outputs first.
-OUTPUTS_FIRST = "outputs_first"
 # What model.remat=dots keeps for the backward pass. It goes by this name, because no policy of jax
 # sees the products inside of those that have gradients of their own.
 MULTIPLIED = "multiplied"
@@ -78,18 +75,14 @@ class Dense(nn.Module):
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
         x = x.astype(self.config.dtype).reshape(*batch_shape, math.prod(in_shape))
-        y = _affine(x, *self.weights(in_shape), self._multiply())
+        y = _affine(x, *self.weights(in_shape), self.multiply)
         return y.reshape(*batch_shape, *self.features)
 
-    def _multiply(self) -> Callable[[Array, Array], Array]:
+    def multiply(self, x: Array, kernel_2d: Array) -> Array:
+        """The product; a method, so that decoding on a CPU can compute it in another order."""
         if self.matmul != "float":
-            return functools.partial(quantized_matmul, matmul=self.matmul)
-        return _multiplier(self)
-
-
-def _multiplier(module: nn.Module) -> Callable[[Array, Array], Array]:
-    """The product for the matrix of this module, as it lies."""
-    return matmul_transposed if module.has_variable("params", OUTPUTS_FIRST) else matmul
+            return quantized_matmul(x, kernel_2d, self.matmul)
+        return matmul(x, kernel_2d)
 
 
 def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> Array:
@@ -173,8 +166,12 @@ class Embedding(nn.Module):
 
     def logits(self, x_btd: Array) -> Array:
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
-        y = _multiplier(self)(x_btd.reshape(*rows, -1), self.embedding.T)
+        y = self.multiply(x_btd.reshape(*rows, -1), self.embedding.T)
         return y.reshape(*x_btd.shape[:-1], self.rows)
+
+    def multiply(self, x: Array, kernel_2d: Array) -> Array:
+        """As `Dense.multiply`."""
+        return matmul(x, kernel_2d)
 
 
 class PatchEmbedding(nn.Module):

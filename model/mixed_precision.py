@@ -11,24 +11,10 @@ from jax import Array
 
 from model.sharding import constrain
 
-FEW_ROWS = 128  # measured on the shapes of benchmarks/decode.py
-
 
 def matmul(x: Array, kernel: Array) -> Array:
     """x @ kernel, computed in the type of x."""
     return x @ kernel if x.dtype == kernel.dtype else _product(x, kernel)
-
-
-def matmul_transposed(x: Array, kernel: Array) -> Array:
-    """x @ kernel, for a kernel that lies with its outputs first.
-
-    Libraries rearrange the right operand of a product before they use it, and read the left one as
-    it lies. With few rows that takes as long as the product, unless it is x that is on the right.
-    """
-    if x.ndim > 2 or len(x) > FEW_ROWS:
-        return matmul(x, kernel)
-    # The barrier keeps XLA from simplifying this to x @ kernel.
-    return jax.lax.optimization_barrier(kernel.T.astype(x.dtype) @ x.T).T
 
 
 def add_bias(x: Array, bias: Array) -> Array:

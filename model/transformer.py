@@ -6,7 +6,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.core.scope import LazyRng
 from jax import Array
 
 from model.attention import KINDS, pattern_of, refusals
@@ -210,84 +209,82 @@ class Stack(nn.Module):
         caches: tuple[LayerCache, ...] | None,
         deterministic: bool,
     ) -> tuple[Array, tuple[LayerCache, ...] | None]:
-        """All blocks: unrolled with a cache for each, or scanned without.
+        """All blocks, without a cache or with one for each.
 
-        The scan is over repetitions of the pattern of attention kinds. Parameters are stacked on
-        one axis of layers whatever the pattern, so that a pattern can be changed without them.
+        Parameters are stacked on one axis of layers whatever the pattern of attention kinds, so
+        that a pattern can be changed without them.
         """
-        config, pattern = self.config, pattern_of(self.config.attention)
-        if self.is_initializing():
-            return self._declare(x_btd, context), None
-        params = self.get_variable("params", "blocks")
+        has_one_kind = len(set(pattern_of(self.config.attention))) == 1
+        if caches is None and (has_one_kind or self.is_initializing()):
+            # Not by the code below: nn.scan draws other dropout masks, which runs resume with.
+            return self._scanned(x_btd, context, deterministic), None
 
-        def layer(x_btd: Array, kind: str, params: dict, rng, cache: LayerCache | None = None):
-            block = Block(config, kind, self.cross, deterministic, parent=None)
-            rngs = {} if rng is None else {"dropout": rng}
+        def layer(x_btd: Array, kind: str, params: dict, key: Array | None, cache=None):
+            block = Block(self.config, kind, self.cross, deterministic, parent=None)
+            rngs = {} if key is None else {"dropout": key}
             return block.apply({"params": params}, x_btd, cache, context, rngs=rngs)
 
-        if caches is not None:
-            # Each layer has arrays of its own, which a loop over tokens can update in place.
-            if LAYER.format(0) not in params:
-                params = by_layer(params, self.layers)
-            new_caches = []
-            for number, cache in enumerate(caches):
-                kind = config.attention_kind(number)
-                x_btd, new = layer(x_btd, kind, params[LAYER.format(number)], None, cache)
-                new_caches.append(new)
-            return x_btd, tuple(new_caches)
-
-        def without_cache(x_btd: Array, kind: str, params: dict, rng) -> Array:
-            return layer(x_btd, kind, params, rng)[0]
-
-        if config.remat != "none":
-            # Inside a scan nothing can be merged across the barrier anyway.
-            without_cache = jax.checkpoint(
-                without_cache, policy=_saved_by(config.remat), prevent_cse=False, static_argnums=1
+        params = self.get_variable("params", "blocks")
+        if caches is None:
+            keys = (
+                None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
             )
+            return self._in_periods(layer, x_btd, params, keys), None
+        # Each layer has arrays of its own, which a loop over tokens can update in place.
+        if LAYER.format(0) not in params:
+            params = by_layer(params, self.layers)
+        new_caches = []
+        for number, cache in enumerate(caches):
+            kind = self.config.attention_kind(number)
+            x_btd, new = layer(x_btd, kind, params[LAYER.format(number)], None, cache)
+            new_caches.append(new)
+        return x_btd, tuple(new_caches)
 
-        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
-            for n in range(len(jax.tree.leaves(given)[0])):
-                params, rng = jax.tree.map(lambda leaf, n=n: leaf[n], given)
-                x_btd = without_cache(x_btd, pattern[n], params, rng)
-            return x_btd, None
-
-        given = params, None if deterministic else self._dropout_rngs(pattern)
-        period = len(pattern)
-        whole = self.layers // period * period
-        in_periods = jax.tree.map(
-            lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), given
-        )
-        unroll = -(-self._unrolled_layers() // period)
-        x_btd, _ = jax.lax.scan(some_layers, x_btd, in_periods, unroll=unroll)
-        if whole < self.layers:
-            rest = jax.tree.map(lambda leaf: leaf[whole:], given)
-            x_btd, _ = some_layers(x_btd, rest)
-        return x_btd, None
-
-    def _declare(self, x_btd: Array, context: AttentionContext) -> Array:
-        """Makes the parameters of all blocks, stacked on an axis of layers; applies them once."""
+    def _scanned(self, x_btd: Array, context: AttentionContext, deterministic: bool) -> Array:
+        """Blocks of one kind, scanned; in a mixed pattern this makes the parameters alone."""
+        block, remat = Block, self.config.remat
+        if remat != "none":
+            # Inside a scan nothing can be merged across the barrier anyway.
+            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
-            Block,
+            block,
             variable_axes={"params": 0},
-            split_rngs={"params": True},
+            split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, nn.broadcast),
             length=self.layers,
+            unroll=self._unrolled_layers(),
             metadata_params={nn.PARTITION_NAME: "layers"},
         )
         kind = self.config.attention_kind(0)
-        blocks = scanned(self.config, kind, self.cross, deterministic=True, name="blocks")
+        blocks = scanned(self.config, kind, self.cross, deterministic, name="blocks")
         return blocks(x_btd, None, context)[0]
 
-    def _dropout_rngs(self, pattern: tuple[str, ...]) -> Array | LazyRng:
-        """A key for each layer, stacked.
+    def _in_periods(self, layer, x_btd: Array, params: dict, keys: Array | None) -> Array:
+        """Layers of several kinds: a scan over repetitions of their pattern."""
+        pattern = pattern_of(self.config.attention)
+        period, whole = len(pattern), self.layers // len(pattern) * len(pattern)
 
-        With one kind of attention they are those that nn.scan would give, and with several those
-        of a split: both as in the runs that began before the two shared their code.
-        """
-        if len(set(pattern)) > 1:
-            return jax.random.split(self.make_rng("dropout"), self.layers)
-        lazy = self.scope.rngs["dropout"]
-        return LazyRng(jax.random.split(lazy.rng, self.layers), (*lazy.suffix, "blocks"))
+        def block(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
+            return layer(x_btd, kind, params, key)[0]
+
+        if self.config.remat != "none":
+            policy = _saved_by(self.config.remat)
+            block = jax.checkpoint(block, policy=policy, prevent_cse=False, static_argnums=1)
+
+        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
+            for n in range(len(jax.tree.leaves(given)[0])):
+                params, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd = block(x_btd, pattern[n], params, key)
+            return x_btd, None
+
+        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        unroll = -(-self._unrolled_layers() // period)
+        given = params, keys
+        x_btd, _ = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
+        if whole < self.layers:
+            rest = jax.tree.map(lambda leaf: leaf[whole:], given)
+            x_btd, _ = some_layers(x_btd, rest)
+        return x_btd
 
     def _unrolled_layers(self) -> int:
         # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
@@ -391,8 +388,11 @@ class Transformer(nn.Module):
             steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
             positions_bt = cache.index.reshape(-1, 1) + steps
         if self.config.family == "encoder_decoder" and source_segments_bs is None:
-            slots = source_bsd if source_bsd is not None else cache.layers[0].cross_value_bgsk[:, 0]
-            source_segments_bs = segments_or_default(None, slots)
+            if source_bsd is None:
+                source_bsd_like = cache.layers[0].cross_attention.value_bgsk[:, 0]
+            else:
+                source_bsd_like = source_bsd
+            source_segments_bs = segments_or_default(None, source_bsd_like)
         return self.decoder(
             self._scaled(self.token_embedding(inputs_bt)),
             positions_bt,

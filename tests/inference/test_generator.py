@@ -10,8 +10,8 @@ import pytest
 
 from experiment.schema import ConfigError
 from inference import generation
+from inference.cpu_layout import Order
 from inference.decoding import Ends, Sampling
-from inference.decoding_params import Order
 from tests.inference import plain_decoding as plain
 from tests.tiny import QUICKLY
 from tests.training.recomputation import (

@@ -1,7 +1,7 @@
 """Every kind of attention x everything that can be asked of it: it is right, or it is refused.
 
-`python -m tests.model.attention.test_conformance` writes the table of docs/attention.md, with a cell
-for each of these tests.
+`python -m tests.model.attention.test_conformance` writes the table of docs/attention.md, in which
+each of these tests is a cell.
 """
 
 import dataclasses

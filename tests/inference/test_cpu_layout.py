@@ -9,32 +9,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inference.decoding_params import Order, Turned, lay_out, restore
+from inference.cpu_layout import (
+    FEW_ROWS,
+    Order,
+    Transposed,
+    lay_out,
+    matmul_transposed,
+    reading,
+    restore,
+)
 from model.heads import LanguageModel
 from model.kv_cache import empty_cache
-from model.layers import OUTPUTS_FIRST
 from tests.model.examples import text_params
 from tests.tiny import tiny_config
 
+ROWS = 5
 CONFIG = tiny_config(family="encoder_decoder", kv_heads=2, activation="swiglu", head_size=6)
 
 
-def is_turned(leaf):
-    return isinstance(leaf, Turned)
-
-
-def without_marks(module):
-    return {
-        name: without_marks(inner) if isinstance(inner, dict) else inner
-        for name, inner in module.items()
-        if name != OUTPUTS_FIRST
-    }
+def is_transposed(leaf):
+    return isinstance(leaf, Transposed)
 
 
 @pytest.mark.parametrize("order", get_args(Order))
 def test_restored_parameters_are_those_of_each_layer(order):
     params = text_params(CONFIG)
-    restored = without_marks(restore(lay_out(params, CONFIG, order)))
+    restored = restore(lay_out(params, CONFIG, order))
     blocks = restored["backbone"]["decoder"].pop("blocks")
     stacked = params["backbone"]["decoder"]["blocks"]
     assert len(blocks) == CONFIG.decoder_layers
@@ -65,51 +65,72 @@ def test_with_outputs_first_kernels_have_a_row_for_each_output():
     }
     for (module, name), shape in shapes.items():
         assert layer[module][name]["kernel"].matrix.shape == shape
-        assert OUTPUTS_FIRST in layer[module][name]
-    # Nothing but kernels is turned, and all of those: four and four of attention, three more.
-    assert sum(map(is_turned, jax.tree.leaves(layer, is_leaf=is_turned))) == 4 + 4 + 3
+    # Nothing but kernels is transposed, and all of those: four and four of attention, three more.
+    assert sum(map(is_transposed, jax.tree.leaves(layer, is_leaf=is_transposed))) == 4 + 4 + 3
     untied = dataclasses.replace(CONFIG, tie_output=False)
     laid_out = lay_out(text_params(untied), untied, "outputs_first")
     output = laid_out["vocabulary"]["output"]
     assert output["kernel"].matrix.shape == (config.vocab_size, config.width)
-    assert OUTPUTS_FIRST in output
 
 
-def test_with_outputs_first_a_tied_table_is_marked_and_stays_as_it_is():
+def test_with_outputs_first_the_token_table_stays_as_it_is():
     for tied in (True, False):
         config = dataclasses.replace(CONFIG, tie_output=tied)
         params = text_params(config)
         table = lay_out(params, config, "outputs_first")["backbone"]["token_embedding"]
         expected = params["backbone"]["token_embedding"]["embedding"]
         np.testing.assert_array_equal(table["embedding"], expected)
-        assert (OUTPUTS_FIRST in table) == tied
 
 
-def test_with_inputs_first_only_a_tied_table_is_turned():
-    def turned(config):
+def test_with_inputs_first_only_a_tied_table_is_transposed():
+    def transposed(config):
         leaves = jax.tree.leaves(
-            lay_out(text_params(config), config, "inputs_first"), is_leaf=is_turned
+            lay_out(text_params(config), config, "inputs_first"), is_leaf=is_transposed
         )
-        return [leaf.matrix.shape for leaf in leaves if is_turned(leaf)]
+        return [leaf.matrix.shape for leaf in leaves if is_transposed(leaf)]
 
-    assert turned(dataclasses.replace(CONFIG, tie_output=True)) == [
+    assert transposed(dataclasses.replace(CONFIG, tie_output=True)) == [
         (CONFIG.width, CONFIG.vocab_size)
     ]
-    assert turned(dataclasses.replace(CONFIG, tie_output=False)) == []
+    assert transposed(dataclasses.replace(CONFIG, tie_output=False)) == []
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_compiled_with_outputs_first_the_vocabulary_is_a_left_operand(tied):
+@pytest.mark.parametrize("order", ["outputs_first", "as_trained"])
+def test_the_vocabulary_is_a_left_operand_only_with_outputs_first(tied, order):
     config = dataclasses.replace(CONFIG, tie_output=tied)
-    params = lay_out(text_params(config), config, "outputs_first")
+    params = lay_out(text_params(config), config, order)
     one = jnp.ones((3, 1), jnp.int32)
     cache = empty_cache(config, 3, 4, 4)
 
     def decode(params):
-        model = LanguageModel(config)
-        return model.apply({"params": restore(params)}, one, cache=cache, method="decode")[0]
+        with reading(order):
+            model = LanguageModel(config)
+            return model.apply({"params": restore(params)}, one, cache=cache, method="decode")[0]
 
     program = jax.jit(decode).lower(params).compile().as_text()
     operands = re.findall(r" dot\(%([\w.]+), ", program)
     shapes = [re.search(rf"%{re.escape(each)} = f32\[([\d,]+)\]", program) for each in operands]
-    assert f"{config.vocab_size},{config.width}" in {shape.group(1) for shape in shapes if shape}
+    left = {shape.group(1) for shape in shapes if shape}
+    assert (f"{config.vocab_size},{config.width}" in left) == (order == "outputs_first")
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("rows", [(1,), (ROWS,), (FEW_ROWS + 1,), (4, 16)])
+def test_a_transposed_product_is_the_product(rows, dtype):
+    rng = np.random.default_rng(0)
+    # Whole numbers so small that every sum is exact in either type, whatever is added first.
+    x = jnp.asarray(rng.integers(-3, 4, (*rows, 8)), dtype)
+    matrix = jnp.asarray(rng.integers(-3, 4, (6, 8)), jnp.float32)
+    y = matmul_transposed(x, matrix.T)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, np.asarray(x, np.float64) @ np.asarray(matrix).T)
+
+
+@pytest.mark.parametrize(("rows", "left"), [(ROWS, "6,8"), (FEW_ROWS + 1, f"{FEW_ROWS + 1},8")])
+def test_compiled_with_few_rows_the_matrix_is_its_left_operand(rows, left):
+    x, matrix = jnp.ones((rows, 8)), jnp.ones((6, 8))
+    transposed = jax.jit(lambda x, matrix: matmul_transposed(x, matrix.T) + 1)
+    program = transposed.lower(x, matrix).compile().as_text()
+    (operand,) = re.findall(r" dot\(%([\w.]+),", program)
+    assert re.search(rf"%{re.escape(operand)} = f32\[{left}\]", program)
