@@ -1,7 +1,7 @@
 """Is this sentence of a film review positive or negative? An encoder on 9,600 sentences.
 
-The corpus (Pang and Lee, 2005) comes as two files in Latin-1. To make one of them, of lines with
-label, tab and text:
+The corpus (Pang and Lee, 2005) is two files in Latin-1. This joins them into lines with label, tab
+and text:
 
     (iconv -f latin1 -t utf-8 rt-polarity.pos | sed 's/^/positive\t/'
      iconv -f latin1 -t utf-8 rt-polarity.neg | sed 's/^/negative\t/') > polarity.tsv
@@ -23,7 +23,7 @@ def get_config(arg=None):
     config = default.get_config()
     config.steps = 600
     config.model.update(architectures.bert_style())
-    # A plain mean and norms before the sublayers suit training from nothing on little text.
+    # Mean pooling and pre-norm suit training from scratch on little text.
     config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.0))
     config.model.update(dict(position="rope", pooling="mean", pooler=False, token_types=0))
     config.model.update(dict(encoder_layers=2, width=128, heads=4, feed_forward=512))
