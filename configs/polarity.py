@@ -9,8 +9,9 @@ and text:
 A tenth of the sentences is held out, by a hash of the text.
 
 Command:  python train.py --config=configs/polarity.py --config.data.path=polarity.tsv
-          from masked-LM pretraining on the same training sentences, after configs/polarity_mlm.py:
-          the same with --workdir=runs/polarity_tuned --config.init_from=runs/polarity_mlm
+          and, to start from masked-LM pretraining (configs/polarity_mlm.py):
+          python train.py --config=configs/polarity.py --config.data.path=polarity.tsv
+          --workdir=runs/polarity_tuned --config.init_from=runs/polarity_mlm
 Hardware: 2 CPU cores
 Time:     1 min 51 s of one core, shared with other work
 Score:    75.4% of 1,066 held-out sentences; 75.2% from masked-LM pretraining

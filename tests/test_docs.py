@@ -160,7 +160,25 @@ def commands(page: Path) -> list[Command]:
     return found
 
 
+def commands_of_header(config: Path) -> list[Command]:
+    """The commands in a config's docstring; flags that begin a line belong to the line before."""
+    header = ast.get_docstring(ast.parse(config.read_text())) or ""
+    text = re.sub(r"\n +(?=--)", " ", header)
+    # Two spaces end the command; text behind them says what it does.
+    found = (
+        COMMAND.split(line)[1].partition("  ")[0]
+        for line in text.splitlines()
+        if COMMAND.search(line)
+    )
+    return [Command(words(command)) for command in found]
+
+
 COMMANDS = {(page, command): None for page in PAGES for command in commands(page)}
+COMMANDS |= {
+    (config, command): None
+    for config in sorted((ROOT / "configs").glob("*.py"))
+    for command in commands_of_header(config)
+}
 
 
 @pytest.mark.parametrize(
