@@ -4,24 +4,24 @@ A *style* says how a published family builds its blocks and leaves the sizes to 
 `--config=configs/pydoc.py:llama_style`. An *architecture* is a style at its published size:
 `--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
 
-In place of a name may stand a run's directory, `--config=configs/classify_text.py:runs/minilm`: the
-model that is there, with as many classes as the data has.
+A run's directory may stand in place of a name, `--config=configs/classify_text.py:runs/minilm`. It
+gives the model of that run, with as many classes as the data has.
 """
 
 import json
 from pathlib import Path
 
-RECORD, CHECKPOINTS = "model.json", "checkpoints"  # what a run knows of its model, and its weights
+RECORD, CHECKPOINTS = "model.json", "checkpoints"  # of a run: its model section, its weights
 PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
 def choose(model, name):
-    """Updates the `model` section with what `name` stands for; an empty name changes nothing."""
+    """Applies the architecture, style or run `name` to the `model` section; "" changes nothing."""
     if not name:
         return
     record = Path(name, RECORD)
     if record.is_file():
-        # Runs that are older than this key had sinusoids of 1.
+        # Runs from before this key had sinusoids with amplitude 1.
         older = {"sinusoidal_scale": 1.0}
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
@@ -37,7 +37,7 @@ def choose(model, name):
 
 
 def _refuse_published(name):
-    """Says how a model of Hugging Face's files, or of their hub, becomes a workdir."""
+    """Raises with the way from a Hugging Face directory or hub name to a workdir."""
     path, bring_in = Path(name), "python convert.py --from={} --to=WORKDIR, then give WORKDIR"
     if any((path / file).is_file() for file in PUBLISHED) and not (path / CHECKPOINTS).is_dir():
         raise ValueError(
@@ -52,13 +52,13 @@ def _refuse_published(name):
 
 
 def _dropout(rate, *places):
-    """The rate in the named places and 0 in the others."""
+    """Dropout keys: `rate` in the named places and 0 in the others."""
     everywhere = ("embedding", "attention", "residual", "feed_forward")
     return {f"dropout_{place}": rate if place in places else 0.0 for place in everywhere}
 
 
 def _style(**changes):
-    """Every key in which the styles differ, so that none inherits a choice from the experiment."""
+    """All keys in which styles differ: a style inherits none of them from the experiment."""
     return {
         **dict(
             family="encoder",
@@ -92,7 +92,7 @@ def _style(**changes):
 
 
 def transformer_style():
-    """Vaswani et al. 2017; Marian's models are of the same build."""
+    """Vaswani et al. 2017; Marian models have the same build."""
     return _style(
         family="encoder_decoder",
         position="sinusoidal",

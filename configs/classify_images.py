@@ -5,8 +5,8 @@ DIR/train/CLASS/*.png and DIR/test/CLASS/*.png. Images that are not all of one s
 --config.data.image_size; larger ones a larger --config.model.patch_size.
 
 Command:  python train.py --config=configs/classify_images.py --config.data.path=DIR
-Hardware: one CPU core, which other work shared
-Time:     11 min 21 s on the clock, 8 min 12 s of that core
+Hardware: one CPU core, shared with other work
+Time:     11 min 21 s of wall time, 8 min 12 s of CPU time
 Score:    MNIST: 98.7% accuracy on its test images (9,874 of 10,000); other data: not yet run
 """
 

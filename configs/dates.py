@@ -3,8 +3,8 @@
 Command:  python train.py
 Hardware: 2 CPU cores
 Time:     5 min 18 s, with compilation and three evaluations
-Score:    99.8% exact match on held-out dates (2,000), 65.0% on 8 held-out languages (1,000), which
-          varies: runs whose arithmetic rounded differently got 65.5% and 74.2%
+Score:    99.8% exact match on held-out dates (2,000), 65.0% on 8 held-out languages (1,000). The
+          latter varies: runs with other rounding got 65.5% and 74.2%
 """
 
 from configs import architectures, default

@@ -1,8 +1,8 @@
 """Every key of every config, once, with its default and what it means.
 
-An experiment's file starts from these and changes what it needs; nothing else supplies
-defaults. Unless a comment says otherwise, 0 or "" switches a thing off or leaves it to be
-worked out from the other keys or the data.
+An experiment's file starts from these and changes what it needs. Nothing else supplies defaults.
+Unless a comment says otherwise, 0 or "" switches a feature off, or means that the value follows
+from the other keys or from the data.
 """
 
 import ml_collections
@@ -15,15 +15,15 @@ def get_config(arg=None):
     # The run
     config.seed = 0
     config.steps = 1000
-    # Minutes from the first step on, over all resumptions; then, or after `steps`, the run ends as
-    # if done, its learning rate at the end of its decay. 0: no limit
+    # Minutes after the first step, over all resumptions. The run then ends as if it were done, with
+    # its learning rate at the end of its decay. 0: no limit
     config.time_limit = 0.0
     config.log_every = 50  # steps between log lines
     config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
     config.profile_steps = (0, 0)  # first and last step of a profiler trace
     config.wandb_project = ""  # needs the extra `wandb`
-    # Where compiled programs are kept for the next time; "": JAX_COMPILATION_CACHE_DIR, or
-    # ~/.cache/backbone/programs if that is not set; off: nowhere
+    # Directory of compiled programs; "": JAX_COMPILATION_CACHE_DIR, or ~/.cache/backbone/programs
+    # if that is not set; off: none
     config.compilation_cache = ""
 
     config.model = ml_collections.ConfigDict(
@@ -44,21 +44,21 @@ def get_config(arg=None):
             # Embeddings
             # sinusoidal | learned | rope | alibi | t5_bias | transformer_xl | none
             position="sinusoidal",
-            # Amplitude of the sinusoids; 0: the size that token embeddings have at first, so that
-            # neither swamps the other. That is 1 with embedding_scale=True, as in the 2017 paper
+            # Amplitude of the sinusoids; 0: the initial standard deviation of token embeddings, so
+            # that neither swamps the other; 1 with embedding_scale=True, as in the 2017 paper
             sinusoidal_scale=0.0,
             rope_theta=10_000.0,
-            # How rope reaches beyond the length it was first trained at: default | linear (all
-            # angles divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)):
-            # the slowest divided by it, the fastest left) | llama3 (only those that turn slowly)
+            # How rope is scaled for longer rows than in training: default | linear (all angles
+            # divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)): divides
+            # the lowest frequency by it, keeps the highest) | llama3 (low frequencies only)
             rope_scaling="default",
             rope_factor=1.0,
-            rope_low_frequency=1.0,  # llama3: fewer turns in the original length are scaled,
-            rope_high_frequency=4.0,  # more are not, those between in part
+            rope_low_frequency=1.0,  # llama3: fewer turns in the original length: scaled
+            rope_high_frequency=4.0,  # llama3: more turns: not scaled; in between: in part
             rope_original_length=8192,  # llama3 only
             relative_buckets=32,  # t5_bias only
             relative_max_distance=128,  # t5_bias only
-            token_types=0,  # BERT's segment embeddings: how many
+            token_types=0,  # number of BERT's segment embeddings
             embedding_scale=False,  # multiply token embeddings by sqrt(width)
             embedding_norm=False,  # normalise the sum of the embeddings (BERT)
             share_embeddings=True,  # encoder_decoder: one token table for both sides
@@ -77,17 +77,17 @@ def get_config(arg=None):
             attention="dot",
             attention_scale=True,  # divide scores by sqrt(head_size); T5 does not
             attention_window=256,  # local, longformer: keys less than so many positions away
-            attention_dilation=1,  # longformer: every n-th key, from n times as far
+            attention_dilation=1,  # longformer: every n-th key, over an n times larger window
             # longformer: first (of each text) | separators | question (all up to the first of them)
             global_tokens="first",
-            global_limit=64,  # longformer: more of them in a row are right too, but slow
+            global_limit=64,  # longformer: more global tokens in a row stay exact, but are slow
             separator_id=0,  # the token that separates texts; 0: the tokenizer's
             attention_chunk=256,  # chunked, hierarchical, recurrent: positions in a chunk
-            attention_overlap=64,  # chunked: positions at its sides that are seen besides
-            attention_memory=256,  # recurrent: positions before the chunk that are seen besides
+            attention_overlap=64,  # chunked: positions beside the chunk that are also seen
+            attention_memory=256,  # recurrent: positions before the chunk that are also seen
             attention_features=256,  # performer: random features
             attention_kernel="softmax",  # performer: softmax | relu
-            # performer: steps of training between draws of random features; 0: always those of
+            # performer: training steps between draws of random features; 0: always the features of
             # evaluation. Many steps with one draw fit the model to it; see docs/attention.md
             attention_redraw=0,
             attention_options=(),  # (("name", 2.0),): options that a kind of attention declares
@@ -110,11 +110,11 @@ def get_config(arg=None):
             init_std=0.0,  # of all weights; 0: variance scaled by fan-in
             dtype="float32",  # float32 | bfloat16: activations
             param_dtype="float32",
-            # Products with kernels of the blocks: float (in dtype) | int8 | fp8. Parameters stay as
-            # they are. 8 bits need pip install -e '.[quantized]'; see docs/platforms.md
+            # Products with the weights of the blocks: float (in dtype) | int8 | fp8. Parameters
+            # keep their type. 8 bits need pip install -e '.[quantized]'; see docs/platforms.md
             matmul="float",
-            # What the backward pass computes again: none | dots (all but products with matrices of
-            # parameters) | save_attention (all but what attention gave) | full
+            # What the backward pass recomputes: none | dots (all but products with parameters) |
+            # save_attention (all but the output of attention) | full
             remat="none",
             # Layers per step of the scan over layers; 0: all on CPU without remat, 1 elsewhere
             unroll=0,
@@ -127,25 +127,25 @@ def get_config(arg=None):
             # translation_files | labelled_text_files | image_files | text_to_text_files.
             # Or tfds | huggingface.
             source="dates",
-            path="",  # your own files: a directory, a glob or a file; see docs/data.md
+            path="",  # of your own files: a directory, a glob or a file; see docs/data.md
             name="",  # tfds: such as wmt17_translate/de-en; huggingface: nyu-mll/glue:sst2
             version="",  # tfds: such as 1.0.0; huggingface: a revision; "": the newest at hand
             kind="",  # tfds and huggingface: pairs | documents | labelled | images
             train_split="train",  # your own files: train.tsv, train-00000-of-00004.tsv, train/...
             eval_split="validation",
-            eval_share=0.1,  # your own text: held out of it, if its files name no splits
+            eval_share=0.1,  # of your own text: the held-out share, if the files name no splits
             source_language="",  # pairs: a file's ending, or the field of the data set
             target_language="",
             text_field="text",  # the data set's names for what an example holds
             text_pair_field="",
             label_field="label",
-            max_bad_records=0,  # of each split: records to skip and log that cannot be used
+            max_bad_records=0,  # bad records of each split to skip and log
             # Several sources in one: (("text_files:books/*.txt", 3.0), ("tfds:lm1b", 1.0)), or of
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
             # are shares of the rows; tasks without them have the share of their size.
             mixture=(),
-            # listops: how deep lists may be nested, and how many arguments they may have; and the
-            # number of symbols (operators, digits and brackets) of the whole list
+            # listops: the greatest depth of nesting, the most arguments of a list, and the number
+            # of symbols (operators, digits and brackets) of the whole list
             listops_depth=3,
             listops_arguments=3,
             listops_min_length=4,
@@ -155,14 +155,14 @@ def get_config(arg=None):
             # (vocab.bpe beside it)
             tokenizer="byte",
             tokenizer_size=8192,  # ids of a tokenizer that is trained
-            lowercase=False,  # a tokenizer that is trained takes upper case for lower
-            cache_dir="",  # where prepared text is kept; "": ~/.cache/backbone
+            lowercase=False,  # a trained tokenizer gives upper case the ids of lower case
+            cache_dir="",  # directory of tokenized text; "": ~/.cache/backbone
             batch_size=64,  # rows in a step, over all processes
             length=64,  # T: columns of the decoder's (or only) side
             encoder_length=64,  # columns of the encoder's side in encoder_decoder models
-            packing=False,  # several examples to a row, each seeing itself alone
-            buckets=(),  # (16, 32): batches of like lengths, padded to these rather than to length
-            bucket_count=0,  # choose so many buckets from the lengths of the training examples
+            packing=False,  # several examples to a row; each attends only to itself
+            buckets=(),  # (16, 32): batches of similar lengths, padded to 16, 32 or length
+            bucket_count=0,  # number of buckets to choose from the lengths of the training examples
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
             # Images: 0 to 1 in each channel, less image_mean, divided by image_std
             image_size=0,  # images are resized to this square; 0: all are of one square size
@@ -171,9 +171,9 @@ def get_config(arg=None):
             image_mean=(),  # one number, or one for each channel; (): 0
             image_std=(),  # one number, or one for each channel; (): 1
             # Augmentation of training images, in this order; see input_pipeline/augmentation.py
-            crop_padding=0,  # pixels of black around the image, a window of its size is cut out
-            crop_scale=0.0,  # smallest share of the image's area to be cut out and enlarged
-            flip=False,  # left and right exchanged, with probability 1/2
+            crop_padding=0,  # black pixels around the image, from which a window of its size is cut
+            crop_scale=0.0,  # smallest share of the image's area that is cut out and enlarged
+            flip=False,  # swap left and right with probability 1/2
             random_erasing=0.0,  # probability that noise replaces a rectangle of the image
             mixup=0.0,  # alpha of the Beta distribution by which two images are blended
             # Read ahead
@@ -189,16 +189,16 @@ def get_config(arg=None):
             objective="seq2seq",
             label_smoothing=0.0,
             z_loss=0.0,
-            noise_rate=0.15,  # share of tokens hidden by masked_lm and span_corruption
+            noise_rate=0.15,  # share of tokens that masked_lm and span_corruption mask
             mean_span=3.0,  # mean length of span_corruption's spans
-            whole_words=False,  # masked_lm: hide all tokens of a word or none
+            whole_words=False,  # masked_lm: mask all tokens of a word or none
             auxiliary_masked_lm=0.0,  # classify_text: weight of a masked_lm loss beside it
-            next_sentence=False,  # masked_lm: also tell whether the second part follows the first
-            # Distillation: a run's workdir, or WORKDIR:STEP, whose answers are soft targets
+            next_sentence=False,  # masked_lm: also predict whether the second part is the next
+            # Distillation: a run's workdir, or WORKDIR:STEP, whose predictions are soft targets
             teacher="",
-            teacher_weight=0.5,  # of the soft targets' loss; that of the data has the rest
-            teacher_temperature=2.0,  # both models' logits are divided by it
-            embedding="pooled",  # embed: pooled, as for classes; or first | mean hidden state
+            teacher_weight=0.5,  # of the loss on soft targets; the loss on the data has the rest
+            teacher_temperature=2.0,  # divides the logits of both models
+            embedding="pooled",  # embed: pooled (as for classes) | first | mean hidden state
             normalize=False,  # embed: divide the embedding by its length
         )
     )
@@ -209,10 +209,10 @@ def get_config(arg=None):
             schedule="cosine",  # constant | linear | cosine | stable_decay | inverse_sqrt
             learning_rate=1e-3,  # the peak; inverse_sqrt: factor on the 2017 formula
             warmup_steps=100,
-            decay_steps=0,  # where decay ends; 0: at the last step
+            decay_steps=0,  # the step where decay ends; 0: the last step
             decay_fraction=0.2,  # stable_decay: share of the steps spent decaying
-            final_fraction=0.0,  # of the peak, where decay ends
-            beta1=0.9,  # also momentum of sgd and muon
+            final_fraction=0.0,  # of the peak, at the end of decay
+            beta1=0.9,  # also the momentum of sgd and muon
             beta2=0.999,
             epsilon=1e-8,
             weight_decay=0.0,  # adamw, adafactor, lion, muon
@@ -220,10 +220,10 @@ def get_config(arg=None):
             clip_norm=1.0,  # global gradient norm; 0: no clipping
             accumulate=1,  # micro-batches in a step
             ema_decay=0.0,  # evaluate an exponential moving average of the parameters
-            # Parameters of bfloat16 after an update: nearest (small ones are lost) | stochastic (up
-            # or down at random, right on average) | master (a float32 copy beside the moments)
+            # How updates of bfloat16 parameters are rounded: nearest (loses small updates) |
+            # stochastic (up or down at random, unbiased) | master (keeps a float32 copy)
             rounding="nearest",
-            offload=False,  # keep the optimizer's state in the host's memory between updates
+            offload=False,  # keep the optimizer state in host memory between updates
         )
     )
 
@@ -231,31 +231,31 @@ def get_config(arg=None):
     # backbone/encoder/blocks/self_attention/query/kernel; a run's log lists all names.
     config.finetune = ml_collections.ConfigDict(
         dict(
-            # Adapters of low rank beside kernels of the blocks; init_from's parameters stay as
-            # they are, and are read from there again whenever the run is resumed or used
+            # Rank of the adapters (LoRA) beside weights of the blocks. The parameters of init_from
+            # are frozen, and are read from there whenever the run is resumed or used
             lora_rank=0,
-            lora_alpha=16.0,  # an adapter counts lora_alpha / lora_rank times
+            lora_alpha=16.0,  # an adapter's output is multiplied by lora_alpha / lora_rank
             lora_targets=".*/(query|value)/kernel",
-            # Trained in full beside the adapters, as is all that init_from does not have
+            # A pattern of parameters to train in full. Those that init_from lacks always are
             lora_also_train="",
-            freeze="",  # parameters that are not trained; without adapters
-            layer_decay=1.0,  # of the learning rate from layer to layer, down from the heads
-            head_scale=1.0,  # of the learning rate of all that is not under backbone/
-            # The token tables of init_from are fitted to another tokenizer: rows of tokens that
-            # both have are kept, new ones begin as the mean of the old
+            freeze="",  # a pattern of parameters that are not trained; not with adapters
+            layer_decay=1.0,  # factor on the learning rate from each layer to the one below
+            head_scale=1.0,  # factor on the learning rate of parameters outside backbone/
+            # Fit the token tables of init_from to another tokenizer: tokens of both keep their
+            # rows, new rows begin as the mean of the old
             resize_vocabulary=False,
         )
     )
 
-    # Sizes of the mesh axes; -1: the devices that are left. Their product is the device count.
+    # Sizes of the mesh axes; -1: the remaining devices. Their product is the device count.
     config.mesh = ml_collections.ConfigDict(dict(data=-1, fsdp=1, sequence=1, tensor=1))
 
     config.checkpoint = ml_collections.ConfigDict(
         dict(
             every=500,  # steps; the last step is always saved; 0: only that
             keep=2,  # newest checkpoints to keep
-            # Steps that may be made while a checkpoint is being written, which is what a kill may
-            # cost beyond `every`; 0: the run waits until it is on the disk
+            # Steps that may run while a checkpoint is written; a kill may cost these in addition to
+            # `every`. 0: the run waits until the checkpoint is on the disk
             overlap=0,
             best_metric="",  # also keep the best by this metric, e.g. eval/dates/exact_match
             best_mode="max",  # max | min
@@ -265,20 +265,21 @@ def get_config(arg=None):
     # What a run does when something goes wrong; see docs/reliability.md
     config.failure = ml_collections.ConfigDict(
         dict(
-            # stop | skip: what follows a loss or a gradient that is no number
+            # stop | skip: what follows a NaN or infinite loss or gradient
             nonfinite="stop",
-            # ignore | skip | rollback (to a checkpoint, and on with other batches): what follows a
-            # loss above spike_factor times the median of the last spike_window
+            # ignore | skip | rollback (to a checkpoint, then on with other batches): what follows a
+            # loss spike, a loss above spike_factor times the median of the last spike_window
             spike="ignore",
             spike_factor=10.0,
             spike_window=64,
-            rollback_steps=100,  # how far to go back at least
-            rollback_batches=200,  # how many to leave out from there; at least to the spike's own
-            limit=10,  # of steps skipped in a row, and of rollbacks: then the run ends
-            # Longer without a step, a save, a batch of evaluation: all stacks are logged; 0: never
+            rollback_steps=100,  # the least number of steps to go back
+            rollback_batches=200,  # batches to skip from there; at least up to that of the spike
+            limit=10,  # skipped steps in a row, or rollbacks, after which the run ends
+            # Log all stacks after this many seconds without progress (a step, a save, a batch of
+            # evaluation); 0: never
             watchdog_seconds=0.0,
-            watchdog_ends=False,  # and the run ended
-            heartbeat_seconds=100,  # of several processes: one silent for so long ends the job
+            watchdog_ends=False,  # also end the run
+            heartbeat_seconds=100,  # several processes: end the job if one is silent for so long
         )
     )
 
@@ -286,17 +287,17 @@ def get_config(arg=None):
         dict(
             every=500,  # steps; always after the last; 0: only then
             batch_size=256,
-            # At most this many batches of each held-out set: a fixed random sample; 0: all of it
+            # The most batches of each held-out set, a fixed random sample; 0: all
             batches=0,
-            # The run ends after so many evaluations in a row that are not the best so far, by
+            # End the run after so many evaluations in a row without a new best, by
             # checkpoint.best_metric, or else the first set's accuracy (classes) or loss; 0: never
             patience=0,
-            # Besides those that go with the task: bleu | chrf | rouge, of answers in words; and of
-            # classes macro_f1 | matthews | top5_accuracy, or if they are numbers pearson | spearman
+            # Metrics beside those of the task. Of generated answers: bleu | chrf | rouge; of
+            # classes: macro_f1 | matthews | top5_accuracy; of numeric classes: pearson | spearman
             measures=(),
-            beam_size=1,  # answers kept while one is searched for; 1: the likeliest token each time
-            length_penalty=0.6,  # of the beam's answers; 0: long ones lose
-            samples=8,  # rows written to samples/, the first of the same random order; 0: none
+            beam_size=1,  # beams; 1: greedy decoding
+            length_penalty=0.6,  # of beam search; 0: none, which favours short answers
+            samples=8,  # rows written to samples/, the first of that random order; 0: none
         )
     )
     return config.lock()

@@ -19,10 +19,10 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="imagenet2012", kind="images", batch_size=1024))
     config.data.update(dict(image_size=224, image_mean=(0.5,), image_std=(0.5,)))
-    # Cut from the middle square and not from the whole image, so not as small as there.
+    # Crops come from the central square, not the whole image, so they are larger than big_vision's.
     config.data.update(dict(crop_scale=0.25, flip=True, mixup=0.2))
     config.task.objective = "classify_images"
-    # There, weight decay is 1e-4 of the schedule, not of the learning rate.
+    # In big_vision, weight decay is 1e-4 times the schedule, not times the learning rate.
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=10_000, weight_decay=0.1))
     config.eval.update(dict(every=5000, batch_size=1024, measures=("top5_accuracy",)))
     config.checkpoint.every = 5000

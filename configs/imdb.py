@@ -1,4 +1,4 @@
-"""Is this film review favourable? A small encoder, from nothing.
+"""Is this film review favourable? A small encoder, trained from scratch.
 
 Command:  python train.py --config=configs/imdb.py
 Data:     tfds build imdb_reviews/plain_text --file_format=array_record

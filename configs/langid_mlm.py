@@ -3,7 +3,7 @@
 Command:  python train.py --config=configs/langid_mlm.py
 Hardware: 2 CPU cores
 Time:     3 min 31 s
-Score:    49.0% of the hidden bytes of held-out names guessed (1,600 steps without buckets: 52.7%)
+Score:    49.0% of the masked bytes of held-out names (1,600 steps without buckets: 52.7%)
 """
 
 from configs import langid

@@ -1,14 +1,14 @@
-"""Nested lists of digits to be worked out, ">29<47]0]" -> 9: an encoder with ten classes.
+"""The value of nested lists of digits, ">29<47]0]" -> 9: an encoder with ten classes.
 
 Command:  python train.py --config=configs/listops.py
           longer rows, not yet run: --config.data.length=512 --config.data.listops_max_length=510
           --config.data.listops_depth=6
 Hardware: 2 CPU cores
-Time:     11 min of processor time, 23 min beside other work
-Score:    52.2% held-out accuracy, where guessing gets 10% and counts of symbols with the first
-          operator 28% (tests/input_pipeline/sources/embedded/test_listops.py). It learns to nest,
-          but not to add: of the first 1,000 held-out lists 86% without a sum were right, and 12%
-          of those whose outermost operator is one
+Time:     11 min of CPU time, 23 min of wall time on a shared machine
+Score:    52.2% held-out accuracy; guessing gets 10%, and symbol counts with the first operator 28%
+          (tests/input_pipeline/sources/embedded/test_listops.py). It learns nesting but not
+          addition: of the first 1,000 held-out lists, 86% without a sum are right, and 12% of
+          those whose outermost operator is a sum
 """
 
 from configs import architectures, default
@@ -21,7 +21,7 @@ def get_config(arg=None):
     config.model.update(dict(norm_placement="pre", embedding_norm=False, init_std=0.0))
     config.model.update(dict(position="rope", token_types=0, pooling="first", pooler=False))
     config.model.update(dict(encoder_layers=4, width=128, heads=4, feed_forward=512))
-    config.model.rope_theta = 100.0  # lists are short: turn faster, to tell neighbours apart
+    config.model.rope_theta = 100.0  # lists are short: higher frequencies tell neighbours apart
     architectures.choose(config.model, arg)
     config.data.update(dict(source="listops", batch_size=64, length=32))
     config.task.objective = "classify_text"

@@ -18,7 +18,7 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="lm1b", kind="documents", eval_split="test"))
     config.data.update(dict(tokenizer="bpe", tokenizer_size=50_257))
-    # Packed, because neighbouring sentences have nothing to do with each other.
+    # Packed, because neighbouring sentences are unrelated.
     config.data.update(dict(packing=True, batch_size=512, length=128))
     config.task.objective = "causal_lm"
     config.optimizer.update(dict(learning_rate=6e-4, warmup_steps=2000, final_fraction=0.1))

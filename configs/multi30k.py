@@ -6,7 +6,7 @@ plain), raw text.
 Command:  python train.py --config=configs/multi30k.py --config.data.path=DIR
           python evaluate.py --workdir=runs/multi30k --split=test_2016_flickr
 Hardware: 2 CPU cores
-Time:     108 min, on one of the cores, beside other work on the other
+Time:     108 min on one of the cores, with other work on the other
 Score:    39.3 BLEU on test_2016_flickr with a beam of 4 (docs/results.md), 2.1 million parameters
 """
 
@@ -19,7 +19,7 @@ def get_config(arg=None):
     config.model.update(architectures.transformer_style())
     config.model.update(dict(width=128, encoder_layers=4, decoder_layers=4, heads=4))
     config.model.update(dict(feed_forward=256, norm_placement="pre"))
-    # 29,000 pairs are few: without this much dropout they are learnt by heart.
+    # 29,000 pairs are few: less dropout leads to overfitting.
     config.model.update(dict(dropout_embedding=0.3, dropout_residual=0.3))
     architectures.choose(config.model, arg)
     config.data.update(dict(source="translation_files", source_language="en", target_language="de"))

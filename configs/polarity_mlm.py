@@ -3,7 +3,7 @@
 Command:  python train.py --config=configs/polarity_mlm.py --config.data.path=polarity.tsv
 Hardware: 2 CPU cores
 Time:     5 min 38 s of one core for the second half, shared with other work
-Score:    25.2% of the hidden word pieces of held-out sentences
+Score:    25.2% of the masked word pieces of held-out sentences
 """
 
 from configs import polarity

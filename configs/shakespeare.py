@@ -6,10 +6,10 @@ character is a byte.
 
 Command:  python train.py --config=configs/shakespeare.py --config.data.path=FILE
 Hardware: one core of two, shared with other work
-Time:     3 min 40 s of CPU time (14 min 43 s by the clock)
+Time:     3 min 40 s of CPU time (14 min 43 s of wall time)
 Score:    1.594 nats a byte held out (2.30 bits); with learned positions and AdamW (learning rate
-          0.001, beta2 0.99), as nanoGPT has them, 1.898. Windows start from nothing here, so the
-          first of 64 bytes is guessed blindly.
+          0.001, beta2 0.99), as in nanoGPT, 1.898. Windows start without context here, so the
+          first of 64 bytes is a guess.
 """
 
 from configs import architectures, default

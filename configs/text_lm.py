@@ -1,13 +1,13 @@
 """A language model of your own text, byte by byte, such as Tiny Shakespeare.
 
 PATH is a text file, a directory or a glob. The last tenth of the text is held out, unless PATH is
-a directory with train.txt and validation.txt, or shards of them. Files may be gzipped. Larger
-texts deserve --config.data.tokenizer=bpe and a larger model.
+a directory with train.txt and validation.txt, or shards of them. Files may be gzipped. For larger
+texts use --config.data.tokenizer=bpe and a larger model.
 
 Command:  python train.py --config=configs/text_lm.py --config.data.path=PATH
 Hardware: 2 CPU cores, shared with much other work
-Time:     10 min 24 s of CPU time for 570 of the 1,500 steps: stopped at step 402, it went on with
-          --config.time_limit=13
+Time:     10 min 24 s of CPU time for 570 of the 1,500 steps: it was stopped at step 402 and
+          continued with --config.time_limit=13
 Score:    1.591 nats a byte (2.30 bits) on the last tenth of Tiny Shakespeare
 """
 

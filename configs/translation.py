@@ -1,8 +1,8 @@
 """Translation of your own parallel text, such as Multi30k, with a small Transformer of 2017.
 
-DIR holds train.en, train.de, validation.en and validation.de (or other names and languages), in
-which equal lines say the same; they may be gzipped, and in shards such as train.part1.en and
-train.part1.de (docs/data.md says which).
+DIR holds train.en, train.de, validation.en and validation.de (or other names and languages). Line i
+of one file translates line i of the other. The files may be gzipped, and in shards such as
+train.part1.en and train.part1.de (docs/data.md says which).
 
 Command:  python train.py --config=configs/translation.py --config.data.path=DIR
           with --config.data.source_language=de --config.data.target_language=en for the other way,
@@ -10,8 +10,8 @@ Command:  python train.py --config=configs/translation.py --config.data.path=DIR
 Hardware: 2 CPU cores, shared with other work
 Time:     14 min 34 s for 544 of the 3,000 steps and an evaluation, with
           --config.time_limit=13 --config.optimizer.warmup_steps=100 --config.eval.every=0
-Score:    18.7 BLEU, 42.1 chrF on Multi30k's 1,014 validation captions, English to German, and not
-          yet at its end. configs/multi30k.py has the settings of a whole run, and 39.3 BLEU
+Score:    18.7 BLEU, 42.1 chrF on Multi30k's 1,014 validation captions, English to German, before
+          its end. configs/multi30k.py has the settings of a whole run, with 39.3 BLEU
 """
 
 from configs import architectures, default
@@ -22,7 +22,7 @@ def get_config(arg=None):
     config.steps = 3000
     config.model.update(architectures.transformer_style())
     config.model.update(dict(width=256, encoder_layers=3, decoder_layers=3, heads=4))
-    # The paper's norms behind the sublayers train only with care at this size.
+    # The paper's post-norm trains only with careful tuning at this size.
     config.model.update(dict(feed_forward=1024, norm_placement="pre"))
     config.model.update(dict(dropout_embedding=0.1, dropout_residual=0.2))
     architectures.choose(config.model, arg)

@@ -1,4 +1,4 @@
-"""BERT's pretraining, masked tokens and next sentences, on the English Wikipedia alone.
+"""BERT's pretraining, masked tokens and next sentences, on the English Wikipedia only.
 
 Command:  python train.py --config=configs/wikipedia_bert.py
 Data:     tfds build wikipedia/20230601.en --file_format=array_record, with Apache Beam
@@ -18,7 +18,7 @@ def get_config(arg=None):
     config.model.dtype = "bfloat16"
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="wikipedia/20230601.en", kind="documents"))
-    # There is one split only.
+    # The data set has one split.
     config.data.update(dict(train_split="train[:-5000]", eval_split="train[-5000:]"))
     config.data.update(dict(tokenizer="wordpiece", tokenizer_size=30_522))
     config.data.update(dict(batch_size=256, length=512))

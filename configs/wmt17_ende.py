@@ -19,7 +19,7 @@ def get_config(arg=None):
     config.data.update(dict(source="tfds", name="wmt17_translate/de-en", kind="pairs"))
     config.data.update(dict(source_language="en", target_language="de"))
     config.data.update(dict(tokenizer="bpe", tokenizer_size=32_000))
-    # Packed rows are nearly full: the paper's 25,000 target tokens in a step.
+    # Packed rows are nearly full: about the paper's 25,000 target tokens in a step.
     config.data.update(dict(packing=True, batch_size=96, length=256, encoder_length=256))
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(name="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, clip_norm=0.0))

@@ -63,9 +63,9 @@ def greedy(run):
     return asking(loaded_run.load(run))
 
 
-def untrained(config, **sections):
+def untrained(config, **changes):
     """A model with lively parameters that nobody has trained."""
-    door = sections.from_mapping(tiny(config, **sections))
+    door = sections.from_mapping(tiny(config, **changes))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
     model_config = door.model.resolve(**sizes)

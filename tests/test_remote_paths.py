@@ -96,7 +96,7 @@ def test_conversion(tmp_path):
 
 
 def test_images_as_prompts():
-    make = ImagePrompts(6, 1, (), ())
+    make = ImagePrompts(6, 1, data_config())
     assert refusal(make, "gs://bucket/a.png", "line 3").startswith("line 3=gs://bucket/a.png has")
 
 

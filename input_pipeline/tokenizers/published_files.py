@@ -146,13 +146,14 @@ def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str
     As in transformers, its table of added tokens is heeded beside any file, and its roles, such as
     RoBERTa's mask_token, beside all but a tokenizer.json.
     """
-    entries = list(config.get("added_tokens_decoder", {}).values())
+    entries = list((config.get("added_tokens_decoder") or {}).values())
     if not is_library_file:
         entries += [value for key, value in config.items() if key.endswith("_token")]
-    said = {entry["content"]: entry for entry in entries if isinstance(entry, dict)}
+    said = {entry.get("content"): entry for entry in entries if isinstance(entry, dict)}
     layout, is_changed = json.loads(content), False
     for token in layout["added_tokens"]:
-        strips = {side: said.get(token["content"], token)[side] for side in ("lstrip", "rstrip")}
+        entry = said.get(token["content"], token)
+        strips = {side: bool(entry.get(side)) for side in ("lstrip", "rstrip")}
         is_changed |= not strips.items() <= token.items()
         token.update(strips)
     return json.dumps(layout, ensure_ascii=False) if is_changed else content

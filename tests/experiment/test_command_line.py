@@ -74,7 +74,7 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
         assert any(line.partition("  #")[0] == f"{key}={value!r}" for line in lines), key
     assert "model.width=96  # default: 128; D" in lines
     assert "log_every=50  # steps between log lines" in lines
-    assert "# stop | skip: what follows a loss or a gradient that is no number" in lines
+    assert "# stop | skip: what follows a NaN or infinite loss or gradient" in lines
 
 
 @pytest.mark.parametrize(

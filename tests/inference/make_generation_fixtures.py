@@ -1,7 +1,7 @@
 """Makes fixtures/generation.json: what transformers' `generate` says with small random models.
 
     pip install -e '.[oracle]'
-    python -m tests.model.make_generation_fixtures
+    python -m tests.inference.make_generation_fixtures
 
 The weights are not stored. They are drawn by NumPy in the order of the names and shapes that are,
 so that a test without torch can draw the same. transformers computes in float64: what differs is

@@ -144,6 +144,16 @@ def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, ca
     assert str(given) in str(refused.value) and str(own) in str(refused.value)
 
 
+def test_entries_of_added_tokens_may_be_sparse(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "gpt2", source)
+    entries = {"3": {"content": "[MASK]"}, "4": {}, "5": "[CLS]"}
+    for number, table in enumerate([entries, None]):
+        word_tokenizer(source, added_tokens_decoder=table)
+        convert.convert(str(source), str(tmp_path / f"in{number}"))
+        assert ids_in(tmp_path / f"in{number}", "cat sat") == [7, 8]
+
+
 def test_a_source_may_have_no_end(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "marian", source)

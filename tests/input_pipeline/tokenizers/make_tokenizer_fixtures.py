@@ -1,7 +1,7 @@
 """Makes fixtures/: tiny vocabularies in published formats, 1,000 strings, and their ids.
 
     pip install -e '.[oracle]'
-    python -m tests.input_pipeline.make_tokenizer_fixtures
+    python -m tests.input_pipeline.tokenizers.make_tokenizer_fixtures
 
 The ids are transformers' own. The strings are stored with them, because Babel's data changes from
 version to version.
