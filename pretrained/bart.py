@@ -84,11 +84,17 @@ def table(model, head, ids):
     }
 
 
+# What transformers takes where a config leaves the decoder's sizes out.
+DECODER_DEFAULTS = {"attention_heads": 16, "ffn_dim": 4096}
+
+
 def read_more(options, shapes, head):
     del shapes, head
     width, heads = options.size("d_model"), options.size("encoder_attention_heads")
     for ours, theirs in (("attention_heads", heads), ("ffn_dim", options.need("encoder_ffn_dim"))):
-        options.require(f"decoder_{ours}", theirs)
+        decoder = options.get(f"decoder_{ours}", DECODER_DEFAULTS[ours])
+        if decoder != theirs:
+            options.refuse(f"decoder_{ours}", decoder, f"only {theirs}, as in the encoder, is")
     if width % heads:
         options.refuse("encoder_attention_heads", heads, f"it does not divide d_model={width}")
     return dict(

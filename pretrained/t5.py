@@ -63,9 +63,10 @@ def read_more(options, shapes, head):
     # transformers 4 scales where weights are tied; 5 ties in any case and says apart if it scales.
     scaled = options.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
-    activation = options.choose("feed_forward_proj", FEED_FORWARDS, "relu")
+    default = "gated-gelu" if options.get("model_type") == "mt5" else "relu"
+    activation = options.choose("feed_forward_proj", FEED_FORWARDS, default)
     # transformers writes what follows from it, and believes what is written.
-    *gate, name = options.get("feed_forward_proj", "relu").split("-")
+    *gate, name = options.get("feed_forward_proj", default).split("-")
     options.require("is_gated_act", bool(gate))
     options.require("dense_act_fn", "gelu_new" if gate and name == "gelu" else name)
     layers = options.size("num_layers")

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from model.attention.dot_attention import dot_attention
+from model.attention.interface import AttentionContext
+from model.attention.module import Attention
 from model.dropout import dropout
+from model.masks import MaskSpec, SequenceInfo
+from tests.tiny import tiny_config
 
 B, T, S, H, G, K = 2, 5, 7, 4, 2, 8
 SCALE, RATE = 0.3, 0.4
@@ -65,3 +69,33 @@ def test_output_and_gradients_follow_the_formula(dtype, tolerance, drop):
         np.testing.assert_allclose(
             one.astype(jnp.float32), other.astype(jnp.float32), atol=2 * tolerance, err_msg=name
         )
+
+
+@pytest.mark.parametrize(("scaled", "factor"), [(True, 6**-0.5), (False, 1.0)])
+def test_scores_are_scaled_by_the_size_of_a_head(scaled, factor):
+    """Not by width / heads, which is 4 here and not the 6 columns that a head has."""
+    config = tiny_config(
+        family="decoder", width=16, heads=4, head_size=6, bias=False, position="none",
+        attention_scale=scaled,
+    )  # fmt: skip
+    length = 5
+    rng = np.random.default_rng(0)
+    params = {
+        name: {"kernel": rng.normal(size=shape).astype(np.float32)}
+        for name, shape in dict(
+            query=(16, 4, 6), key=(16, 4, 6), value=(16, 4, 6), out=(4, 6, 16)
+        ).items()
+    }
+    x_td = 0.2 * rng.normal(size=(length, 16)).astype(np.float32)
+    info = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    context = AttentionContext(MaskSpec(info, info, causal=False))
+    found, _ = Attention(config, "dot", deterministic=True).apply(
+        {"params": params}, jnp.asarray(x_td[None]), context
+    )
+    q, k, v = (
+        np.einsum("td,dhk->htk", x_td, params[n]["kernel"]) for n in ("query", "key", "value")
+    )
+    scores = np.exp(np.einsum("htk,hsk->hts", q, k) * factor)
+    weights = scores / scores.sum(axis=-1, keepdims=True)
+    expected = np.einsum("hts,hsk,hkd->td", weights, v, params["out"]["kernel"])
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
