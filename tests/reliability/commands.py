@@ -20,6 +20,8 @@ from training import processes
 ROOT = Path(__file__).resolve().parent.parent.parent
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "seq2seq"}
 FAMILIES = tuple(OBJECTIVES)
+# RELIABILITY=short pytest -m slow ...: the same checks with fewer steps and kills, for .ci/run.
+SHORT = os.environ.get("RELIABILITY") == "short"
 
 
 def write_texts(directory: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import train
 from tests.reliability.commands import (
     FAMILIES,
+    SHORT,
     config_of,
     contents,
     finish,
@@ -22,7 +23,7 @@ from tests.reliability.commands import (
 )
 
 pytestmark = pytest.mark.slow
-STEPS, STOPS = 50, (10, 20, 30)
+STEPS, STOPS = (12, (3, 6, 9)) if SHORT else (50, (10, 20, 30))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -58,7 +59,8 @@ def test_a_run_moves_to_another_number_of_devices(texts, tmp_path, figure):
     finish(config(10), tmp_path / "run", devices=8)
     expected = list(metrics(tmp_path / "straight").values())[10:]
     worst = 0.0
-    for devices in (4, 1, 8):
+    counts = (1, 8) if SHORT else (4, 1, 8)
+    for devices in counts:
         workdir = tmp_path / f"on{devices}"
         shutil.copytree(tmp_path / "run", workdir)
         finish(config(20), workdir, devices=devices)
@@ -68,7 +70,7 @@ def test_a_run_moves_to_another_number_of_devices(texts, tmp_path, figure):
         if devices == 8:
             assert contents(workdir, 20) == contents(tmp_path / "straight", 20)
     assert worst <= 1e-6
-    figure(11, f"8 -> 4, 1, 8: next 10 losses within {worst:.1e}; on 8 the state byte-identical")
+    figure(11, f"8 -> {counts}: next 10 losses within {worst:.1e}; on 8 the state byte-identical")
 
 
 def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
@@ -100,8 +102,8 @@ def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_epoch_has_every_example_once(count, tmp_path, figure):
-    """By the rows that the steps were really given, killed five times on the way."""
-    examples, batch = 400, 4
+    """By the rows that the steps were really given, killed several times on the way."""
+    examples, batch, kills = (160, 4, 2) if SHORT else (400, 4, 5)
     data = tmp_path / "data"
     data.mkdir()
     for split, first, size in (("train", 0, examples), ("validation", examples, 8)):
@@ -117,7 +119,7 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
     )  # fmt: skip
     workdir, rng = tmp_path / "run", random.Random(count)
     options = dict(script="tests/reliability/recorded.py")
-    for kill in range(5):
+    for kill in range(kills):
         with started(config, workdir, count, **options) as commands:
             # Each time some steps on, but never near the end of the epoch.
             commands[0].until_step(min(last_step(workdir) + rng.randint(2, 22), 15 * (kill + 1)))

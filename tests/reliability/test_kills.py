@@ -7,7 +7,15 @@ import time
 import pytest
 
 from checkpointing.checkpoint_manager import saved_steps
-from tests.reliability.commands import Command, config_of, contents, finish, last_step, started
+from tests.reliability.commands import (
+    SHORT,
+    Command,
+    config_of,
+    contents,
+    finish,
+    last_step,
+    started,
+)
 from training.exits import StoppedError
 from training.stop_signals import AT_ONCE
 
@@ -24,7 +32,7 @@ def endless(texts, **sections):
 def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
     """By default at most an interval is lost; else also what was made while a save went on."""
     may_be_lost = EVERY + overlap.get("overlap", 0)
-    steps, kills, inside_a_save = 2_000, 20, 5
+    steps, kills, inside_a_save = (300, 4, 1) if SHORT else (2_000, 20, 5)
     config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2, **overlap))
     finish(config, tmp_path / "straight")
     expected = contents(tmp_path / "straight", steps)
@@ -106,7 +114,7 @@ def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
 
 
 def test_one_of_two_is_killed(texts, tmp_path, figure):
-    steps = 300
+    steps = 80 if SHORT else 300
     config = config_of(
         "decoder", texts, steps, checkpoint=dict(every=EVERY), failure=dict(heartbeat_seconds=10)
     )
