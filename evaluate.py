@@ -61,7 +61,7 @@ def evaluate(
         for line in too_long.lines(data.description):
             print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
-        sets = eval_sets.hold_out(names, data, model.experiment, mesh)
+        sets = eval_sets.make_eval_sets(names, data, model.experiment, mesh)
         evaluator = Evaluator(
             model.model,
             model.model_config,
@@ -70,7 +70,7 @@ def evaluate(
             model.tokenizer,
             model.labels,
         )
-        scores = eval_sets.measure(evaluator, model.params, sets, show_progress=is_primary)
+        scores = eval_sets.evaluate(evaluator, model.params, sets, show_progress=is_primary)
     record = {
         "step": model.step,
         "split": split or "all",
@@ -93,7 +93,7 @@ def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
     return min(rows, settings.batches * settings.batch_size) if settings.batches else rows
 
 
-def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
+def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
     """The data, and the names of those of its held-out sets that are meant by --split."""
     experiment = model.experiment
 

@@ -34,7 +34,7 @@ from training.mesh import check_batch
 BATCH_SIZE = 16  # of many lines, unless --batch_size says otherwise
 NUMBERED = "line {}"  # what refusals call a line
 
-# The flags that say how a model is to write, which has them as WritingOptions.
+# The flags that say how a model is to write, which has them as SamplingOptions.
 OPTIONS = {
     "method": "greedy, beam or sample.",
     "max_new_tokens": "The most that are written; 0: as many as rows had in training.",
@@ -68,7 +68,7 @@ def generate(
     ids: bool = False,
     **options: Any,
 ) -> list[predictors.Outputs]:
-    """What a run's model answers to each line; `options` are those of WritingOptions.
+    """What a run's model answers to each line; `options` are those of SamplingOptions.
 
     `names` are what refusals call the lines. With `strict`, lines that the vocabulary cannot spell
     are refused; with `ids`, lines and answers are ids.
@@ -78,8 +78,8 @@ def generate(
     check_batch("--batch_size", size, model.mesh)
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     with jax.set_mesh(model.mesh):
-        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
-        return predictors.answer(answerer, lines, names, size)
+        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
+        return predictors.predict(predictor, lines, names, size)
 
 
 def stream(
@@ -101,10 +101,10 @@ def stream(
     size = evenly_shared(1, model.mesh)
     with jax.set_mesh(model.mesh):
         options["stream"] = True
-        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
+        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
-            for piece in predictors.stream(answerer, line, name, number, size):
+            for piece in predictors.stream(predictor, line, name, number, size):
                 show(piece)
             show("\n")
 
@@ -190,7 +190,7 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
                 f"--{flag.name} does not go with --stream, which shows one answer after another as "
                 "text; leave one of them out"
             )
-    sampling_options.choose(options)
+    sampling_options.from_flags(options)
     if OUTPUT.value:
         if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
             raise ConfigError(f"--output={OUTPUT.value} is --input as well; choose another file")

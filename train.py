@@ -22,7 +22,7 @@ from checkpointing import provenance, quiet_orbax, run_directory
 from checkpointing.checkpoint_manager import Checkpoints, saved_steps
 from configs import default
 from evaluation import eval_sets
-from evaluation.evaluator import Evaluator, HeldOut, measure_names
+from evaluation.evaluator import EvalSet, Evaluator, metric_names
 from evaluation.metrics import signatures
 from experiment import command_line, sections
 from experiment.schema import ConfigError, did_you_mean
@@ -33,7 +33,7 @@ from training import processes
 from training.compilation import keep_programs
 from training.early_stopping import Patience, recorded_scores
 from training.exits import EndedError
-from training.finetune import choose, rate_scales
+from training.finetune import rate_scales, select_trainable
 from training.flops import row_flops
 from training.infer_sizes import fit_to_data
 from training.loop import Loop
@@ -43,7 +43,7 @@ from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import (
-    Fixed,
+    FrozenInputs,
     Teacher,
     TrainState,
     abstract_params,
@@ -84,7 +84,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_count=jax.process_count(),
     )
     model_config = fit_to_data(experiment.model, data)
-    sets = eval_sets.hold_out(data.eval_names, data, experiment, mesh)
+    sets = eval_sets.make_eval_sets(data.eval_names, data, experiment, mesh)
     experiment = with_best_metric(experiment, sets)
 
     # Model
@@ -119,15 +119,17 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         if not start:
             provenance.refuse_other_sinusoids(run.init_from, model_config)
         batch = data.train_batch(0)
-        whole = abstract_params(model, task, batch, mesh)
-        taken = provenance.take(experiment, whole, workdir, data, resuming=start > 0)
+        model_params = abstract_params(model, task, batch, mesh)
+        inherited = provenance.inherit_params(
+            experiment, model_params, workdir, data, resuming=start > 0
+        )
         teacher = provenance.load_teacher(
             experiment, model_config, data, workdir, resuming=start > 0
         )
-        tuning = choose(experiment.finetune, whole, taken.new)
-        fixed = Fixed(taken.base(tuning), teacher.params if teacher else {})
+        tuning = select_trainable(experiment.finetune, model_params, inherited.new)
+        frozen_inputs = FrozenInputs(inherited.base(tuning), teacher.params if teacher else {})
         if not start:
-            provenance.record(workdir, experiment, tuning, fixed.base, teacher)
+            provenance.record(workdir, experiment, tuning, frozen_inputs.base, teacher)
 
         # State: born sharded, or restored, or begun from another run's parameters
         abstract, init = abstract_state(
@@ -137,12 +139,12 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         def state_at(step: int) -> TrainState:
             if step:
                 return checkpoints.restore(step, abstract)
-            return taken.into(init(jax.random.key(run.seed)), tuning)
+            return inherited.apply_to(init(jax.random.key(run.seed)), tuning)
 
         with Reporter(
             workdir, start, run.steps, run.wandb_project, primary=processes.is_primary()
         ) as reporter:
-            for line in resumed(workdir, start, changes, begun) if start else taken.lines:
+            for line in resumed(workdir, start, changes, begun) if start else inherited.lines:
                 reporter.log(line)
             for line in describe(data.description):
                 reporter.log(line)
@@ -150,21 +152,21 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 reporter.log(f"classes: {len(data.labels):,}: {shown(data.labels)}")
             if lengths := data.description.get("padded_to"):
                 reporter.log(f"batches are padded to one of: {', '.join(map(str, lengths))}")
-            reporter.log(parameter_table(whole))
-            reporter.log(trainable(abstract.params, fixed.base, tuning))
+            reporter.log(parameter_table(model_params))
+            reporter.log(trainable_line(abstract.params, frozen_inputs.base, tuning))
 
             # Evaluation
             evaluator = Evaluator(
                 model, model_config, task, experiment.eval, data.tokenizer, data.labels
             )
-            for measure, signature in signatures(experiment.eval.measures).items():
-                reporter.log(f"{measure}: {signature}")
+            for metric, signature in signatures(experiment.eval.measures).items():
+                reporter.log(f"{metric}: {signature}")
 
-            merge = jax.jit(tuning.whole) if tuning.rank else tuning.whole
+            merge = jax.jit(tuning.merge) if tuning.rank else tuning.merge
 
             def evaluate(step: int, state: TrainState, between) -> dict[str, float]:
-                params = merge(state.eval_params, fixed.base)
-                scores = eval_sets.measure(
+                params = merge(state.eval_params, frozen_inputs.base)
+                scores = eval_sets.evaluate(
                     evaluator,
                     params,
                     sets,
@@ -203,7 +205,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
                 mesh,
                 checkpoints,
                 reporter,
-                train_step=lambda state, batch, time: train_step(state, batch, fixed, time),
+                train_step=lambda state, batch, time: train_step(state, batch, frozen_inputs, time),
                 evaluate=evaluate,
                 state_at=state_at,
                 # Of the whole batch, of which this process may have a part.
@@ -217,7 +219,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
             return loop.run(state_at(start))
 
 
-def with_best_metric(experiment: Experiment, sets: Mapping[str, HeldOut]) -> Experiment:
+def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Experiment:
     """With the metric by which a run is judged, if it has patience and names none.
 
     Refuses one that is not measured.
@@ -225,14 +227,14 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, HeldOut]) -> Exp
     metric = experiment.checkpoint.best_metric
     if experiment.eval.patience and not metric:
         has_classes = experiment.task.objective in ("classify_text", "classify_images")
-        measure, mode = ("accuracy", "max") if has_classes else ("loss", "min")
-        metric = f"eval/{next(iter(sets))}/{measure}"
+        metric, mode = ("accuracy", "max") if has_classes else ("loss", "min")
+        metric = f"eval/{next(iter(sets))}/{metric}"
         checkpoint = replace(experiment.checkpoint, best_metric=metric, best_mode=mode)
         return replace(experiment, checkpoint=checkpoint)
     known = [
-        f"eval/{name}/{measure}"
+        f"eval/{name}/{metric}"
         for name, split in sets.items()
-        for measure in measure_names(experiment.task, split, experiment.eval.measures)
+        for metric in metric_names(experiment.task, split, experiment.eval.measures)
     ]
     if metric and metric not in known:
         raise ConfigError(
@@ -285,11 +287,12 @@ def shown(labels: Sequence[str]) -> str:
     return ", ".join(labels[:SHOWN_CLASSES]) + more
 
 
-def trainable(own, base, tuning) -> str:
+def trainable_line(own, base, tuning) -> str:
     """How many parameters are trained, of how many that the model is computed from."""
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    trained, kept = tuning.split(own)
-    return f"trained: {count(trained):,} of {count((trained, kept, base)):,} parameters"
+    trainable, frozen = tuning.split(own)
+    total = count((trainable, frozen, base))
+    return f"trainable: {count(trainable):,} of {total:,} parameters"
 
 
 def write_samples(workdir, step, params, evaluator, sets, data, count: int) -> None:

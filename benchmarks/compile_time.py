@@ -24,7 +24,7 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model
 from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import NOTHING_FIXED, abstract_state, make_train_step
+from training.step import NO_FROZEN_INPUTS, abstract_state, make_train_step
 
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the quickest of each depth counts.")
 DEPTHS = (6, 48)
@@ -55,7 +55,7 @@ def seconds_to_compile(layers: int) -> tuple[float, float]:
         step = make_train_step(
             model, experiment.task, optimizer, experiment.optimizer, schedule, 0, abstract
         )
-        lowered = step.lower(abstract, batch, NOTHING_FIXED)
+        lowered = step.lower(abstract, batch, NO_FROZEN_INPUTS)
         between = time.process_time()
         lowered.compile()
     return between - begin, time.process_time() - between

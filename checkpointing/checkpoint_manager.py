@@ -24,6 +24,8 @@ from training.processes import is_primary
 from training.step import TrainState
 
 DIRECTORY = "checkpoints"
+# Fields of TrainState that checkpoints store under another name.
+NAMES = {"guard": "anomalies"}
 CORRUPT = "corrupt"  # where checkpoints are put that turn out not to be what was written
 
 
@@ -214,13 +216,14 @@ class Checkpoints:
                 rest=ocp.args.StandardRestore(_rest(abstract)),
             ),
         )
-        return TrainState(params=restored["params"], **restored["rest"])
+        rest = {NAMES.get(name, name): part for name, part in restored["rest"].items()}
+        return TrainState(params=restored["params"], **rest)
 
 
 def _rest(state: TrainState) -> dict:
     """All but the parameters, which are an item of their own so that others can load them alone."""
-    names = ("step", "opt_state", "ema", "guard")
-    return {name: getattr(state, name) for name in names}
+    stored = ("step", "opt_state", "ema", "guard")
+    return {name: getattr(state, NAMES.get(name, name)) for name in stored}
 
 
 def _reason(error: Exception) -> str:

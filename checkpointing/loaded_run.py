@@ -45,7 +45,7 @@ REACH = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class LoadedRun:
     experiment: sections.Experiment
     model_config: TransformerConfig  # with the sizes that the data decided
     model: nn.Module
@@ -62,7 +62,7 @@ class Trained:
 
 def load(
     workdir: str | Path, step: str = "", average: int = 1, config: Mapping[str, Any] | None = None
-) -> Trained:
+) -> LoadedRun:
     """The model that a run left: at its newest checkpoint, at that of a step, or at the "best".
 
     With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
@@ -95,7 +95,7 @@ def load(
             f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
             "which this run does not know; leave it at first"
         )
-    steps = _choose(workdir, step, average, experiment.checkpoint)
+    steps = _select_steps(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
     if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
@@ -109,7 +109,7 @@ def load(
     mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
     like = abstract_params(model, task, smallest_batch(model_config), mesh)
     params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
-    return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
+    return LoadedRun(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
 
 
 def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
@@ -156,7 +156,9 @@ def _refuse_changes(changed: Mapping[str, Any]) -> None:
         )
 
 
-def _choose(workdir: Path, step: str, average: int, config: CheckpointConfig) -> tuple[int, ...]:
+def _select_steps(
+    workdir: Path, step: str, average: int, config: CheckpointConfig
+) -> tuple[int, ...]:
     """The steps of the checkpoints that are meant."""
     saved = saved_steps(workdir)
     listed = ", ".join(map(str, saved))

@@ -17,7 +17,7 @@ from experiment.schema import ConfigError, path_problems, refuse_remote
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
-CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
+CONFIG, MODEL, PROVENANCE = "config.json", "model.json", "origins.json"
 # What the record of a config holds beside the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
 # A run that resumes with other values here would not be the same run.
@@ -203,18 +203,18 @@ def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return record["model"], tuple(record["labels"])
 
 
-def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
+def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
     """Which parameters of which other runs this one reads whenever it is resumed or used."""
-    if origins:
-        _write_json(workdir / ORIGINS, origins)
+    if provenance:
+        _write_json(workdir / PROVENANCE, provenance)
     else:  # one that a run left here that never came to its first checkpoint
         if is_primary():
-            (workdir / ORIGINS).unlink(missing_ok=True)
+            (workdir / PROVENANCE).unlink(missing_ok=True)
 
 
-def read_origins(workdir: Path) -> dict[str, Any]:
-    """What `record_origins` wrote; nothing, if the run needs no other."""
-    path = workdir / ORIGINS
+def read_provenance(workdir: Path) -> dict[str, Any]:
+    """What `record_provenance` wrote; nothing, if the run needs no other."""
+    path = workdir / PROVENANCE
     return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
 
 

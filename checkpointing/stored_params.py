@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from checkpointing import run_directory
 from checkpointing.checkpoint_manager import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
 from experiment.schema import ConfigError
-from training.finetune import as_tree, by_name, merged
+from training.finetune import as_tree, by_name, merge_lora
 
 # The parameters with a row for each token, by the end of their names, and the axis of the rows.
 VOCABULARY_AXES = {
@@ -48,13 +48,13 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
     return jax.tree.map(lambda leaf, to: (leaf / len(steps)).astype(to.dtype), total, like)
 
 
-class Loaded(NamedTuple):
+class LoadedParams(NamedTuple):
     params: dict
     new: list[str]  # not taken over: as they were given
     resized: list[str]  # taken over token by token
 
 
-def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
+def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> LoadedParams:
     """Parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
 
     `like` is a tree of initialised parameters, or of their shapes. Those that the other run does
@@ -80,7 +80,7 @@ def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
             new.append(name)
     if len(new) == len(ours):
         raise ConfigError(f"init_from={run}: none of its parameters fits this model")
-    return Loaded(as_tree(ours), new, resized)
+    return LoadedParams(as_tree(ours), new, resized)
 
 
 def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array:
@@ -99,7 +99,7 @@ def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array
     return jax.jit(fit, out_shardings=like.sharding)(table, rows)
 
 
-class Base(NamedTuple):
+class LoraBase(NamedTuple):
     """What the adapters of a run adapt."""
 
     params: dict
@@ -108,7 +108,7 @@ class Base(NamedTuple):
     def adapted(self, own: dict) -> dict:
         """The model's parameters, given the run's own."""
         at = jax.tree.map(lambda leaf: leaf.sharding, _merged_places(own, self.params))
-        merge = jax.jit(merged, static_argnums=2, out_shardings=at)
+        merge = jax.jit(merge_lora, static_argnums=2, out_shardings=at)
         return merge(own, self.params, self.alpha)
 
 
@@ -119,23 +119,23 @@ def _merged_places(own: dict, base: dict) -> dict:
     )
 
 
-def record_of_base(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
+def base_provenance(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
     """What `load_base` will need to know. The path is from one run to the other: both may move."""
     directory, step = find_checkpoint(run)
     where = os.path.relpath(directory.parent, workdir.resolve())
     return {"run": where, "step": step, "alpha": alpha, "params": fingerprint(base)}
 
 
-def load_base(workdir: str | Path, like: dict) -> Base | None:
+def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
     """What the adapters of a run adapt, out of the run it began from; None if it has none.
 
     Refuses a base that is gone or is no longer the same. Of the parameters, in the run's own
     shapes and types, those that `like` has too are placed as it says.
     """
-    origin = run_directory.read_origins(Path(workdir)).get("base")
-    if origin is None:
+    source = run_directory.read_provenance(Path(workdir)).get("base")
+    if source is None:
         return None
-    run, step = Path(workdir, origin["run"]).resolve(), origin["step"]
+    run, step = Path(workdir, source["run"]).resolve(), source["step"]
     if step not in saved_steps(run):
         raise ConfigError(
             f"{workdir} holds adapters for step {step} of {run}, which is gone; put it back there"
@@ -143,15 +143,15 @@ def load_base(workdir: str | Path, like: dict) -> Base | None:
     ours, everywhere = by_name(like), _everywhere(like)
     wanted = {
         name: _placed(known["shape"], known["dtype"], ours.get(name), everywhere)
-        for name, known in origin["params"].items()
+        for name, known in source["params"].items()
     }
     found = load_params(f"{run}:{step}", as_tree(wanted))
     refuse_changed(
         {} if found.new else found.params,
-        origin["params"],
+        source["params"],
         f"{workdir} holds adapters for step {step} of {run}",
     )
-    return Base(found.params, origin["alpha"])
+    return LoraBase(found.params, source["alpha"])
 
 
 def fingerprint(params: dict) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Scores on held-out data, with the measure that suits the task, and samples a person can read."""
+"""Scores on held-out data, with the metric that suits the task, and samples a person can read."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
 from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
-from training.config import OF_CLASSES, OF_NUMBERS, OF_TEXT, EvalConfig, TaskConfig
+from training.config import CLASS_METRICS, NUMERIC_METRICS, TEXT_METRICS, EvalConfig, TaskConfig
 from training.mesh import fetch
 from training.step import make_eval_step
 
@@ -27,51 +27,51 @@ NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOut:
+class EvalSet:
     """A held-out set, ready to be measured."""
 
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
     has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
     # For each row of each batch the text of its answer as the data has it, or None where a row
-    # fills up the batch; empty where no measure asks for text.
+    # fills up the batch; empty where no metric asks for text.
     references: Sequence[str | None] = ()
 
 
-def measure_names(task: TaskConfig, held_out: HeldOut, measures: Sequence[str]) -> list[str]:
-    """What `Evaluator.measure` will return for this set."""
+def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
+    """What `Evaluator.evaluate` will return for this set."""
     names = ["loss", "accuracy"]
     if task.next_sentence:
         names += ["next_sentence_nll", "next_sentence_accuracy"]
-    if held_out.has_one_answer:
+    if eval_set.has_one_answer:
         names += ["exact_match"]
     if task.objective in HAS_PERPLEXITY:
         names += ["perplexity"]
-    if held_out.text_bytes:
+    if eval_set.text_bytes:
         names += ["bits_per_byte"]
-    return names + [name for measure in measures for name in NAMES_OF.get(measure, (measure,))]
+    return names + [name for metric in metrics for name in NAMES_OF.get(metric, (metric,))]
 
 
-def refuse_measures(
-    measures: Sequence[str], labels: Sequence[str], held_out: Mapping[str, HeldOut]
+def refuse_metrics(
+    metrics: Sequence[str], labels: Sequence[str], eval_sets: Mapping[str, EvalSet]
 ) -> None:
     """Those that go with the objective, but not with the data."""
-    for measure in measures:
-        if measure in OF_TEXT:
-            for name, split in held_out.items():
-                if not split.has_one_answer:
+    for metric in metrics:
+        if metric in TEXT_METRICS:
+            for name, eval_set in eval_sets.items():
+                if not eval_set.has_one_answer:
                     raise ConfigError(
-                        f"eval.measures: {measure} compares answers with references, which {name} "
+                        f"eval.measures: {metric} compares answers with references, which {name} "
                         "has none of; set it to ()"
                     )
-        if measure in OF_NUMBERS:
+        if metric in NUMERIC_METRICS:
             words = [label for label in labels if not _is_number(label)]
             if words:
                 raise ConfigError(
-                    f"eval.measures: {measure} needs classes that are numbers, but one of the "
+                    f"eval.measures: {metric} needs classes that are numbers, but one of the "
                     f"data's is {words[0]!r}; take it out"
                 )
-        if measure == "top5_accuracy" and len(labels) <= 5:
+        if metric == "top5_accuracy" and len(labels) <= 5:
             raise ConfigError(
                 f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
             )
@@ -95,22 +95,22 @@ class Evaluator:
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
 
-    def measure(self, params, held_out: HeldOut) -> dict[str, float]:
-        measures = self._settings.measures
-        has_classes = any(measure in OF_CLASSES for measure in measures)
-        totals, hypotheses, judged = None, [], []
-        for batch in held_out.batches:
-            sums, answers = self._eval_step(params, batch)
+    def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
+        metrics = self._settings.measures
+        has_classes = any(metric in CLASS_METRICS for metric in metrics)
+        totals, hypotheses, class_rows = None, [], []
+        for batch in eval_set.batches:
+            sums, outputs = self._eval_step(params, batch)
             if has_classes:
-                judged.append(fetch((batch["labels"], answers, batch["weights"])))
-            if held_out.has_one_answer:
+                class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
+            if eval_set.has_one_answer:
                 # Generated once, and judged by whatever is asked for.
                 tokens_bn, expected_bn, weights_bn = self._generate(
                     params, batch, has_one_answer=True
                 )
                 exact = _exact_rows(tokens_bn, expected_bn, weights_bn, batch.get("target_cut", 0))
                 sums = {**sums, "exact_match": exact}
-                if held_out.references:
+                if eval_set.references:
                     hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
             totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
         totals = jax.device_get(totals)
@@ -118,23 +118,25 @@ class Evaluator:
         scores = {"loss": means.pop("nll"), **means}
         if self._task.objective in HAS_PERPLEXITY:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
-        if held_out.text_bytes:
-            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes
+        if eval_set.text_bytes:
+            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / eval_set.text_bytes
         if hypotheses:
-            pairs = zip(hypotheses, held_out.references, strict=True)
+            pairs = zip(hypotheses, eval_set.references, strict=True)
             real = [pair for pair in pairs if pair[1] is not None]
-            scores |= text_scores(measures, *zip(*real, strict=True))
-        if judged:
-            labels_n, probabilities_nc, weights_n = map(np.concatenate, zip(*judged, strict=True))
+            scores |= text_scores(metrics, *zip(*real, strict=True))
+        if class_rows:
+            labels_n, probabilities_nc, weights_n = map(
+                np.concatenate, zip(*class_rows, strict=True)
+            )
             real_n = weights_n > 0
             scores |= class_scores(
-                measures, labels_n[real_n], probabilities_nc[real_n], self._class_values()
+                metrics, labels_n[real_n], probabilities_nc[real_n], self._class_values()
             )
         return scores
 
     def _class_values(self) -> np.ndarray | None:
         """The numbers that the classes stand for, where that is asked for."""
-        if any(measure in OF_NUMBERS for measure in self._settings.measures):
+        if any(metric in NUMERIC_METRICS for metric in self._settings.measures):
             return np.array([float(label) for label in self._labels])
         return None
 
@@ -188,9 +190,9 @@ class Evaluator:
     def _has_source(self) -> bool:
         return self._task.objective in ("seq2seq", "span_corruption")
 
-    def samples(self, params, held_out: HeldOut, examples: Sequence[Mapping]) -> str:
+    def samples(self, params, eval_set: EvalSet, examples: Sequence[Mapping]) -> str:
         """A few rows of the first batch as a person would want to see them."""
-        batch, count, labels = held_out.batches[0], len(examples), self._labels
+        batch, count, labels = eval_set.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
         match self._task.objective:
             case "classify_text" | "classify_images":
@@ -209,7 +211,7 @@ class Evaluator:
                 pairs = zip(batch["targets"], filled_bt, strict=True)
                 blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
             case _:
-                one = held_out.has_one_answer
+                one = eval_set.has_one_answer
                 if not one and jax.device_count() == 1:
                     # Where answers are scored, the whole batch is compiled already; here no more
                     # rows need be continued than are shown. Several devices want even shares.

@@ -33,9 +33,9 @@ def _by_sacrebleu(
 SACREBLEU = {"bleu": bleu, "chrf": chrf}
 
 
-def signatures(measures: Iterable[str]) -> dict[str, str]:
+def signatures(metrics: Iterable[str]) -> dict[str, str]:
     """The signatures of those that sacrebleu counts: they do not depend on the text."""
-    return {name: SACREBLEU[name]([""], [""])[1] for name in measures if name in SACREBLEU}
+    return {name: SACREBLEU[name]([""], [""])[1] for name in metrics if name in SACREBLEU}
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -92,11 +92,11 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def text_scores(
-    measures: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
+    metrics: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
-    """Those of the measures that are of text, by name; rouge has three."""
+    """Those of the metrics that are of text, by name; rouge has three."""
     scores = {}
-    for name in measures:
+    for name in metrics:
         if name in SACREBLEU:
             scores[name], _ = SACREBLEU[name](hypotheses, references)
         elif name == "rouge":
@@ -160,19 +160,19 @@ def in_top(k: int, scores_nc: np.ndarray, labels_n: np.ndarray) -> np.ndarray:
 
 
 def class_scores(
-    measures: Iterable[str],
+    metrics: Iterable[str],
     labels_n: np.ndarray,
     probabilities_nc: np.ndarray,
     values_c: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Those of the measures that are of classes, by name.
+    """Those of the metrics that are of classes, by name.
 
     `values_c` are the numbers that the classes stand for. The model's guess at such a number is
     its expected value, which may lie between two classes.
     """
     scores = {}
     guesses_n = probabilities_nc.argmax(axis=1)
-    for name in measures:
+    for name in metrics:
         match name:
             case "macro_f1":
                 scores[name] = macro_f1(labels_n, guesses_n)

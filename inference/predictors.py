@@ -19,7 +19,7 @@ from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import sampling_options
 from inference.prompts import ImagePrompts, TextPrompts, in_batches
-from inference.sampler import Writer
+from inference.sampler import Sampler
 from input_pipeline.objectives import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -33,15 +33,15 @@ CANDIDATES = 5  # for each gap
 Outputs = list[dict[str, Any]]
 
 
-def choose(
-    model: loaded_run.Trained,
+def make_predictor(
+    model: loaded_run.LoadedRun,
     given: Mapping[str, Any],
     batch_size: int,
     *,
     strict: bool = False,
     ids: bool = False,
 ):
-    """The answerer for a model; `given` are options of writing, for models that write.
+    """The predictor for a model; `given` are options of writing, for models that write.
 
     With `strict`, text that the vocabulary cannot spell is refused. With `ids`, lines and answers
     are ids rather than text.
@@ -52,19 +52,19 @@ def choose(
     elif isinstance(tokenizer, IdTokenizer):
         raise ConfigError("this model came without a tokenizer: give ids for text, with --ids")
     if model.model_config.has_decoder and objective != "classify_text":
-        options = sampling_options.choose(given)
-        return Writer(model, options, batch_size, tokenizer, strict=strict)
+        options = sampling_options.from_flags(given)
+        return Sampler(model, options, batch_size, tokenizer, strict=strict)
     if given:
         flags = ", ".join(f"--{name}" for name in given)
         raise ConfigError(
             f"{flags}: this is about writing text, which a model with task.objective={objective} "
             "does not do; leave it out"
         )
-    answerers = {"masked_lm": Filler, "embed": Embedder}
-    return answerers.get(objective, Classifier)(model, tokenizer, strict=strict)
+    predictors_by_objective = {"masked_lm": FillMask, "embed": EmbeddingPredictor}
+    return predictors_by_objective.get(objective, ClassPredictor)(model, tokenizer, strict=strict)
 
 
-def _for_ids(model: loaded_run.Trained, given: Mapping[str, Any]) -> IdTokenizer:
+def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokenizer:
     if model.tokenizer is None:
         raise ConfigError("--ids is about tokens, and this model reads images; leave it out")
     for name in ("stop", "prefix"):
@@ -73,29 +73,31 @@ def _for_ids(model: loaded_run.Trained, given: Mapping[str, Any]) -> IdTokenizer
     return IdTokenizer.like(model.tokenizer, model.model_config.vocab_size)
 
 
-def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int) -> list[Outputs]:
+def predict(
+    predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
+) -> list[Outputs]:
     """The outputs for each line, in order; every line is checked before the first is answered."""
-    rows = [answerer.prompt(line, name) for line, name in zip(lines, names, strict=True)]
-    note_unknown(answerer.unknown, len(lines))
-    note_long_rows(rows, answerer.trained_length)
+    rows = [predictor.prompt(line, name) for line, name in zip(lines, names, strict=True)]
+    note_unknown(predictor.unknown, len(lines))
+    note_long_rows(rows, predictor.trained_length)
     found: list[Outputs] = [[] for _ in lines]
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
-        for numbers, batch in in_batches(rows, batch_size, answerer.longest):
-            outputs = answerer.answers(batch, numbers)
+        for numbers, batch in in_batches(rows, batch_size, predictor.longest):
+            outputs = predictor.predict(batch, numbers)
             for number, each in zip(numbers, outputs, strict=True):
                 found[number] = each
             bar.update(len(numbers))
     return found
 
 
-def stream(writer: Writer, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
+def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
     """The answer to one line, in pieces."""
-    writer.unknown.clear()
-    row = writer.prompt(line, name)
-    note_unknown(writer.unknown, 1)
-    note_long_rows([row], writer.trained_length)
-    ((_, batch),) = in_batches([row], batch_size, writer.longest)
-    return writer.stream(batch, number)
+    sampler.unknown.clear()
+    row = sampler.prompt(line, name)
+    note_unknown(sampler.unknown, 1)
+    note_long_rows([row], sampler.trained_length)
+    ((_, batch),) = in_batches([row], batch_size, sampler.longest)
+    return sampler.stream(batch, number)
 
 
 def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
@@ -120,10 +122,10 @@ def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
         )  # fmt: skip
 
 
-class Filler:
+class FillMask:
     """Answers texts that have gaps with the likeliest tokens in them."""
 
-    def __init__(self, model: loaded_run.Trained, tokenizer: Tokenizer, *, strict: bool = False):
+    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
         self._model, self._tokenizer = model, tokenizer
         if tokenizer.mask_id is None:
             raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
@@ -152,7 +154,7 @@ class Filler:
     def prompt(self, text: str, name: str) -> Fields:
         return _refuse_long(self._prompt(text, name), name, self.longest)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
         placed = put_batch(batch, self._model.mesh)
         shares_btk, ids_btk = jax.device_get(self._candidates(self._model.params, placed))
         lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
@@ -180,11 +182,11 @@ class Filler:
         }
 
 
-class _Reader:
+class _EncoderPredictor:
     """What answers texts, or the paths of images, from all of a row at once."""
 
     def __init__(
-        self, model: loaded_run.Trained, tokenizer: Tokenizer | None, *, strict: bool = False
+        self, model: loaded_run.LoadedRun, tokenizer: Tokenizer | None, *, strict: bool = False
     ):
         self._model = model
         self.unknown: Mapping[str, str] = {}
@@ -206,20 +208,20 @@ class _Reader:
             self.longest = _longest(model)
         self.trained_length = data.length
 
-        def answer(params, batch):
+        def outputs(params, batch):
             return self._from_outputs(forward(model.model, task, params, batch))
 
-        self._answer = jax.jit(answer, compiler_options=compiler_options())
+        self._compiled = jax.jit(outputs, compiler_options=compiler_options())
 
     def prompt(self, text: str, name: str) -> Fields:
         return _refuse_long(self._prompt(text, name), name, self.longest)
 
-    def _answers(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _outputs(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         placed = put_batch(batch, self._model.mesh)
-        return jax.device_get(self._answer(self._model.params, placed))
+        return jax.device_get(self._compiled(self._model.params, placed))
 
 
-class Classifier(_Reader):
+class ClassPredictor(_EncoderPredictor):
     """Answers with classes, the likeliest first."""
 
     def prompt(self, text: str, name: str) -> Fields:
@@ -234,8 +236,8 @@ class Classifier(_Reader):
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
         return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        shares_bc = self._answers(batch)
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        shares_bc = self._outputs(batch)
         labels = self._model.labels
         return [
             [{"label": labels[c], "probability": float(shares_c[c])} for c in np.argsort(-shares_c)]
@@ -243,25 +245,25 @@ class Classifier(_Reader):
         ]
 
 
-class Embedder(_Reader):
+class EmbeddingPredictor(_EncoderPredictor):
     """Answers with the vector that stands for the row."""
 
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
         return outputs["embedding"].astype(jnp.float32)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        vectors_bd = self._answers(batch)[: len(numbers)]
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        vectors_bd = self._outputs(batch)[: len(numbers)]
         return [[{"embedding": vector_d.tolist()}] for vector_d in vectors_bd]
 
 
-def _longest(model: loaded_run.Trained) -> int:
+def _longest(model: loaded_run.LoadedRun) -> int:
     """The most columns that a row may have; 0: any number."""
     config = model.model_config
     return config.max_length if config.position == "learned" else 0
 
 
-def _takes_two(model: loaded_run.Trained) -> bool:
+def _takes_two(model: loaded_run.LoadedRun) -> bool:
     """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
     data = model.experiment.data
     if not tells_pairs_apart(model.model_config, model.tokenizer):

@@ -18,7 +18,7 @@ from inference.beam_search import NEVER, Beams
 from inference.decoding import GREEDY, Ends, Sampling, for_each
 from inference.generation import Generator, Prompts
 from inference.prompts import TextPrompts
-from inference.sampling_options import WritingOptions
+from inference.sampling_options import SamplingOptions
 from input_pipeline.objectives import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.mesh import put_batch
@@ -26,13 +26,13 @@ from training.mesh import put_batch
 SHOWN_EVERY = 4  # tokens, when they are shown as they come
 
 
-class Writer:
+class Sampler:
     """Answers prompts with text; parameters are laid out once, a shape of prompts compiles once."""
 
     def __init__(
         self,
-        model: loaded_run.Trained,
-        options: WritingOptions,
+        model: loaded_run.LoadedRun,
+        options: SamplingOptions,
         batch_size: int,
         tokenizer: Tokenizer,
         *,
@@ -45,7 +45,7 @@ class Writer:
         self._continues = not self._has_source and not (
             self._task.objective == "prefix_lm" and data.example_kind == "pairs"
         )
-        _refuse_what_does_not_fit(options, model)
+        _refuse_unsupported_options(options, model)
         self._prompt = TextPrompts(
             self._task.objective,
             data.example_kind,
@@ -110,17 +110,17 @@ class Writer:
         """Tokens that can be written behind so many; the last one need not be read again."""
         return self._positions - start + 1 if self._positions else sys.maxsize
 
-    def answers(
+    def predict(
         self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
     ) -> list[list[dict[str, Any]]]:
         """What is written behind the batch's first rows, which are lines of these numbers."""
         if self._options.method == "beam":
             tokens_bkn, scores_bk = self._search(batch)
         else:
-            tokens_bkn, scores_bk = self._write(batch, numbers), None
+            tokens_bkn, scores_bk = self._sample(batch, numbers), None
         found = []
         for row in range(len(numbers)):
-            outputs = [self._answer(batch, row, tokens) for tokens in tokens_bkn[row]]
+            outputs = [self._output(batch, row, tokens) for tokens in tokens_bkn[row]]
             if scores_bk is not None:
                 scored = zip(outputs, scores_bk[row].tolist(), strict=True)
                 outputs = [out | {"score": score} for out, score in scored if score > NEVER / 2]
@@ -137,7 +137,7 @@ class Writer:
         )
         return jax.device_get(found)
 
-    def _write(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
+    def _sample(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
         """Tokens (B, outputs, steps)."""
         outputs = self._options.num_outputs
         prompts, keys_b = self._prompts(batch), self._keys(numbers)
@@ -161,7 +161,7 @@ class Writer:
         for tokens_bn in self._generator.stream(
             self._params, self._prompts(batch), self._keys([number]), every=SHOWN_EVERY
         ):
-            whole = self._spelt(batch, 0, self._written(batch, 0, jax.device_get(tokens_bn)[0]))
+            whole = self._text(batch, 0, self._generated(batch, 0, jax.device_get(tokens_bn)[0]))
             text = output_text.cut(whole, self._options.stop)
             if text != whole:
                 break
@@ -170,18 +170,20 @@ class Writer:
             shown = max(shown, len(settled))
         yield text[shown:]
 
-    def _answer(
+    def _output(
         self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
     ) -> dict[str, Any]:
-        tokens = self._written(batch, row, tokens)
-        text = output_text.cut(self._spelt(batch, row, tokens), self._options.stop)
+        tokens = self._generated(batch, row, tokens)
+        text = output_text.cut(self._text(batch, row, tokens), self._options.stop)
         return {"text": self._options.prefix + text, "tokens": len(tokens)}
 
-    def _written(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> np.ndarray:
+    def _generated(
+        self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
+    ) -> np.ndarray:
         room = self._room_behind(len(_real(batch, row)))
         return output_text.written(tokens[:room], self._tokenizer)
 
-    def _spelt(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
+    def _text(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
         return output_text.spell(
             tokens,
             self._tokenizer,
@@ -226,7 +228,7 @@ class Writer:
     def _draft_params(self) -> dict:
         return self._drafter.lay_out(self._draft.params)
 
-    def _make_generator(self, model: loaded_run.Trained) -> Generator:
+    def _make_generator(self, model: loaded_run.LoadedRun) -> Generator:
         options, tokenizer = self._options, self._tokenizer
         stops = output_text.stop_sequences(options.stop, tokenizer)
         stops += tuple((id,) for id in tokenizer.more_eos_ids)
@@ -254,14 +256,14 @@ def _row_keys(key: Array, lines_b: Array, outputs: int) -> Array:
     return of_line(fold(key, lines_b), jnp.arange(outputs, dtype=jnp.uint32)).reshape(-1)
 
 
-def _sampling(options: WritingOptions) -> Sampling:
+def _sampling(options: SamplingOptions) -> Sampling:
     penalty = options.repetition_penalty
     if options.method != "sample":
         return dataclasses.replace(GREEDY, repetition_penalty=penalty)
     return Sampling(options.temperature, options.top_k, options.top_p, options.min_p, penalty)
 
 
-def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained) -> None:
+def _refuse_unsupported_options(options: SamplingOptions, model: loaded_run.LoadedRun) -> None:
     """Options that go well together, but not with this model."""
     config = model.model_config
     if options.prefix and config.family != "encoder_decoder":
@@ -276,7 +278,7 @@ def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained
         )
 
 
-def _load_draft(options: WritingOptions, model: loaded_run.Trained) -> loaded_run.Trained:
+def _load_draft(options: SamplingOptions, model: loaded_run.LoadedRun) -> loaded_run.LoadedRun:
     """The model that drafts, on the devices of the one that it drafts for."""
     workdir = options.draft_workdir
     config = loaded_run.recorded_config(workdir, "--draft_workdir")

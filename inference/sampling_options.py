@@ -18,7 +18,7 @@ from experiment.schema import (
 
 
 @dataclasses.dataclass(frozen=True)
-class WritingOptions:
+class SamplingOptions:
     """Each field is a flag of generate.py, which explains it."""
 
     method: Literal["greedy", "beam", "sample"]
@@ -79,13 +79,13 @@ class WritingOptions:
                 )
 
 
-DEFAULTS = WritingOptions(
+DEFAULTS = SamplingOptions(
     method="greedy", max_new_tokens=0, num_outputs=1, beam_size=4, length_penalty=0.6,
     temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, stop=(),
     prefix="", slide=False, stream=False, draft_workdir="", draft_tokens=4,
 )  # fmt: skip
 
-NAMES = tuple(field.name for field in dataclasses.fields(WritingOptions))
+NAMES = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 
 # Which methods heed an option; all do where none is named.
 METHODS_WITH = {
@@ -98,9 +98,9 @@ METHODS_WITH = {
 }
 
 
-def choose(given: Mapping[str, Any]) -> WritingOptions:
+def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
     """The options that were given, with defaults for the others; refuses what has no effect."""
-    options, problems = build(WritingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
+    options, problems = build(SamplingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
     if not problems:
         # What is as it would be anyway does no harm, also if it was spelt out.
         changed = [name for name in NAMES if getattr(options, name) != getattr(DEFAULTS, name)]

@@ -218,17 +218,17 @@ class FailureConfig:
             )
 
 
-Measure = Literal[
+Metric = Literal[
     "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy"
 ]
-OF_TEXT = ("bleu", "chrf", "rouge")
-OF_NUMBERS = ("pearson", "spearman")  # need classes that are numbers
-OF_CLASSES = ("macro_f1", "matthews", *OF_NUMBERS, "top5_accuracy")
-MEASURES_FOR = {
-    "seq2seq": OF_TEXT,
-    "prefix_lm": OF_TEXT,
-    "classify_text": OF_CLASSES,
-    "classify_images": OF_CLASSES,
+TEXT_METRICS = ("bleu", "chrf", "rouge")
+NUMERIC_METRICS = ("pearson", "spearman")  # need classes that are numbers
+CLASS_METRICS = ("macro_f1", "matthews", *NUMERIC_METRICS, "top5_accuracy")
+METRICS_FOR = {
+    "seq2seq": TEXT_METRICS,
+    "prefix_lm": TEXT_METRICS,
+    "classify_text": CLASS_METRICS,
+    "classify_images": CLASS_METRICS,
 }
 
 
@@ -238,7 +238,7 @@ class EvalConfig:
     batch_size: PositiveInt
     batches: Count
     patience: Count
-    measures: tuple[Measure, ...]
+    measures: tuple[Metric, ...]
     beam_size: PositiveInt
     length_penalty: NonNegativeFloat
     samples: Count
@@ -251,14 +251,14 @@ class EvalConfig:
             )
 
 
-def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
+def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Measures of answers that the objective does not give."""
-    fitting = MEASURES_FOR.get(task.objective, ())
-    for measure in evaluation.measures:
-        if measure not in fitting:
+    fitting = METRICS_FOR.get(task.objective, ())
+    for metric in evaluation.measures:
+        if metric not in fitting:
             instead = f"choose among: {', '.join(fitting)}" if fitting else "set it to ()"
             yield (
-                f"eval.measures: {measure} does not go with task.objective={task.objective}; "
+                f"eval.measures: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"
             )
 

@@ -49,7 +49,7 @@ class Tuning:
     rank: int = 0
     alpha: float = 1.0
 
-    def own(self, params: dict, key: Array) -> dict:
+    def init_params(self, params: dict, key: Array) -> dict:
         """The run's own parameters at the start, out of the model's; both in boxes of Flax's."""
         if not self.rank:
             return params
@@ -64,22 +64,22 @@ class Tuning:
         if not self.frozen:
             return own, {}
         named = by_name(own)
-        trained = {name: leaf for name, leaf in named.items() if name not in self.frozen}
-        return as_tree(trained), as_tree({name: named[name] for name in self.frozen})
+        trainable = {name: leaf for name, leaf in named.items() if name not in self.frozen}
+        return as_tree(trainable), as_tree({name: named[name] for name in self.frozen})
 
-    def join(self, trained: dict, kept: dict) -> dict:
-        """What `split` took apart."""
-        return as_tree(by_name(trained) | by_name(kept)) if kept else trained
+    def join(self, trainable: dict, frozen: dict) -> dict:
+        """The inverse of `split`."""
+        return as_tree(by_name(trainable) | by_name(frozen)) if frozen else trainable
 
-    def whole(self, own: dict, base: dict) -> dict:
+    def merge(self, own: dict, base: dict) -> dict:
         """The model's parameters out of the run's own and its base's."""
-        return merged(own, base, self.alpha) if self.rank else own
+        return merge_lora(own, base, self.alpha) if self.rank else own
 
 
-EVERYTHING = Tuning()
+TRAIN_ALL = Tuning()
 
 
-def choose(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> Tuning:
+def select_trainable(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> Tuning:
     """What is to be trained of parameters (or their shapes); refuses patterns that match none.
 
     `new` are the names of those that are not taken over from another run.
@@ -93,17 +93,17 @@ def choose(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> 
                 "nothing to train; make it narrower"
             )
         return Tuning(frozen)
-    trained = set(new)
+    trainable = set(new)
     if config.lora_also_train:
-        trained |= _matching("lora_also_train", config.lora_also_train, named)
+        trainable |= _matching("lora_also_train", config.lora_also_train, named)
     kernels = [name for name in named if "blocks" in name.split("/") and name.endswith(KERNEL)]
     adapted = _matching("lora_targets", config.lora_targets, kernels)
-    if both := sorted(adapted & trained):
+    if both := sorted(adapted & trainable):
         why = "new, as init_from has none that fits" if both[0] in new else "in lora_also_train"
         raise ConfigError(f"finetune.lora_targets matches {both[0]}, which is {why}; narrow it")
     for name in adapted:
         _refuse_rank(name, named[name].shape, config.lora_rank)
-    base = frozenset(named.keys() - trained)
+    base = frozenset(named.keys() - trainable)
     return Tuning(frozenset(), base, adapted, config.lora_rank, config.lora_alpha)
 
 
@@ -156,7 +156,7 @@ def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> 
     }
 
 
-def merged(own: dict, base: dict, alpha: float) -> dict:
+def merge_lora(own: dict, base: dict, alpha: float) -> dict:
     """The base with the adapters added to its kernels, and with the other parameters of the run.
 
     This is all there is to LoRA here: a function of parameter trees, inside the loss, so that
@@ -166,15 +166,15 @@ def merged(own: dict, base: dict, alpha: float) -> dict:
     it stays. What LoRA is for is saved: the optimizer's state, and room on the disk.
     """
     named = by_name(own)
-    whole = by_name(base)
+    merged = by_name(base)
     for name, leaf in named.items():
         if name.endswith(LORA_A):
             stem = name.removesuffix(LORA_A)
-            kernel = whole[stem + KERNEL]
-            whole[stem + KERNEL] = _adapted(kernel, leaf, named[stem + LORA_B], alpha)
+            kernel = merged[stem + KERNEL]
+            merged[stem + KERNEL] = _adapted(kernel, leaf, named[stem + LORA_B], alpha)
         elif not name.endswith(LORA_B):
-            whole[name] = leaf
-    return as_tree(whole)
+            merged[name] = leaf
+    return as_tree(merged)
 
 
 def _adapted(kernel: Array, a: Array, b: Array, alpha: float) -> Array:

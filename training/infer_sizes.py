@@ -2,7 +2,7 @@
 
 import reprlib
 
-from checkpointing.loaded_run import Trained
+from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
     return {"image_size": rows, "image_channels": channels}
 
 
-def refuse_other_data(model: Trained, data: Data) -> None:
+def refuse_other_data(model: LoadedRun, data: Data) -> None:
     """Data that the parameters can make nothing of."""
     config = model.model_config
     if data.labels != model.labels:

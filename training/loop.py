@@ -16,7 +16,7 @@ from experiment.schema import ConfigError
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
 from model.config import TransformerConfig
-from training.anomalies import FINE, NOT_FINITE, SPIKE, gone_back
+from training.anomalies import NOT_FINITE, OK, SPIKE, after_rollback
 from training.early_stopping import Patience
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
 from training.mesh import put_batch
@@ -60,7 +60,7 @@ class Loop:
         run, failure = self.experiment.run, self.experiment.failure
         self._throughput = Throughput(unit_of(self.experiment.model))
         self._shapes, self._failed_evaluations = set(), 0
-        self._left_out = int(state.guard.batches_left_out)
+        self._left_out = int(state.anomalies.batches_left_out)
         start = step = int(state.step)
         batches, unsettled, scores = self._batches(step), None, {}
         profiled = traces = False  # begun, whether ended or not; going on
@@ -199,8 +199,8 @@ class Loop:
     def _spikes(self, step: int, metrics: Mapping[str, jax.Array], last: int) -> bool:
         """Reports what a step did; whether the run has to go back for it, or raises if it ends."""
         run, failure = self.experiment.run, self.experiment.failure
-        verdict = int(metrics["failure/verdict"])
-        if verdict == FINE:
+        status = int(metrics["failure/status"])
+        if status == OK:
             if step == last or step % run.log_every == 0:
                 self._report(step, metrics)
             return False
@@ -209,11 +209,11 @@ class Loop:
             f"the loss at step {step} is {metrics['failure/loss']:g} and its gradient's norm "
             f"{metrics['optim/grad_norm']:g}, {self._record_examples(step, metrics)}"
         )
-        if verdict == NOT_FINITE and failure.nonfinite == "stop":
+        if status == NOT_FINITE and failure.nonfinite == "stop":
             raise DivergedError(
                 f"{what}; lower optimizer.learning_rate, or set failure.nonfinite=skip"
             )
-        goes_back = verdict == SPIKE and failure.spike == "rollback"
+        goes_back = status == SPIKE and failure.spike == "rollback"
         if metrics["failure/rollbacks" if goes_back else "failure/in_a_row"] >= failure.limit:
             raise DivergedError(
                 f"{what}, after {failure.limit} {'rollbacks' if goes_back else 'steps in a row'} "
@@ -262,7 +262,7 @@ class Loop:
         self.reporter.log(
             f"back at step {step}; {self._left_out:,} batches are left out from here in all"
         )
-        return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
+        return state.replace(anomalies=after_rollback(state.anomalies, rollbacks, self._left_out))
 
     def _scores(self, step: int, state, stop: StopRequest, watchdog: Watchdog) -> dict[str, float]:
         """None of them if the evaluation failed: that is no reason for training to end."""

@@ -15,10 +15,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.config import TransformerConfig
 from model.kinds import pattern_of
-from training.anomalies import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
+from training.anomalies import (
+    STOP_ON_NONFINITE,
+    AnomalyState,
+    detect_anomaly,
+    init_anomalies,
+    select_if_ok,
+    status_metrics,
+    update_anomalies,
+)
 from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
-from training.finetune import EVERYTHING, Tuning
+from training.finetune import TRAIN_ALL, Tuning
 from training.losses import adds_to_cross_entropy, term_counts, term_sums, total_loss
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.model_for_task import forward, model_arguments
@@ -35,25 +43,25 @@ class TrainState:
     params: dict  # the run's own: see training/finetune.py
     opt_state: optax.OptState
     ema: dict | None  # moving average of the parameters, None where it is switched off
-    guard: Guard | None = None  # of steps that do not count; None where nothing is trained
+    anomalies: AnomalyState | None = None  # checkpoints store it as "guard"
 
     @property
     def eval_params(self) -> dict:
         return self.params if self.ema is None else self.ema
 
 
-class Fixed(NamedTuple):
+class FrozenInputs(NamedTuple):
     """Parameters of other runs that a step reads. They never change and are never saved."""
 
     base: dict  # what adapters adapt
     teacher: dict
 
 
-NOTHING_FIXED = Fixed({}, {})
+NO_FROZEN_INPUTS = FrozenInputs({}, {})
 
 
 class Teacher(NamedTuple):
-    """A trained model whose answers are soft targets; its parameters are in `Fixed`."""
+    """A trained model whose answers are soft targets; its parameters are in `FrozenInputs`."""
 
     model: nn.Module
     task: TaskConfig
@@ -66,8 +74,8 @@ def abstract_state(
     config: OptimizerConfig,
     batch: Mapping,
     mesh: Mesh,
-    tuning: Tuning = EVERYTHING,
-    failure: FailureConfig = WATCHES,
+    tuning: Tuning = TRAIN_ALL,
+    failure: FailureConfig = STOP_ON_NONFINITE,
 ) -> tuple[TrainState, Callable[[Array], TrainState]]:
     """Shapes and shardings of the state, and the function that makes one from a random key.
 
@@ -76,20 +84,20 @@ def abstract_state(
     init_model = _initializer(model, task, batch)
 
     def init_params(key):
-        return tuning.own(init_model(key), key)
+        return tuning.init_params(init_model(key), key)
 
     def init(key):
         params = nn.meta.unbox(init_params(key))
-        trained, _ = tuning.split(params)
+        trainable, _ = tuning.split(params)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         step = jnp.zeros((), jnp.int32)
-        return TrainState(step, params, optimizer.init(trained), ema, new_guard(failure))
+        return TrainState(step, params, optimizer.init(trainable), ema, init_anomalies(failure))
 
     shapes = jax.eval_shape(init, _key_shape())
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
-    trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
+    trainable, trainable_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
     everywhere = NamedSharding(mesh, PartitionSpec())
-    opt_state_at = optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh)
+    opt_state_at = optimizer_shardings(optimizer, shapes.opt_state, trainable, trainable_at, mesh)
     if config.offload:
         opt_state_at = offloaded(shapes.opt_state, opt_state_at)
     shardings = TrainState(
@@ -97,7 +105,7 @@ def abstract_state(
         params=params_at,
         opt_state=opt_state_at,
         ema=params_at if config.ema_decay else None,
-        guard=jax.tree.map(lambda _: everywhere, shapes.guard),
+        anomalies=jax.tree.map(lambda _: everywhere, shapes.anomalies),
     )
     return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
@@ -135,12 +143,12 @@ def make_train_step(
     schedule: Schedule,
     seed: int,
     abstract: TrainState,
-    tuning: Tuning = EVERYTHING,
+    tuning: Tuning = TRAIN_ALL,
     teacher: Teacher | None = None,
-    failure: FailureConfig = WATCHES,
+    failure: FailureConfig = STOP_ON_NONFINITE,
     with_schedule: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The jitted update (state, batch, fixed, time_used) -> (state, metrics as arrays).
+    """The jitted update (state, batch, frozen_inputs, time_used) -> (state, metrics as arrays).
 
     It gives up the old state's memory. `time_used` is for a run with a time limit, see
     training/time_limit.py; it needs `with_schedule`, which makes the optimizer with another
@@ -149,28 +157,30 @@ def make_train_step(
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
-    def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key, features_key):
+    def loss_and_gradients(
+        trainable, frozen, frozen_inputs, batch, counts, dropout_key, features_key
+    ):
         soft = None
         if teacher is not None:  # no dropout for it, and no gradient
-            soft = forward(teacher.model, teacher.task, fixed.teacher, batch)["logits"]
+            soft = forward(teacher.model, teacher.task, frozen_inputs.teacher, batch)["logits"]
 
-        def loss_of(trained):
-            params = tuning.whole(tuning.join(trained, kept), fixed.base)
+        def loss_of(trainable):
+            params = tuning.merge(tuning.join(trainable, frozen), frozen_inputs.base)
             outputs = forward(model, task, params, batch, dropout_key, features_key)
             sums, metrics = term_sums(task, outputs, batch, soft)
             return total_loss(sums, counts), metrics
 
-        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
+        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
         if config.rounding != "nearest":  # nor are those of micro-batches added up in bfloat16
             gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
         return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
-    def accumulated(trained, kept, fixed, batch, counts, dropout_key, features_key):
+    def accumulated(trainable, frozen, frozen_inputs, batch, counts, dropout_key, features_key):
         """The same sums, one micro-batch after another: only one's activations are alive."""
         parts = config.accumulate
         if parts == 1:
             return loss_and_gradients(
-                trained, kept, fixed, batch, counts, dropout_key, features_key
+                trainable, frozen, frozen_inputs, batch, counts, dropout_key, features_key
             )
 
         def micro_batch(index):
@@ -183,12 +193,14 @@ def make_train_step(
         def add(total, index):
             # All micro-batches see the same features, as they would in one batch.
             keys = jax.random.fold_in(dropout_key, index), features_key
-            new = loss_and_gradients(trained, kept, fixed, micro_batch(index), counts, *keys)
+            new = loss_and_gradients(
+                trainable, frozen, frozen_inputs, micro_batch(index), counts, *keys
+            )
             return jax.tree.map(jnp.add, total, new), None
 
         shapes = jax.eval_shape(
             loss_and_gradients,
-            *(trained, kept, fixed, micro_batch(0), counts, dropout_key, features_key),
+            *(trainable, frozen, frozen_inputs, micro_batch(0), counts, dropout_key, features_key),
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
@@ -196,7 +208,7 @@ def make_train_step(
     def step(
         state: TrainState,
         batch: Mapping,
-        fixed: Fixed = NOTHING_FIXED,
+        frozen_inputs: FrozenInputs = NO_FROZEN_INPUTS,
         time_used: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
         schedule_now, optimizer_now = schedule, optimizer
@@ -213,44 +225,44 @@ def make_train_step(
         # divides by them and the parts simply add up to the gradient of the whole.
         counts = term_counts(task, batch)
         # What is frozen has no gradient, no update and nothing in the optimizer's state.
-        trained, kept = tuning.split(state.params)
+        trainable, frozen = tuning.split(state.params)
         keys = dropout_key, features_key
-        gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
+        gradients, loss, sums = accumulated(trainable, frozen, frozen_inputs, batch, counts, *keys)
         grad_norm = optax.tree.norm(gradients)
-        verdict = judge(state.guard, failure, loss, grad_norm)
+        status = detect_anomaly(state.anomalies, failure, loss, grad_norm)
         before = state.opt_state
         if config.offload:
             before = on_devices(before, shardings.opt_state)
-        updates, opt_state = optimizer_now.update(gradients, before, trained)
+        updates, opt_state = optimizer_now.update(gradients, before, trainable)
         rounding_key = _key_beside_dropout(seed, ROUNDING, state.step)
-        trained = updated(config.rounding, trained, updates, opt_state, rounding_key)
-        params = tuning.join(trained, kept)
+        trainable = updated(config.rounding, trainable, updates, opt_state, rounding_key)
+        params = tuning.join(trainable, frozen)
         ema = state.ema
         if config.ema_decay:
-            ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
+            ema = tuning.join(ema_update(tuning.split(ema)[0], trainable, config.ema_decay), frozen)
         if failure.skips:
             old = state.params, before, state.ema
-            params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
-        answers = next(iter(counts.values()))  # of the main term: tokens or rows
+            params, opt_state, ema = select_if_ok(status, (params, opt_state, ema), old)
+        count = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
             # What evaluation calls its loss; the rest of what is minimised is told beside it.
-            "train/loss": sums["nll"] / jnp.maximum(answers, 1),
-            "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
+            "train/loss": sums["nll"] / jnp.maximum(count, 1),
+            "train/accuracy": sums["accuracy"] / jnp.maximum(count, 1),
             # The optimizer counts the updates, of which a step that is skipped makes none.
             "optim/learning_rate": jnp.asarray(
-                schedule_now(state.step - state.guard.skipped), jnp.float32
+                schedule_now(state.step - state.anomalies.skipped), jnp.float32
             ),
             "optim/grad_norm": grad_norm,
         }
         if time_used is not None:
             metrics[TIME_USED] = time_used
         if teacher is not None:
-            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
+            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(count, 1)
         if teacher is not None or adds_to_cross_entropy(task):
             metrics["train/total_loss"] = loss
-        guard = after(state.guard, verdict, loss)
-        metrics |= findings(guard, verdict, loss)
-        return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
+        anomalies = update_anomalies(state.anomalies, status, loss)
+        metrics |= status_metrics(anomalies, status, loss)
+        return TrainState(state.step + 1, params, opt_state, ema, anomalies), metrics
 
     return jax.jit(
         step,
@@ -261,7 +273,7 @@ def make_train_step(
 
 
 def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
-    """Of the random features of a step: another every so many steps, or None for the fixed ones."""
+    """The key of a step's random features; None: the fixed features of evaluation."""
     if "performer" not in pattern_of(config.attention) or not config.attention_redraw:
         return None
     return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)

@@ -10,7 +10,7 @@ import pytest
 
 from configs.default import get_config
 from evaluation import metrics
-from evaluation.evaluator import Evaluator, HeldOut, measure_names, refuse_measures
+from evaluation.evaluator import EvalSet, Evaluator, metric_names, refuse_metrics
 from experiment.schema import ConfigError
 from tests.tiny import tiny_config
 from training.config import EvalConfig, TaskConfig
@@ -77,9 +77,9 @@ def measure(
     objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
 ):
     evaluator, task = make_evaluator(objective, **options)
-    held_out = HeldOut(batches, text_bytes, has_one_answer, references)
-    scores = evaluator.measure(params_with(table), held_out)
-    promised = measure_names(task, held_out, options.get("measures", ()))
+    held_out = EvalSet(batches, text_bytes, has_one_answer, references)
+    scores = evaluator.evaluate(params_with(table), held_out)
+    promised = metric_names(task, held_out, options.get("measures", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
     return scores
 
@@ -318,11 +318,11 @@ def test_the_best_five_of_many_classes():
     ],
 )
 def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_one_answer, reason):
-    sets = {"some": HeldOut([], 0, has_one_answer)}
+    sets = {"some": EvalSet([], 0, has_one_answer)}
     with pytest.raises(ConfigError, match=reason):
-        refuse_measures((measure,), labels, sets)
-    allowed = {"some": HeldOut([], 0, has_one_answer=True)}
-    refuse_measures((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
+        refuse_metrics((measure,), labels, sets)
+    allowed = {"some": EvalSet([], 0, has_one_answer=True)}
+    refuse_metrics((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
 
 
 def test_rows_that_fill_up_a_batch_have_no_next_sentence():
@@ -368,7 +368,7 @@ def test_samples_show_question_answer_and_truth():
         targets=[[5, 7, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    held_out = HeldOut([rows], 0, has_one_answer=True)
+    held_out = EvalSet([rows], 0, has_one_answer=True)
     text = evaluator.samples(params_with(CHAIN), held_out, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
@@ -380,5 +380,5 @@ def test_samples_of_a_classifier_name_the_classes():
     )
     rows = batch(inputs=[[1], [2], [3]], labels=[0, 1, 0], weights=[1, 1, 1])
     examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
-    text = evaluator.samples(params_with(HALVES), HeldOut([rows], 0, False), examples)
+    text = evaluator.samples(params_with(HALVES), EvalSet([rows], 0, False), examples)
     assert text == "x -> half (half)\ny -> half (quarter)\n"
