@@ -33,9 +33,15 @@ from training.flops import row_flops
 from training.infer_sizes import image_sizes
 from training.mesh import batch_sharding, check_batch, make_mesh
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import FrozenInputs, TrainState, abstract_params, abstract_state, make_train_step
+from training.step import (
+    FrozenInputs,
+    TrainSpec,
+    TrainState,
+    abstract_params,
+    abstract_state,
+    make_train_step,
+)
 
 # What the data would decide, where neither the config nor its source says it.
 CLASSES = {"classify_images": 1000, "classify_text": 2}
@@ -110,20 +116,18 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
     network = make_model(model, task)
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.width)
     scales = rate_scales(experiment.finetune, model)
-    optimizer = make_optimizer(experiment.optimizer, schedule, scales)
     batch = job.batch(mesh)
     # Not yet on the mesh: optax makes small arrays here, and there are no devices to hold them.
     model_params = abstract_params(network, task, batch, mesh)
     tuning = select_trainable(experiment.finetune, model_params, ())
     base = as_tree({name: by_name(model_params)[name] for name in tuning.base})
-    abstract, _ = abstract_state(
-        network, task, optimizer, experiment.optimizer, batch, mesh, tuning, experiment.failure
-    )
+    spec = TrainSpec(
+        network, task, experiment.optimizer, schedule, scales, tuning,
+        failure=experiment.failure, seed=experiment.run.seed,
+    )  # fmt: skip
+    abstract, _ = abstract_state(spec, batch, mesh)
     with jax.set_mesh(mesh):
-        step = make_train_step(
-            network, task, optimizer, experiment.optimizer, schedule, experiment.run.seed,
-            abstract, tuning, failure=experiment.failure,
-        )  # fmt: skip
+        step = make_train_step(spec, abstract)
         return step.lower(abstract, batch, FrozenInputs(base, {})), abstract, model_params
 
 

@@ -178,6 +178,8 @@ def as_begun(
     recorded = with_defaults(read_config(workdir), defaults)
     for name, former in FORMER_DEFAULTS.items():
         section, key = name.split(".")
+        if not (isinstance(config.get(section), Mapping) and key in config[section]):
+            continue  # the schema refuses it
         is_default = config[section][key] == defaults[section][key]
         if is_default and recorded[section][key] == former != config[section][key]:
             config[section] = {**config[section], key: former}

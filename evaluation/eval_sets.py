@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 from tqdm import tqdm
 
@@ -60,6 +62,23 @@ def evaluate(
                 bar.close()  # also where a run stops in the middle
         scores |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
     return scores
+
+
+def write_samples(
+    prefix: Path,
+    evaluator: Evaluator,
+    params,
+    sets: Mapping[str, EvalSet],
+    data: Data,
+    count: int,
+) -> None:
+    """Writes `count` readable outputs for each set to <prefix>_<set>.txt, on one process."""
+    if not count or jax.process_count() > 1:
+        return
+    prefix.parent.mkdir(exist_ok=True)
+    for name, eval_set in sets.items():
+        text = evaluator.samples(params, eval_set, data.eval_examples(name, count))
+        prefix.with_name(f"{prefix.name}_{name}.txt").write_text(text)
 
 
 def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:

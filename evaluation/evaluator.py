@@ -94,6 +94,7 @@ class Evaluator:
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
+        self._params, self._laid_out = None, {}  # those of the current evaluation, by layout
 
     def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
         metrics = self._settings.measures
@@ -125,12 +126,12 @@ class Evaluator:
             real = [pair for pair in pairs if pair[1] is not None]
             scores |= text_scores(metrics, *zip(*real, strict=True))
         if class_rows:
-            labels_n, probabilities_nc, weights_n = map(
+            labels_b, probabilities_bc, weights_b = map(
                 np.concatenate, zip(*class_rows, strict=True)
             )
-            real_n = weights_n > 0
+            real_b = weights_b > 0
             scores |= class_scores(
-                metrics, labels_n[real_n], probabilities_nc[real_n], self._class_values()
+                metrics, labels_b[real_b], probabilities_bc[real_b], self._class_values()
             )
         return scores
 
@@ -162,13 +163,25 @@ class Evaluator:
             steps -= steps // 2  # the rest of the row: there are no positions behind it
         beams = self._settings.beam_size if has_one_answer else 1
         generator = self._generator(rows * beams, steps, has_one_answer)
-        params = generator.lay_out(params)
+        params = self._lay_out(generator, params)
         if beams > 1:
             alpha = self._settings.length_penalty
             found = generator.search(params, prompts, beams=beams, alpha=alpha)
             return found.tokens_bkn[:, 0], targets_bt, weights_bt
         keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
+
+    def _lay_out(self, generator: Generator, params) -> dict:
+        """The parameters laid out for decoding: once for all batches and sets that use them."""
+        if self._params is not params:
+            self._params, self._laid_out = params, {}
+        if generator.order not in self._laid_out:
+            self._laid_out[generator.order] = generator.lay_out(params)
+        return self._laid_out[generator.order]
+
+    def release(self) -> None:
+        """Frees the parameters that were laid out for the last evaluation."""
+        self._params, self._laid_out = None, {}
 
     def _generator(self, rows: int, steps: int, has_one_answer: bool) -> Generator:
         key = rows, steps, has_one_answer

@@ -52,7 +52,7 @@ class Generator:
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
         self._slots, self._see_whole_prompt = slots, see_whole_prompt
-        order = decoding_order(rows)
+        self.order = order = decoding_order(rows)
         jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
         self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
         self._begin = jit(self._begin, static_argnames="outputs")

@@ -20,6 +20,7 @@ from checkpointing import loaded_run
 from configs import dates, digits, langid, langid_mlm, pydoc
 from experiment import command_line
 from experiment.schema import ConfigError
+from experiment.sections import from_mapping
 from inference import predictors, sampler
 from inference.decoding import GREEDY, Ends, Sampling
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -65,16 +66,18 @@ def greedy(run):
 
 def untrained(config, **sections):
     """A model with lively parameters that nobody has trained."""
-    door = sections.from_mapping(tiny(config, **sections))
+    experiment = from_mapping(tiny(config, **sections))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
-    model_config = door.model.resolve(**sizes)
-    model = make_model(model_config, door.task)
-    arguments, named = model_arguments(door.task, smallest_batch(model_config))
+    model_config = experiment.model.resolve(**sizes)
+    model = make_model(model_config, experiment.task)
+    arguments, named = model_arguments(experiment.task, smallest_batch(model_config))
     params = random_params(model, *arguments, **named)
     tokenizer = T if model_config.input == "tokens" else None
-    mesh = make_mesh(door.mesh)
-    return loaded_run.LoadedRun(door, model_config, model, params, tokenizer, labels, mesh, (0,))
+    mesh = make_mesh(experiment.mesh)
+    return loaded_run.LoadedRun(
+        experiment, model_config, model, params, tokenizer, labels, mesh, (0,)
+    )
 
 
 def writer(objective="causal_lm", length=16, **model):

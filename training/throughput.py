@@ -2,10 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
+import numpy as np
 
+from model.config import TransformerConfig
 from training.chips import peak_flops
 
 
@@ -73,3 +75,18 @@ class Throughput:
             rates["perf/mfu"] = flops / peak
         self._restart()
         return rates
+
+
+def unit_of(model: TransformerConfig) -> str:
+    """What the speed of a run is counted in."""
+    return "images" if model.input == "patches" else "tokens"
+
+
+def amount_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Images, or tokens of encoder and decoder without padding, in this process's rows."""
+    if "images" in batch:
+        return len(batch["images"])
+    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
+    return sum(
+        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
+    )

@@ -8,7 +8,7 @@ tells all of them when the time is up. So none of them waits for another.
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -81,11 +81,11 @@ class TimeLimit:
         sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
         return jax.make_array_from_process_local_data(sharding, own, (mesh.size,))
 
-    def note(self, metrics: Mapping[str, jax.Array]) -> None:
-        """Takes over what all processes were told of the time, from a step's metrics."""
-        if not self._limit:
+    def update(self, results: Sequence[tuple[int, Mapping[str, jax.Array]]]) -> None:
+        """Reads the share, on which all processes agree, from the metrics of the last step."""
+        if not self._limit or not results:
             return
-        self.share = float(metrics[TIME_USED])
+        self.share = float(jax.device_get(results[-1][1][TIME_USED]))
         if self._before_evaluation is not None:
             self._evaluation = max(self._evaluation, self.share - self._before_evaluation)
             self._before_evaluation = None

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from configs.default import get_config
+from evaluation import evaluator as evaluator_module
 from evaluation import metrics
 from evaluation.evaluator import EvalSet, Evaluator, metric_names, refuse_metrics
 from experiment.schema import ConfigError
+from inference.generation import Generator
 from tests.tiny import tiny_config
 from training.config import EvalConfig, TaskConfig
 
@@ -77,9 +79,9 @@ def measure(
     objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
 ):
     evaluator, task = make_evaluator(objective, **options)
-    held_out = EvalSet(batches, text_bytes, has_one_answer, references)
-    scores = evaluator.evaluate(params_with(table), held_out)
-    promised = metric_names(task, held_out, options.get("measures", ()))
+    eval_set = EvalSet(batches, text_bytes, has_one_answer, references)
+    scores = evaluator.evaluate(params_with(table), eval_set)
+    promised = metric_names(task, eval_set, options.get("measures", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
     return scores
 
@@ -368,10 +370,42 @@ def test_samples_show_question_answer_and_truth():
         targets=[[5, 7, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    held_out = EvalSet([rows], 0, has_one_answer=True)
-    text = evaluator.samples(params_with(CHAIN), held_out, [{"source": "four"}] * 2)
+    eval_set = EvalSet([rows], 0, has_one_answer=True)
+    text = evaluator.samples(params_with(CHAIN), eval_set, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
+
+
+def test_parameters_are_laid_out_for_decoding_once_per_evaluation(monkeypatch):
+    calls = []
+
+    class Counting(Generator):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            lay_out = self.lay_out
+            self.lay_out = lambda params: calls.append(params) or lay_out(params)
+
+    monkeypatch.setattr(evaluator_module, "Generator", Counting)
+    evaluator, _ = make_evaluator("seq2seq")
+    rows = batch(
+        **SOURCE,
+        segment_ids=[[1, 1, 1]] * 5,
+        inputs=[[BOS, 5, 6]] * 5,
+        targets=[[5, 6, EOS]] * 5,
+        weights=[[1, 1, 1]] * 5,
+    )
+    eval_set = EvalSet([rows] * 3, 0, has_one_answer=True)
+    params = params_with(CHAIN)
+    for _ in range(2):  # two sets
+        assert evaluator.evaluate(params, eval_set)["exact_match"] == 1
+    evaluator.samples(params, eval_set, [{"source": "four"}])
+    assert len(calls) == 1
+    evaluator.release()
+    other = params_with(np.zeros((V, V), np.float32))
+    assert evaluator.evaluate(other, eval_set)["exact_match"] == 0
+    assert len(calls) == 2, "other parameters are laid out anew"
+    evaluator.evaluate(params, eval_set)
+    assert len(calls) == 3
 
 
 def test_samples_of_a_classifier_name_the_classes():

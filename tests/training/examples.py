@@ -14,12 +14,12 @@ from training.config import FailureConfig, FinetuneConfig, MeshConfig, Optimizer
 from training.finetune import Tuning, as_tree, by_name, rate_scales, select_trainable
 from training.mesh import make_mesh
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import (
     NO_FROZEN_INPUTS,
     FrozenInputs,
     Teacher,
+    TrainSpec,
     TrainState,
     abstract_params,
     abstract_state,
@@ -133,14 +133,23 @@ def make_job(
     network = make_model(config, task)
     schedule = learning_rate(optimizer_config, 100, config.width)
     finetune = dataclasses.replace(FINETUNE, **finetune or {})
-    transform = make_optimizer(optimizer_config, schedule, rate_scales(finetune, config))
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
     model_params = abstract_params(network, task, batch, mesh)
     tuning = select_trainable(finetune, model_params, new)
-    sections = network, task, transform, optimizer_config
-    abstract, init = abstract_state(*sections, batch, mesh, tuning, failure)
-    step = make_train_step(*sections, schedule, seed, abstract, tuning, teacher, failure)
+    spec = TrainSpec(
+        network,
+        task,
+        optimizer_config,
+        schedule,
+        rate_scales(finetune, config),
+        tuning,
+        teacher,
+        failure,
+        seed,
+    )
+    abstract, init = abstract_state(spec, batch, mesh)
+    step = make_train_step(spec, abstract)
     return Job(config, task, network, abstract, init, step, tuning, model_params, failure)
 
 
