@@ -1,4 +1,4 @@
-"""What a run takes over from other runs: parameters to start from or to adapt, and a teacher."""
+"""What a run uses of other runs: parameters to start from or to adapt, and a teacher."""
 
 import dataclasses
 import math
@@ -34,14 +34,14 @@ class InheritedParams:
     """Parameters of another run."""
 
     params: dict[str, Array]  # by name
-    new: tuple[str, ...]  # what of the model's is not among them, or not for all tokens
+    new: tuple[str, ...]  # the model's parameters that are missing there, or lack some tokens
     lines: tuple[str, ...] = ()  # for the log
 
     def base(self, tuning: Tuning) -> dict:
         return as_tree({name: self.params[name] for name in tuning.base})
 
     def apply_to(self, state: TrainState, tuning: Tuning) -> TrainState:
-        """A state that begins with them, but for those that only adapters touch."""
+        """The state with these parameters in place of its own, except for the adapters' base."""
         if not self.params:
             return state
         own = by_name(state.params)
@@ -56,7 +56,7 @@ def _copy(params: dict) -> dict:
 
 
 def refuse_missing(experiment: Experiment) -> None:
-    """Refuses now what would be refused after the data has been prepared."""
+    """Refuses runs that do not exist, before the data is prepared."""
     runs = {"init_from": experiment.run.init_from, "task.teacher": experiment.task.teacher}
     for key, run in runs.items():
         if run:
@@ -65,7 +65,7 @@ def refuse_missing(experiment: Experiment) -> None:
 
 
 def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
-    """Parameters are of no use beside sinusoids of another amplitude, which no shape tells."""
+    """Refuses parameters trained with sinusoids of another scale, which no shape shows."""
     if not init_from or model.position != "sinusoidal":
         return
     workdir = find_checkpoint(init_from)[0].parent
@@ -84,9 +84,9 @@ def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
 def inherit_params(
     experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool
 ) -> InheritedParams:
-    """What init_from gives for the model's parameters, whose shapes and places `like` has.
+    """The parameters of init_from that fit the model; `like` has its shapes and shardings.
 
-    A run that resumes has them in its own checkpoint, but for what adapters adapt.
+    A resumed run has them in its own checkpoint, except for those that adapters adapt.
     """
     run, finetune = experiment.run, experiment.finetune
     everything = tuple(by_name(like))
@@ -115,7 +115,7 @@ def inherit_params(
 
 
 def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
-    """A line on each key by which pixels become other numbers than in the run started from."""
+    """A warning for each key that changes how pixels become numbers since the other run."""
     if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
         return []
     theirs = run_directory.read_config(workdir).get("data", {})
@@ -132,9 +132,9 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
 
 
 def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """For each row of our token table its row in that of another run, or -1, and a line on it.
+    """For each row of our token table its row in the other run's, or -1; and a log line.
 
-    None where the two are the same.
+    None if the two tables are the same.
     """
     theirs = run_directory.read_model(workdir)[0]["vocab_size"]
     rows = np.full(vocab_size, -1, np.int32)
@@ -161,7 +161,7 @@ def load_teacher(
     directory, step = find_checkpoint(run, "task.teacher")
     source = run_directory.read_provenance(workdir).get("teacher") if resuming else None
     if source:
-        step = source["step"]  # there may be newer ones by now
+        step = source["step"]  # the other run may have newer checkpoints by now
     mesh = dataclasses.asdict(experiment.mesh)
     config = loaded_run.recorded_config(directory.parent) | {"mesh": mesh}
     teacher = loaded_run.load(directory.parent, str(step), config=config)
@@ -219,7 +219,7 @@ def record(
     base: dict,
     teacher: loaded_run.LoadedRun | None,
 ) -> None:
-    """Notes what the run will need of others when it is resumed or used."""
+    """Records which parameters of other runs are needed to resume or use this run."""
     sources = {}
     if tuning.rank:
         run = experiment.run.init_from

@@ -1,4 +1,4 @@
-"""Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
+"""Eval sets with batches on the devices, and the evaluation of all of them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from training.mesh import put_batch, rows_of_batch
 def make_eval_sets(
     names: Sequence[str], data: Data, experiment: Experiment, mesh: Mesh
 ) -> dict[str, EvalSet]:
-    """These sets of the data by name; refuses metrics that do not go with them."""
+    """The eval sets of these names; refuses metrics that do not fit them."""
     sets = {name: _make_eval_set(name, data, experiment, mesh) for name in names}
     refuse_metrics(experiment.eval.measures, data.labels, sets)
     return sets
@@ -34,10 +34,10 @@ def evaluate(
     keep_bars: bool = True,
     between: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """The scores of all sets, as eval/<set>/<metric>; a bar for each, if stderr is a terminal.
+    """The scores of all sets, as eval/<set>/<metric>.
 
-    `between` is called before each batch. Without `keep_bars` a bar is wiped out when its set is
-    done: below the bar of a training run it would push that one up.
+    `between` is called before each batch. `show_progress` draws a bar per set if stderr is a
+    terminal. Without `keep_bars`, a finished bar is erased: it would push up a training run's bar.
     """
     scores = {}
     for name, eval_set in sets.items():
@@ -59,7 +59,7 @@ def evaluate(
             found = evaluator.evaluate(params, eval_set)
         finally:
             if show_progress:
-                bar.close()  # also where a run stops in the middle
+                bar.close()  # also when the evaluation is cut short
         scores |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
     return scores
 
@@ -104,7 +104,7 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
 
 
 def _references(name: str, data: Data, size: int, batches: int, mesh: Mesh) -> list[str | None]:
-    """The targets of the examples, not what is left of them in tokens, row by row."""
+    """The target texts of the examples, untruncated, row by row."""
     texts = [example["target"] for example in data.eval_examples(name, size * batches)]
     texts += [None] * (size * batches - len(texts))
     rows = rows_of_batch(size, mesh)

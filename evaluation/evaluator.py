@@ -1,4 +1,4 @@
-"""Scores on held-out data, with the metric that suits the task, and samples a person can read."""
+"""Scores on eval sets, with the metrics that fit the task, and readable samples."""
 
 import dataclasses
 import math
@@ -20,26 +20,26 @@ from training.config import CLASS_METRICS, NUMERIC_METRICS, TEXT_METRICS, EvalCo
 from training.mesh import fetch
 from training.step import make_eval_step
 
-FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, where the likeliest is dull
+FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, which greedy decoding repeats
 
 HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
-NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
+NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # other metrics have one score
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalSet:
-    """A held-out set, ready to be measured."""
+    """A held-out set, ready for evaluation."""
 
     batches: Sequence[Mapping[str, Array]]
-    text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
-    has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
-    # For each row of each batch the text of its answer as the data has it, or None where a row
-    # fills up the batch; empty where no metric asks for text.
+    text_bytes: int  # of the targets, for bits per byte; 0 where that has no meaning
+    has_one_answer: bool  # there is a target text to match, not just text that goes on
+    # The target text for each row of each batch, None for rows that only fill up a batch; empty if
+    # no metric needs text.
     references: Sequence[str | None] = ()
 
 
 def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
-    """What `Evaluator.evaluate` will return for this set."""
+    """The names of the scores that `Evaluator.evaluate` returns for this set."""
     names = ["loss", "accuracy"]
     if task.next_sentence:
         names += ["next_sentence_nll", "next_sentence_accuracy"]
@@ -55,7 +55,7 @@ def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) ->
 def refuse_metrics(
     metrics: Sequence[str], labels: Sequence[str], eval_sets: Mapping[str, EvalSet]
 ) -> None:
-    """Those that go with the objective, but not with the data."""
+    """Refuses metrics that fit the objective, but not the data."""
     for metric in metrics:
         if metric in TEXT_METRICS:
             for name, eval_set in eval_sets.items():
@@ -78,7 +78,7 @@ def refuse_metrics(
 
 
 class Evaluator:
-    """Measures parameters on held-out sets; everything it runs is compiled once."""
+    """Evaluates parameters on eval sets. Every shape compiles once."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Evaluator:
             if has_classes:
                 class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
             if eval_set.has_one_answer:
-                # Generated once, and judged by whatever is asked for.
+                # Generated once for all metrics.
                 tokens_bn, expected_bn, weights_bn = self._generate(
                     params, batch, has_one_answer=True
                 )
@@ -136,13 +136,13 @@ class Evaluator:
         return scores
 
     def _class_values(self) -> np.ndarray | None:
-        """The numbers that the classes stand for, where that is asked for."""
+        """The numbers that the classes stand for, if a metric needs them."""
         if any(metric in NUMERIC_METRICS for metric in self._settings.measures):
             return np.array([float(label) for label in self._labels])
         return None
 
     def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
-        """Generated tokens, with the targets and their weights at the same places."""
+        """Generated tokens (B, N), with targets and their weights at the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._has_source:
             starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
@@ -160,7 +160,7 @@ class Evaluator:
             targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
         if not (has_one_answer or self._has_source):
-            steps -= steps // 2  # the rest of the row: there are no positions behind it
+            steps -= steps // 2  # the second half of the row; there are no positions after it
         beams = self._settings.beam_size if has_one_answer else 1
         generator = self._generator(rows * beams, steps, has_one_answer)
         params = self._lay_out(generator, params)
@@ -204,7 +204,7 @@ class Evaluator:
         return self._task.objective in ("seq2seq", "span_corruption")
 
     def samples(self, params, eval_set: EvalSet, examples: Sequence[Mapping]) -> str:
-        """A few rows of the first batch as a person would want to see them."""
+        """A few rows of the first batch as readable text."""
         batch, count, labels = eval_set.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
         match self._task.objective:
@@ -226,8 +226,8 @@ class Evaluator:
             case _:
                 one = eval_set.has_one_answer
                 if not one and jax.device_count() == 1:
-                    # Where answers are scored, the whole batch is compiled already; here no more
-                    # rows need be continued than are shown. Several devices want even shares.
+                    # Only the rows that are shown. Not where exact match has compiled the whole
+                    # batch already, and not on several devices, which need even shares.
                     batch = {name: array[:count] for name, array in batch.items()}
                 outputs = self._generate(params, batch, has_one_answer=one)
                 tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
@@ -263,7 +263,7 @@ def _shown(example: Mapping) -> str:
 
 
 def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
-    """How much of each row is given: its prefix, or the first half of running text."""
+    """The length of each row's prompt: its prefix, or the first half of running text."""
     if "prefix" in batch:
         return batch["prefix"].sum(axis=1).astype(jnp.int32)
     rows, length = batch["inputs"].shape
@@ -272,7 +272,7 @@ def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
 
 @jax.jit
 def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
-    """Targets moved so that column 0 holds the first token behind the prompt."""
+    """Targets and weights shifted so that column 0 is the first token after the prompt."""
     length = targets_bt.shape[1]
     columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
     inside_bt, columns_bt = columns_bt < length, jnp.minimum(columns_bt, length - 1)
@@ -286,11 +286,11 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 def _exact_rows(
     tokens_bn: Array, expected_bn: Array, weights_bn: Array, cut_b: Array | int
 ) -> tuple[Array, Array]:
-    """Rows whose generated tokens are the target's, up to its end; and rows in all.
+    """(rows whose tokens equal the target up to its end, rows).
 
-    A target that was truncated (`cut_b`) cannot be met.
+    A truncated target (`cut_b`) counts as not matched.
     """
-    # The end-of-sequence token is among the targets, so nothing can follow a right answer.
+    # The end-of-sequence token is one of the targets, so nothing can follow a match.
     right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1) & (cut_b == 0)
     real_b = (weights_bn > 0).any(axis=1)
     return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

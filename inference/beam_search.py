@@ -1,11 +1,11 @@
-"""Beam search: the likeliest sequences that can be found by keeping a few at every length.
+"""Beam search: keeps the best few sequences at every length.
 
-Sequences are ranked by log-probability / ((5 + n) / 6) ** alpha, n being the number of their
-tokens, the end among them: the length penalty of the 2017 paper (Wu et al., 2016).
+Sequences are ranked by log-probability / ((5 + n) / 6) ** alpha, where n is the number of tokens
+with the end: the length penalty of the 2017 paper (Wu et al., 2016).
 
-The sequences of a row are branches of one tree, and share one row of the cache: each step puts a
+The sequences of a row are branches of one tree and share one row of the cache. Each step writes a
 token for every beam into it, and a mask shows each beam its own ancestors. So nothing is copied
-when a branch is given up for another, and the prompt and the source are kept once for all beams.
+when one branch replaces another, and prompt and source are stored once for all beams.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from jax import Array
 
 from inference.decoding import Decode
 
-NEVER = -1e9  # worse than any sequence, yet finite: sums of it stay numbers
+NEVER = -1e9  # worse than any sequence, but finite: its sums are no NaN
 
 
 class Beams(NamedTuple):
@@ -55,21 +55,21 @@ def beam_search(
     window: int = 0,
     more_eos_ids: Sequence[int] = (),
 ) -> Beams:
-    """The best `beams` sequences of at most `steps` tokens behind each row's prompt.
+    """The best `beams` sequences of at most `steps` tokens after each row's prompt.
 
-    `logits_bv`, `positions_b` and `cache` are those of the prompts, a row each, as in
-    `decoding.advance`. The prompts fill the first `prompt_slots` of the cache; it has room for
-    `beams * steps` tokens behind them. `decode` is also given which slots each query may see,
-    (B, K, S): of its prompt and its ancestors, the `window` newest if that is not 0.
+    `logits_bv`, `positions_b` and `cache` are those of the prompts, one row each, as in
+    `decoding.advance`. The prompts fill the first `prompt_slots` of the cache, which has room for
+    `beams * steps` more tokens. `decode` also gets the slots that each query may see (B, N, S):
+    those of its prompt and its ancestors, or the `window` newest of them if that is not 0.
 
-    A sequence ends with `eos_id`, or with one of `more_eos_ids`, of which it keeps the one it has.
-    Sequences without an end count when there are no more steps. The search is over when in no row
-    a live sequence could still be among the best, however it went on.
+    A sequence ends with `eos_id` or one of `more_eos_ids`, which it keeps. Sequences without an
+    end count when there are no more steps. The search ends when no live sequence of any row could
+    still become one of the best.
     """
     rows, vocab = logits_bv.shape
-    # A beam has at most one continuation for each end: besides them, enough are left to go on with.
+    # A beam has at most one continuation per end token, so enough others are left to go on with.
     candidates = min((2 + len(more_eos_ids)) * beams, beams * vocab)
-    # The age of a slot counts in tokens: those that the beams got in one step are as old.
+    # The age of a slot in tokens: all slots that one step filled have the same age.
     order_s = jnp.arange(prompt_slots + steps * beams)
     order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
 
@@ -85,11 +85,11 @@ def beam_search(
         return visible_bks
 
     def score(sums: Array, tokens: Array | int) -> Array:
-        # NEVER must not be divided: it would be above NEVER and pass for a sequence.
+        # NEVER divided by the penalty would be greater than NEVER, like a sequence's score.
         return jnp.where(sums > NEVER / 2, sums / length_penalty(tokens, alpha), NEVER)
 
     def could_change(search: _Search) -> Array:
-        # A log-probability can only fall, and the penalty of the greatest length divides it most.
+        # A log-probability can only fall, and the penalty of the maximum length is the largest.
         best_possible_b = score(search.live.scores_bk[:, 0], steps)
         return (search.step < steps) & (best_possible_b > search.done.scores_bk[:, -1]).any()
 
@@ -104,7 +104,7 @@ def beam_search(
         for id in more_eos_ids:
             ends_bc |= tokens_bc == id
 
-        # An end counts if it is among the best that could be kept.
+        # An end counts if it is among the best `beams` candidates.
         counts_bc = ends_bc & (jnp.arange(candidates) < beams)
         scores_bc = jnp.where(counts_bc, score(sums_bc, search.step + 1), NEVER)
         done = _best(beams, search.done, Beams(tokens_bcn, scores_bc))
@@ -127,14 +127,14 @@ def beam_search(
     nothing = Beams(
         jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER)
     )
-    # All beams start alike: only the first may be extended, or they would stay alike.
+    # All beams start equal. Only the first is extended, otherwise they would stay equal.
     live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
     logits_bkv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
     holders_bkn = jnp.full((rows, beams, steps), -1, jnp.int32)
     start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bkn, logits_bkv, cache)
     search = jax.lax.while_loop(could_change, extend, start)
     unfinished_bk = score(search.live.scores_bk, search.step)
-    # Those that were given up are no answers: only the last step makes them so.
+    # Unfinished sequences count only if there are no more steps.
     unfinished_bk = jnp.where(search.step < steps, NEVER, unfinished_bk)
     return _best(beams, search.done, search.live._replace(scores_bk=unfinished_bk))
 
@@ -146,6 +146,6 @@ def _best(count: int, *groups: Beams) -> Beams:
 
 
 def _rows_of(array: Array, places_bk: Array) -> Array:
-    """The entries of axis 1 at these places, in each row of the batch."""
+    """The entries of axis 1 at these places, for each row of the batch."""
     places = places_bk.reshape(*places_bk.shape, *(1,) * (array.ndim - 2))
     return jnp.take_along_axis(array, places, axis=1)
