@@ -1,7 +1,7 @@
 """Trains a model: python train.py --config=configs/x.py[:arch] --workdir=DIR --config.a.b=v
 
-With no flags at all it trains a small Transformer to read dates (configs/dates.py). The same
-command run again continues where the last checkpoint was made.
+Without flags it trains a small Transformer to read dates (configs/dates.py). The same command run
+again resumes from the last checkpoint.
 """
 
 import contextlib
@@ -276,7 +276,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Here and not at import, because defining --config loads the default file.
+    # Not at import, because defining --config loads the default file.
     CONFIG = command_line.config_flag("configs/dates.py")
     WORKDIR = flags.DEFINE_string(
         "workdir", "", "Where the run lives; default: runs/<config name>."

@@ -106,13 +106,13 @@ class Evaluator:
                 class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
             if eval_set.has_one_answer:
                 # Generated once for all metrics.
-                tokens_bn, expected_bn, weights_bn = self._generate(
+                tokens_bt, expected_bt, weights_bt = self._generate(
                     params, batch, has_one_answer=True
                 )
-                exact = _exact_rows(tokens_bn, expected_bn, weights_bn, batch.get("target_cut", 0))
+                exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
                 sums = {**sums, "exact_match": exact}
                 if eval_set.references:
-                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
+                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bt)]
             totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
@@ -167,7 +167,7 @@ class Evaluator:
         if beams > 1:
             alpha = self._settings.length_penalty
             found = generator.search(params, prompts, beams=beams, alpha=alpha)
-            return found.tokens_bkn[:, 0], targets_bt, weights_bt
+            return found.tokens_bnt[:, 0], targets_bt, weights_bt
         keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
@@ -230,10 +230,10 @@ class Evaluator:
                     # batch already, and not on several devices, which need even shares.
                     batch = {name: array[:count] for name, array in batch.items()}
                 outputs = self._generate(params, batch, has_one_answer=one)
-                tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
-                expected_bn = np.where(weights_bn > 0, expected_bn, self._tokenizer.pad_id)
+                tokens_bt, expected_bt, weights_bt = jax.device_get(outputs)
+                expected_bt = np.where(weights_bt > 0, expected_bt, self._tokenizer.pad_id)
                 prompts = self._prompts(batch, examples)
-                answers = zip(prompts, tokens_bn, expected_bn, strict=False)
+                answers = zip(prompts, tokens_bt, expected_bt, strict=False)
                 blocks = [
                     f"given:    {prompt}\nanswer:   {decode(answer)}\nexpected: {decode(expected)}"
                     for prompt, answer, expected in answers
@@ -284,13 +284,13 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 
 @jax.jit
 def _exact_rows(
-    tokens_bn: Array, expected_bn: Array, weights_bn: Array, cut_b: Array | int
+    tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
 ) -> tuple[Array, Array]:
     """(rows whose tokens equal the target up to its end, rows).
 
     A truncated target (`cut_b`) counts as not matched.
     """
     # The end-of-sequence token is one of the targets, so nothing can follow a match.
-    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1) & (cut_b == 0)
-    real_b = (weights_bn > 0).any(axis=1)
+    right_b = ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)
+    real_b = (weights_bt > 0).any(axis=1)
     return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

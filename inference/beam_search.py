@@ -21,18 +21,18 @@ NEVER = -1e9  # worse than any sequence, but finite: its sums are no NaN
 
 
 class Beams(NamedTuple):
-    """K sequences for each row, the best first, and what they score; NEVER where there is none."""
+    """N sequences for each row, the best first, and their scores; NEVER where there is none."""
 
-    tokens_bkn: Array
-    scores_bk: Array
+    tokens_bnt: Array
+    scores_bn: Array
 
 
 class _Search(NamedTuple):
     step: Array
     live: Beams  # scored by plain log-probability: all are of one length
     done: Beams
-    holders_bkn: Array  # which beam held a live sequence's n-th token; -1 where there is none yet
-    logits_bkv: Array
+    holders_bnt: Array  # the beam that held a live sequence's token t; -1 if there is none yet
+    logits_bnv: Array
     cache: Any
 
 
@@ -73,16 +73,16 @@ def beam_search(
     order_s = jnp.arange(prompt_slots + steps * beams)
     order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
 
-    def visible(holders_bkn: Array, step: Array) -> Array:
-        is_holder_bknk = holders_bkn[..., None] == jnp.arange(beams)
-        visible_bks = jnp.pad(
-            is_holder_bknk.reshape(rows, beams, -1),
+    def visible(holders_bnt: Array, step: Array) -> Array:
+        is_holder_bntn = holders_bnt[..., None] == jnp.arange(beams)
+        visible_bns = jnp.pad(
+            is_holder_bntn.reshape(rows, beams, -1),
             ((0, 0), (0, 0), (prompt_slots, 0)),
             constant_values=True,
         )
         if window:
-            visible_bks &= prompt_slots + step - order_s < window
-        return visible_bks
+            visible_bns &= prompt_slots + step - order_s < window
+        return visible_bns
 
     def score(sums: Array, tokens: Array | int) -> Array:
         # NEVER divided by the penalty would be greater than NEVER, like a sequence's score.
@@ -90,62 +90,64 @@ def beam_search(
 
     def could_change(search: _Search) -> Array:
         # A log-probability can only fall, and the penalty of the maximum length is the largest.
-        best_possible_b = score(search.live.scores_bk[:, 0], steps)
-        return (search.step < steps) & (best_possible_b > search.done.scores_bk[:, -1]).any()
+        best_possible_b = score(search.live.scores_bn[:, 0], steps)
+        return (search.step < steps) & (best_possible_b > search.done.scores_bn[:, -1]).any()
 
     def extend(search: _Search) -> _Search:
-        log_probs_bkv = jax.nn.log_softmax(search.logits_bkv.astype(jnp.float32))
-        sums_bkv = search.live.scores_bk[:, :, None] + log_probs_bkv
-        sums_bc, places_bc = jax.lax.top_k(sums_bkv.reshape(rows, -1), candidates)
-        parents_bc, tokens_bc = places_bc // vocab, (places_bc % vocab).astype(jnp.int32)
-        tokens_bcn = _rows_of(search.live.tokens_bkn, parents_bc)
-        tokens_bcn = tokens_bcn.at[:, :, search.step].set(tokens_bc)
-        ends_bc = tokens_bc == eos_id
+        log_probs_bnv = jax.nn.log_softmax(search.logits_bnv.astype(jnp.float32))
+        sums_bnv = search.live.scores_bn[:, :, None] + log_probs_bnv
+        # From here on, N of next_* counts candidates, of which there are more than beams.
+        next_sums_bn, places_bn = jax.lax.top_k(sums_bnv.reshape(rows, -1), candidates)
+        next_parents_bn = places_bn // vocab
+        next_tokens_bn = (places_bn % vocab).astype(jnp.int32)
+        next_tokens_bnt = _rows_of(search.live.tokens_bnt, next_parents_bn)
+        next_tokens_bnt = next_tokens_bnt.at[:, :, search.step].set(next_tokens_bn)
+        next_ends_bn = next_tokens_bn == eos_id
         for id in more_eos_ids:
-            ends_bc |= tokens_bc == id
+            next_ends_bn |= next_tokens_bn == id
 
         # An end counts if it is among the best `beams` candidates.
-        counts_bc = ends_bc & (jnp.arange(candidates) < beams)
-        scores_bc = jnp.where(counts_bc, score(sums_bc, search.step + 1), NEVER)
-        done = _best(beams, search.done, Beams(tokens_bcn, scores_bc))
+        next_counts_bn = next_ends_bn & (jnp.arange(candidates) < beams)
+        next_scores_bn = jnp.where(next_counts_bn, score(next_sums_bn, search.step + 1), NEVER)
+        done = _best(beams, search.done, Beams(next_tokens_bnt, next_scores_bn))
 
-        alive_bc = jnp.where(ends_bc, NEVER, sums_bc)
-        _, kept_bk = jax.lax.top_k(alive_bc, beams)
-        live = Beams(_rows_of(tokens_bcn, kept_bk), _rows_of(alive_bc, kept_bk))
-        parents_bk = _rows_of(parents_bc, kept_bk)
-        holders_bkn = _rows_of(search.holders_bkn, parents_bk)
-        holders_bkn = holders_bkn.at[:, :, search.step].set(jnp.arange(beams))
-        positions_bk = jnp.broadcast_to(positions_b[:, None] + search.step, (rows, beams))
-        logits_bkv, cache = decode(
-            live.tokens_bkn[:, :, search.step],
-            positions_bk,
+        next_alive_bn = jnp.where(next_ends_bn, NEVER, next_sums_bn)
+        _, kept_bn = jax.lax.top_k(next_alive_bn, beams)
+        live = Beams(_rows_of(next_tokens_bnt, kept_bn), _rows_of(next_alive_bn, kept_bn))
+        parents_bn = _rows_of(next_parents_bn, kept_bn)
+        holders_bnt = _rows_of(search.holders_bnt, parents_bn)
+        holders_bnt = holders_bnt.at[:, :, search.step].set(jnp.arange(beams))
+        positions_bn = jnp.broadcast_to(positions_b[:, None] + search.step, (rows, beams))
+        logits_bnv, cache = decode(
+            live.tokens_bnt[:, :, search.step],
+            positions_bn,
             search.cache,
-            visible_bts=visible(holders_bkn, search.step),
+            visible_bts=visible(holders_bnt, search.step),
         )
-        return _Search(search.step + 1, live, done, holders_bkn, logits_bkv, cache)
+        return _Search(search.step + 1, live, done, holders_bnt, logits_bnv, cache)
 
     nothing = Beams(
         jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER)
     )
     # All beams start equal. Only the first is extended, otherwise they would stay equal.
-    live = nothing._replace(scores_bk=nothing.scores_bk.at[:, 0].set(0.0))
-    logits_bkv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
-    holders_bkn = jnp.full((rows, beams, steps), -1, jnp.int32)
-    start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bkn, logits_bkv, cache)
+    live = nothing._replace(scores_bn=nothing.scores_bn.at[:, 0].set(0.0))
+    logits_bnv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
+    holders_bnt = jnp.full((rows, beams, steps), -1, jnp.int32)
+    start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bnt, logits_bnv, cache)
     search = jax.lax.while_loop(could_change, extend, start)
-    unfinished_bk = score(search.live.scores_bk, search.step)
+    unfinished_bn = score(search.live.scores_bn, search.step)
     # Unfinished sequences count only if there are no more steps.
-    unfinished_bk = jnp.where(search.step < steps, NEVER, unfinished_bk)
-    return _best(beams, search.done, search.live._replace(scores_bk=unfinished_bk))
+    unfinished_bn = jnp.where(search.step < steps, NEVER, unfinished_bn)
+    return _best(beams, search.done, search.live._replace(scores_bn=unfinished_bn))
 
 
 def _best(count: int, *groups: Beams) -> Beams:
     tokens, scores = (jnp.concatenate(arrays, axis=1) for arrays in zip(*groups, strict=True))
-    scores_bk, places_bk = jax.lax.top_k(scores, count)
-    return Beams(_rows_of(tokens, places_bk), scores_bk)
+    scores_bn, places_bn = jax.lax.top_k(scores, count)
+    return Beams(_rows_of(tokens, places_bn), scores_bn)
 
 
-def _rows_of(array: Array, places_bk: Array) -> Array:
+def _rows_of(array: Array, places_bn: Array) -> Array:
     """The entries of axis 1 at these places, for each row of the batch."""
-    places = places_bk.reshape(*places_bk.shape, *(1,) * (array.ndim - 2))
+    places = places_bn.reshape(*places_bn.shape, *(1,) * (array.ndim - 2))
     return jnp.take_along_axis(array, places, axis=1)

@@ -47,7 +47,7 @@ class Progress(NamedTuple):
     """The state of decoding a batch."""
 
     step: Array  # tokens generated for every row, padding included
-    tokens_bn: Array
+    tokens_bt: Array
     ended_b: Array
     logits_bv: Array  # of the next token
     cache: Any
@@ -59,9 +59,9 @@ def begin(
 ) -> Progress:
     """The state after the prompts: `logits_bv` of the next token, `cache` with the prompts."""
     rows = len(logits_bv)
-    tokens_bn = jnp.full((rows, steps), pad_id, jnp.int32)
+    tokens_bt = jnp.full((rows, steps), pad_id, jnp.int32)
     step, ended_b = jnp.zeros((), jnp.int32), jnp.zeros(rows, bool)
-    return Progress(step, tokens_bn, ended_b, logits_bv, cache, seen_bv)
+    return Progress(step, tokens_bt, ended_b, logits_bv, cache, seen_bv)
 
 
 def advance(
@@ -90,15 +90,15 @@ def advance(
             keys_now_b = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_b, step)
         token_b = pick(progress.logits_bv, sampling, keys_now_b, progress.seen_bv)
         token_b = jnp.where(progress.ended_b, ends.pad_id, token_b)
-        tokens_bn = progress.tokens_bn.at[:, step].set(token_b)
+        tokens_bt = progress.tokens_bt.at[:, step].set(token_b)
         logits_b1v, cache = decode(token_b[:, None], (positions_b + step)[:, None], progress.cache)
         seen_bv = progress.seen_bv
         if seen_bv is not None:
             seen_bv |= jax.nn.one_hot(token_b, seen_bv.shape[1], dtype=bool)
         return Progress(
             step=step + 1,
-            tokens_bn=tokens_bn,
-            ended_b=progress.ended_b | has_ended(tokens_bn, step, ends),
+            tokens_bt=tokens_bt,
+            ended_b=progress.ended_b | has_ended(tokens_bt, step, ends),
             logits_bv=logits_b1v[:, 0],
             cache=cache,
             seen_bv=seen_bv,
@@ -144,8 +144,8 @@ def adjusted(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None)
         return logits_bv
     logits_bv /= sampling.temperature
     if 0 < sampling.top_k < logits_bv.shape[-1]:
-        likeliest_bk, _ = jax.lax.top_k(logits_bv, sampling.top_k)
-        logits_bv = jnp.where(logits_bv < likeliest_bk[:, -1:], -jnp.inf, logits_bv)
+        likeliest_bn, _ = jax.lax.top_k(logits_bv, sampling.top_k)
+        logits_bv = jnp.where(logits_bv < likeliest_bn[:, -1:], -jnp.inf, logits_bv)
     if sampling.top_p < 1:
         sorted_bv = -jnp.sort(-logits_bv, axis=-1)
         shares_bv = jax.nn.softmax(sorted_bv, axis=-1)
@@ -159,13 +159,13 @@ def adjusted(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None)
     return logits_bv
 
 
-def has_ended(tokens_bn: Array, step: Array, ends: Ends) -> Array:
+def has_ended(tokens_bt: Array, step: Array, ends: Ends) -> Array:
     """Whether a row's token at `step` is its end, or completes a stop sequence."""
-    ended_b = tokens_bn[:, step] == ends.eos_id
+    ended_b = tokens_bt[:, step] == ends.eos_id
     for stop in ends.stops:
         places = step - len(stop) + 1 + jnp.arange(len(stop))
-        matches_bn = tokens_bn[:, jnp.maximum(places, 0)] == jnp.asarray(stop, jnp.int32)
-        ended_b |= (matches_bn & (places >= 0)).all(axis=1)
+        matches_bt = tokens_bt[:, jnp.maximum(places, 0)] == jnp.asarray(stop, jnp.int32)
+        ended_b |= (matches_bt & (places >= 0)).all(axis=1)
     return ended_b
 
 

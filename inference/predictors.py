@@ -1,9 +1,9 @@
-"""A trained model's answers to lines: what it writes, fills in, takes them for, or sees in them.
+"""Predictors: from lines of text, or paths of images, to outputs.
 
-What answers depends on what the model was trained for; all of them have the same two methods:
+The predictor depends on what the model was trained for. All of them have the same two methods:
 
-    prompt(line, name) -> the fields of its row, or a refusal that calls the line by this name
-    answers(batch, numbers) -> for the first rows of a batch, lines of these numbers, the outputs
+    prompt(line, name) -> the fields of its row; `name` is the line's name in error messages
+    predict(batch, numbers) -> outputs for the first rows of a batch, the lines of these numbers
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from training.infer_sizes import tells_pairs_apart
 from training.mesh import put_batch
 from training.model_for_task import forward
 
-CANDIDATES = 5  # for each gap
+CANDIDATES = 5  # tokens for each mask
 
 Outputs = list[dict[str, Any]]
 
@@ -41,10 +41,9 @@ def make_predictor(
     strict: bool = False,
     ids: bool = False,
 ):
-    """The predictor for a model; `given` are options of writing, for models that write.
+    """The predictor of a model. `given` are sampling options, for models that generate text.
 
-    With `strict`, text that the vocabulary cannot spell is refused. With `ids`, lines and answers
-    are ids rather than text.
+    `strict` refuses text that the vocabulary cannot spell. With `ids`, lines and outputs are ids.
     """
     objective, tokenizer = model.experiment.task.objective, model.tokenizer
     if ids:
@@ -76,7 +75,7 @@ def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokeniz
 def predict(
     predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
 ) -> list[Outputs]:
-    """The outputs for each line, in order; every line is checked before the first is answered."""
+    """The outputs for each line, in order. All lines are checked before the first prediction."""
     rows = [predictor.prompt(line, name) for line, name in zip(lines, names, strict=True)]
     note_unknown(predictor.unknown, len(lines))
     note_long_rows(rows, predictor.trained_length)
@@ -91,7 +90,7 @@ def predict(
 
 
 def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
-    """The answer to one line, in pieces."""
+    """The output for one line, in pieces."""
     sampler.unknown.clear()
     row = sampler.prompt(line, name)
     note_unknown(sampler.unknown, 1)
@@ -101,7 +100,7 @@ def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int)
 
 
 def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
-    """What was never so long in training may be answered badly."""
+    """Warns about rows that are longer than those of training."""
     sizes = [len(row.get("encoder_inputs", row.get("inputs", ()))) for row in rows]
     long = sum(size > trained_length for size in sizes)
     if long:
@@ -112,7 +111,7 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
 
 
 def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
-    """What the vocabulary cannot spell is read as its unknown token."""
+    """Warns about text that becomes unknown tokens."""
     if unknown:
         name, text = next(iter(unknown.items()))
         logging.warning(
@@ -123,7 +122,7 @@ def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
 
 
 class FillMask:
-    """Answers texts that have gaps with the likeliest tokens in them."""
+    """Fills masks in a text with the likeliest tokens."""
 
     def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
         self._model, self._tokenizer = model, tokenizer
@@ -140,14 +139,14 @@ class FillMask:
         self.unknown = self._prompt.unknown
         self.longest = _longest(model)
         self.trained_length = data.length
-        text_ids_n = jnp.asarray(self._tokenizer.text_ids)
+        text_ids_v = jnp.asarray(self._tokenizer.text_ids)
 
         def candidates(params, batch):
             logits_btv = forward(model.model, task, params, batch)["logits"]
             shares_btv = jax.nn.softmax(logits_btv.astype(jnp.float32), axis=-1)
-            # A gap is filled with text, whatever else the model may believe in.
-            shares_btk, places_btk = jax.lax.top_k(shares_btv[..., text_ids_n], CANDIDATES)
-            return shares_btk, text_ids_n[places_btk]
+            # Only tokens of text, no special tokens.
+            shares_btn, places_btn = jax.lax.top_k(shares_btv[..., text_ids_v], CANDIDATES)
+            return shares_btn, text_ids_v[places_btn]
 
         self._candidates = jax.jit(candidates, compiler_options=compiler_options())
 
@@ -156,26 +155,26 @@ class FillMask:
 
     def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
         placed = put_batch(batch, self._model.mesh)
-        shares_btk, ids_btk = jax.device_get(self._candidates(self._model.params, placed))
+        shares_btn, ids_btn = jax.device_get(self._candidates(self._model.params, placed))
         lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
-        rows = zip(batch["inputs"], lengths_b, ids_btk, shares_btk, numbers, strict=False)
+        rows = zip(batch["inputs"], lengths_b, ids_btn, shares_btn, numbers, strict=False)
         return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
 
     def _filled(
-        self, inputs_t: np.ndarray, ids_tk: np.ndarray, shares_tk: np.ndarray
+        self, inputs_t: np.ndarray, ids_tn: np.ndarray, shares_tn: np.ndarray
     ) -> dict[str, Any]:
         gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
         filled_t = inputs_t.copy()
-        filled_t[gaps] = ids_tk[gaps, 0]
+        filled_t[gaps] = ids_tn[gaps, 0]
         parts = [filled_t]
-        if self._model.experiment.task.next_sentence:  # two texts, each up to its separator
+        if self._model.experiment.task.next_sentence:  # two texts, each ending at a separator
             parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
         return {
             "text": "\t".join(self._tokenizer.decode(part) for part in parts),
             "gaps": [
                 [
                     {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
-                    for id, share in zip(ids_tk[gap].tolist(), shares_tk[gap].tolist(), strict=True)
+                    for id, share in zip(ids_tn[gap].tolist(), shares_tn[gap].tolist(), strict=True)
                 ]
                 for gap in gaps
             ],
@@ -183,7 +182,7 @@ class FillMask:
 
 
 class _EncoderPredictor:
-    """What answers texts, or the paths of images, from all of a row at once."""
+    """Base of predictors that need one pass over a text or an image."""
 
     def __init__(
         self, model: loaded_run.LoadedRun, tokenizer: Tokenizer | None, *, strict: bool = False
@@ -201,7 +200,7 @@ class _EncoderPredictor:
                 tokenizer,
                 takes_two=_takes_two(model),
                 strict=strict,
-                # A sentence encoder reads no more of a text than its published pipeline does.
+                # A sentence encoder truncates texts as its published pipeline does.
                 longest=data.length if task.embedding != "pooled" else 0,
             )
             self.unknown = self._prompt.unknown
@@ -222,10 +221,10 @@ class _EncoderPredictor:
 
 
 class ClassPredictor(_EncoderPredictor):
-    """Answers with classes, the likeliest first."""
+    """Predicts classes with probabilities, the likeliest first."""
 
     def prompt(self, text: str, name: str) -> Fields:
-        # Training refuses empty texts too: the class of one would say nothing.
+        # Training refuses empty texts, too.
         parts = text.split("\t") if _takes_two(self._model) else [text]
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
@@ -246,7 +245,7 @@ class ClassPredictor(_EncoderPredictor):
 
 
 class EmbeddingPredictor(_EncoderPredictor):
-    """Answers with the vector that stands for the row."""
+    """Predicts the embedding of a text or an image."""
 
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
@@ -258,13 +257,13 @@ class EmbeddingPredictor(_EncoderPredictor):
 
 
 def _longest(model: loaded_run.LoadedRun) -> int:
-    """The most columns that a row may have; 0: any number."""
+    """The maximum length of a row; 0: no maximum."""
     config = model.model_config
     return config.max_length if config.position == "learned" else 0
 
 
 def _takes_two(model: loaded_run.LoadedRun) -> bool:
-    """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
+    """Whether lines may be pairs of texts. With labelled_text_files they always may."""
     data = model.experiment.data
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False

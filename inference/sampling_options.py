@@ -1,4 +1,4 @@
-"""How a model is to write, as asked for on the command line: checked once, plain afterwards."""
+"""Sampling options of the command line, validated once."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ class SamplingOptions:
     top_p: Annotated[float, Bounds(above=0, at_most=1)]
     min_p: Probability
     repetition_penalty: PositiveFloat
-    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
+    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax truncates larger seeds
     stop: tuple[str, ...]
     prefix: str
     slide: bool
@@ -87,7 +87,7 @@ DEFAULTS = SamplingOptions(
 
 NAMES = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 
-# Which methods heed an option; all do where none is named.
+# The methods that use an option; an option that is not here is used by all.
 METHODS_WITH = {
     **dict.fromkeys(("beam_size", "length_penalty"), ("beam",)),
     **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed"), ("sample",)),
@@ -99,10 +99,10 @@ METHODS_WITH = {
 
 
 def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
-    """The options that were given, with defaults for the others; refuses what has no effect."""
+    """The given options, with defaults for the others; refuses options without effect."""
     options, problems = build(SamplingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
     if not problems:
-        # What is as it would be anyway does no harm, also if it was spelt out.
+        # A default value is allowed with every method.
         changed = [name for name in NAMES if getattr(options, name) != getattr(DEFAULTS, name)]
         problems = [
             f"{name} does not go with --method={options.method}; leave it out, or choose "
@@ -115,6 +115,6 @@ def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
                 "draft_tokens needs a model that drafts them; name it with --draft_workdir=DIR"
             )
     if problems:
-        # They begin with the name of an option, which on the command line is a flag.
+        # Problems begin with the name of an option, which is a flag here.
         raise ConfigError([f"--{problem}" for problem in problems])
     return options

@@ -58,7 +58,7 @@ def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, 
         progress = compiled(decode, **given)(
             progress, jnp.asarray(positions_b), keys_b, until=until
         )
-    return progress.tokens_bn.tolist()
+    return progress.tokens_bt.tolist()
 
 
 def said(decode, first, positions_b=None, **options):
@@ -294,13 +294,13 @@ def test_every_step_and_every_row_draws_anew():
         options = dict(steps=3, sampling=MODEL_SAYS, ends=NO_END)
         return np.array(run(indifferent, jnp.zeros((300, V)), keys_b=keys_b, **options))
 
-    tokens_bn = draw(1)
+    tokens_bt = draw(1)
     # Two columns agree by chance in a ninth of the rows.
     for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert 10 < (tokens_bn[:, a] == tokens_bn[:, b]).sum() < 60
-    assert len(np.unique(tokens_bn, axis=0)) > 200
-    np.testing.assert_array_equal(tokens_bn, draw(1))
-    assert (tokens_bn != draw(2)).mean() > 0.8
+        assert 10 < (tokens_bt[:, a] == tokens_bt[:, b]).sum() < 60
+    assert len(np.unique(tokens_bt, axis=0)) > 200
+    np.testing.assert_array_equal(tokens_bt, draw(1))
+    assert (tokens_bt != draw(2)).mean() > 0.8
 
 
 def test_half_precision_logits_are_filtered_in_single():
