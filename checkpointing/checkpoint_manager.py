@@ -25,7 +25,7 @@ from training.step import TrainState
 
 DIRECTORY = "checkpoints"
 # Fields of TrainState that checkpoints store under another name.
-NAMES = {"guard": "anomalies"}
+FIELDS = {"guard": "anomalies"}
 CORRUPT = "corrupt"  # the directory for damaged checkpoints
 
 
@@ -216,14 +216,14 @@ class Checkpoints:
                 rest=ocp.args.StandardRestore(_rest(abstract)),
             ),
         )
-        rest = {NAMES.get(name, name): part for name, part in restored["rest"].items()}
+        rest = {FIELDS.get(name, name): part for name, part in restored["rest"].items()}
         return TrainState(params=restored["params"], **rest)
 
 
 def _rest(state: TrainState) -> dict:
     """All but the parameters, which are a separate item so that they can be loaded alone."""
     stored = ("step", "opt_state", "ema", "guard")
-    return {name: getattr(state, NAMES.get(name, name)) for name in stored}
+    return {name: getattr(state, FIELDS.get(name, name)) for name in stored}
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,10 @@
 """Compiler options, and the directory of compiled programs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiment.schema import ConfigError
@@ -41,6 +43,16 @@ def _default_directory() -> str | None:
     except (OSError, RuntimeError):
         return None
     return DEFAULT_DIRECTORY
+
+
+def shapes_line(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
+    """The shapes that a step compiles for, and the bucket if there are several."""
+    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
+    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
+    if bucket and bucket[1] > 1:
+        shown += " (bucket {} of {})".format(*bucket)
+    return shown
 
 
 def compiler_options() -> dict[str, bool | str] | None:

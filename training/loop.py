@@ -11,7 +11,6 @@ import dataclasses
 import json
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -27,11 +26,12 @@ from experiment.schema import ConfigError
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
 from training.anomalies import NOT_FINITE, OK, SPIKE, after_rollback
+from training.compilation import shapes_line
 from training.early_stopping import Patience, recorded_scores
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
 from training.flops import row_flops
-from training.mesh import put_batch
 from training.metric_writers import Reporter
+from training.prefetch import Batch, prefetch
 from training.processes import is_primary
 from training.step import FrozenInputs, TrainSpec, TrainState
 from training.stop_signals import StopRequest
@@ -40,17 +40,11 @@ from training.time_limit import TimeLimit
 from training.watchdog import Watchdog
 
 NAMED_EXAMPLES = 8  # of a failed step, in its message; failures.jsonl has all of them
-AHEAD = 1  # batches on the devices beside the one that the next step takes
-MAX_PENDING = 16  # steps whose status may be unread
+MAX_PENDING = 4  # steps whose status may be unread; the batch of each may be on the devices
 
 
 class CutShortError(Exception):
     """An evaluation was cut short because the run is to stop."""
-
-
-class Batch(NamedTuple):
-    host: Mapping[str, np.ndarray]  # this process's rows
-    device: Mapping[str, jax.Array]
 
 
 class StepResult(NamedTuple):
@@ -217,14 +211,9 @@ class Loop:
         return {"best_step": step, "best_score": score}
 
     def _device_batches(self, step: int) -> Iterator[Batch]:
-        """The batches of the steps after `step`, each on the devices before its step asks."""
-        first, end = step + self._batches_left_out, self.experiment.run.steps
-        queue: deque[Batch] = deque()
-        for batch in self.data.train_iterator(first, end + self._batches_left_out):
-            queue.append(Batch(batch, put_batch(batch, self.mesh)))
-            if len(queue) > AHEAD:
-                yield queue.popleft()
-        yield from queue
+        """The batches of the steps after `step`."""
+        first, stop = (each + self._batches_left_out for each in (step, self.experiment.run.steps))
+        return prefetch(self.data.train_iterator(first, stop), self.mesh)
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
         """Dispatches a step. A new shape compiles, and its time does not count as training."""
@@ -236,7 +225,7 @@ class Loop:
             flops = rows * row_flops(self.spec.model.config, self.spec.task, batch.host, teacher)
             self._throughput.count(amount_in(batch.host) * jax.process_count(), flops)
             return state, metrics
-        described = compiled_for(batch.host, rows, self.data.bucket_of(batch.host))
+        described = shapes_line(batch.host, rows, self.data.bucket_of(batch.host))
         self.reporter.log(f"compiling the training step for {described}")
         jax.block_until_ready(state)
         with self._throughput.paused():
@@ -385,16 +374,6 @@ class Loop:
 
 def _shape(batch: Mapping[str, np.ndarray]) -> tuple:
     return tuple(array.shape for array in batch.values())
-
-
-def compiled_for(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
-    """The shapes that a step compiles for, and the bucket if there are several."""
-    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
-    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
-    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
-    if bucket and bucket[1] > 1:
-        shown += " (bucket {} of {})".format(*bucket)
-    return shown
 
 
 @contextlib.contextmanager

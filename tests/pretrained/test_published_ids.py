@@ -207,7 +207,7 @@ def test_several_ids_may_end_an_answer(tmp_path):
     assert line == "llama as task.objective=causal_lm; a text is read as TEXT; eos is </s> or mat"
     tokenizer = loaded_run.load(tmp_path / "in").tokenizer
     assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (2, (9,))
-    assert output_text.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
+    assert output_text.up_to_end(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     for name in (CONFIG, "generation_config.json"):
         assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == [2, 9]

@@ -10,7 +10,7 @@ from checkpointing import digests
 from checkpointing.checkpoint_manager import saved_steps
 from evaluation import eval_sets
 from tests.reliability.commands import Command, config_of, contents, loaded, metrics
-from training import loop
+from training import prefetch
 from training import step as training_step
 from training.exits import STALLED, DivergedError, EvaluationFailedError
 
@@ -20,7 +20,8 @@ BAD = 7  # the batch, counted from 1, that is made to go wrong
 @pytest.fixture
 def spoilt(monkeypatch):
     """Multiplies the loss of some batches, and notes which were given to the steps."""
-    put, counts_of, loss_of = loop.put_batch, training_step.term_counts, training_step.total_loss
+    put, counts_of = prefetch.put_batch, training_step.term_counts
+    loss_of = training_step.total_loss
     given, factors = [], {}
 
     def put_with_factor(batch, mesh):
@@ -36,7 +37,7 @@ def spoilt(monkeypatch):
         counts = dict(counts)
         return counts.pop("factor") * loss_of(sums, counts)
 
-    monkeypatch.setattr(loop, "put_batch", put_with_factor)
+    monkeypatch.setattr(prefetch, "put_batch", put_with_factor)
     monkeypatch.setattr(training_step, "term_counts", counts_and_factor)
     monkeypatch.setattr(training_step, "total_loss", loss_times_factor)
     return given, factors

@@ -14,6 +14,7 @@ from evaluation.evaluator import EvalSet
 from experiment.sections import from_mapping
 from tests.runs import tiny
 from training import loop as loop_module
+from training import prefetch
 from training.anomalies import NOT_FINITE, OK, SPIKE, AnomalyState
 from training.exits import DivergedError
 from training.finetune import TRAIN_ALL
@@ -251,13 +252,13 @@ def test_statuses_are_read_together_at_log_lines_and_before_saves(tmp_path, monk
         return find_spike(loop, results, last_step)
 
     monkeypatch.setattr(Loop, "_find_spike", noted)
-    run = FakeRun(tmp_path, steps=12, checkpoint=dict(every=10), log_every=4)
+    run = FakeRun(tmp_path, steps=12, checkpoint=dict(every=10), log_every=3)
     run.run()
     # One step late at log lines, at once before the save at step 10 and at the end.
-    assert reads == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], [11, 12]]
+    assert reads == [[1, 2, 3], [4, 5, 6], [7, 8, 9, 10], [11, 12]]
     reads.clear()
-    FakeRun(tmp_path / "long", steps=40, checkpoint=dict(every=0), log_every=1000).run()
-    assert reads == [[*range(1, 17)], [*range(17, 33)], [*range(33, 41)]]
+    FakeRun(tmp_path / "long", steps=10, checkpoint=dict(every=0), log_every=1000).run()
+    assert reads == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]], "MAX_PENDING at a time"
 
 
 def test_nothing_is_saved_before_its_status_is_known(tmp_path):
@@ -276,13 +277,13 @@ def test_a_resumed_run_takes_the_batches_that_an_uninterrupted_one_takes(tmp_pat
 
 
 def test_batches_are_on_the_device_before_their_step(tmp_path, monkeypatch):
-    put, put_numbers = loop_module.put_batch, []
+    put, put_numbers = prefetch.put_batch, []
 
     def noted(batch, mesh):
         put_numbers.append(int(batch["inputs"][0, 0]))
         return put(batch, mesh)
 
-    monkeypatch.setattr(loop_module, "put_batch", noted)
+    monkeypatch.setattr(prefetch, "put_batch", noted)
     run = FakeRun(tmp_path)
     step, seen = run.train_step, []
     run.train_step = lambda *args: seen.append(len(put_numbers)) or step(*args)
