@@ -76,16 +76,20 @@ class Loop:
         Returns the scores of the evaluation after the last step. The last step is the config's, or
         the one at which the time limit or the patience is used up.
         """
-        run, failure = self.experiment.run, self.experiment.failure
+        run = self.experiment.run
         self._begin(start)
         state = self._state_at(start)
         self._batches_left_out = int(state.anomalies.batches_left_out)
         step, batches = start, self._device_batches(start)
         pending: list[StepResult] = []  # dispatched, with their status unread
         scores, is_profiled, is_tracing = {}, False, False
-        watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
         is_last = step == run.steps or bool(self._reason_to_end(step))
-        with StopRequest() as stop, watchdog, self._time_limit, implicit_transfers("disallow"):
+        with (
+            StopRequest() as stop,
+            self._watchdog,
+            self._time_limit,
+            implicit_transfers("disallow"),
+        ):
             while not is_last:
                 step += 1
                 if step == run.profile_steps[0] and not is_profiled:
@@ -101,7 +105,7 @@ class Loop:
                     jax.block_until_ready(metrics)
                     jax.profiler.stop_trace()
                 self.reporter.progress(step)
-                watchdog.beat()
+                self._watchdog.beat()
                 self.checkpoints.after_step(step)
 
                 # Read statuses. The newest step stays unread as long as possible, so that the
@@ -131,7 +135,7 @@ class Loop:
                 with self._throughput.paused(), implicit_transfers("allow"):
                     scores, is_best = {}, False
                     if evaluates and not stops:
-                        scores = self._try_to_evaluate(step, state, stop, watchdog)
+                        scores = self._try_to_evaluate(step, state, stop)
                         self._time_limit.evaluated()
                         is_best = self._patience.note(step, scores)
                         stops = stop.cuts_short
@@ -139,7 +143,7 @@ class Loop:
                     if saves or stops or is_last or is_best:
                         self.checkpoints.save(step, state, scores)
                         self._time_limit.saved(step)
-                        watchdog.beat()
+                        self._watchdog.beat()
                 if stops:
                     self.checkpoints.wait()
                     raise StoppedError(
@@ -152,7 +156,7 @@ class Loop:
                 self.reporter.log(f"ended at step {step} of {run.steps}: {reason}")
             if step == start:  # the run was complete before
                 with implicit_transfers("allow"):
-                    scores = self._evaluate(step, state, watchdog.beat)
+                    scores = self._evaluate(step, state, self._watchdog.beat)
         if not scores:
             self.checkpoints.wait()
             raise EvaluationFailedError(
@@ -163,6 +167,8 @@ class Loop:
 
     def _begin(self, start: int) -> None:
         run, checkpoint = self.experiment.run, self.experiment.checkpoint
+        failure = self.experiment.failure
+        self._watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
         self._throughput = Throughput(unit_of(self.experiment.model))
         self._compiled_shapes, self._failed_evaluations = set(), 0
         tuning = self.spec.tuning
@@ -250,16 +256,18 @@ class Loop:
 
         Raises DivergedError for one that ends the run. `last_step` is reported in any case.
         """
-        statuses = jax.device_get([each.metrics["failure/status"] for each in results])
-        for (step, metrics), status in zip(results, statuses, strict=True):
+        for result in results:
+            step, metrics = result
+            status = jax.device_get(metrics["failure/status"])
+            self._watchdog.beat()  # waiting for several steps may take as many times as long
             if status != OK:
-                if self._is_rollback(step, metrics):
-                    return StepResult(step, metrics)
+                if self._needs_rollback(step, metrics):
+                    return result
             elif step == last_step or is_due(step, self.experiment.run.log_every):
                 self._report(step, metrics)
         return None
 
-    def _is_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
+    def _needs_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
         """Logs a step that is not OK. False: it was skipped. Raises DivergedError at the limit."""
         failure = self.experiment.failure
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
@@ -329,13 +337,11 @@ class Loop:
         anomalies = after_rollback(state.anomalies, rollbacks, self._batches_left_out)
         return step, state.replace(anomalies=anomalies)
 
-    def _try_to_evaluate(
-        self, step: int, state: TrainState, stop: StopRequest, watchdog: Watchdog
-    ) -> dict[str, float]:
+    def _try_to_evaluate(self, step: int, state: TrainState, stop: StopRequest) -> dict[str, float]:
         """The scores; {} if the evaluation fails, which does not end the training."""
 
         def before_batch():
-            watchdog.beat()
+            self._watchdog.beat()
             if stop.cuts_short:
                 raise CutShortError
 
