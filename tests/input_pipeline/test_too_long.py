@@ -5,7 +5,7 @@ import pytest
 
 from input_pipeline import too_long
 from tests.input_pipeline.corpora import COUNT, load, write_corpus
-from train import describe
+from train import data_lines
 from training.compilation import shapes_line
 
 
@@ -28,7 +28,7 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
     source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
     held_out = lengths(corpus, "validation", "de")
     assert (source > 24).any() and (target > 20).any() and (held_out > 20).any()
-    lines = describe(data.description)
+    lines = data_lines(data)
     assert lines[0].startswith("data: ") and "too long" not in lines[0]
     assert (
         f"too long: {(source > 24).sum()} of {COUNT} sources of train were {done} "
