@@ -91,14 +91,14 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
     size, most = experiment.eval.batch_size, experiment.eval.batches
     batches = data.eval_batches(name, size, most)
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
-    has_one_answer = "target" in data.eval_examples(name, 1)[0]
+    has_target = "target" in data.eval_examples(name, 1)[0]
     references = ()
-    if has_one_answer and any(metric in TEXT_METRICS for metric in experiment.eval.measures):
+    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.measures):
         references = _references(name, data, size, len(batches), mesh)
     return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
         text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
-        has_one_answer=has_one_answer,
+        has_target=has_target,
         references=references,
     )
 

@@ -32,7 +32,7 @@ class EvalSet:
 
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # of the targets, for bits per byte; 0 where that has no meaning
-    has_one_answer: bool  # there is a target text to match, not just text that goes on
+    has_target: bool  # there is a target text to match, not just text that goes on
     # The target text for each row of each batch, None for rows that only fill up a batch; empty if
     # no metric needs text.
     references: Sequence[str | None] = ()
@@ -43,7 +43,7 @@ def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) ->
     names = ["loss", "accuracy"]
     if task.next_sentence:
         names += ["next_sentence_nll", "next_sentence_accuracy"]
-    if eval_set.has_one_answer:
+    if eval_set.has_target:
         names += ["exact_match"]
     if task.objective in HAS_PERPLEXITY:
         names += ["perplexity"]
@@ -59,7 +59,7 @@ def refuse_metrics(
     for metric in metrics:
         if metric in TEXT_METRICS:
             for name, eval_set in eval_sets.items():
-                if not eval_set.has_one_answer:
+                if not eval_set.has_target:
                     raise ConfigError(
                         f"eval.measures: {metric} compares answers with references, which {name} "
                         "has none of; set it to ()"
@@ -104,11 +104,9 @@ class Evaluator:
             sums, outputs = self._eval_step(params, batch)
             if has_classes:
                 class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
-            if eval_set.has_one_answer:
+            if eval_set.has_target:
                 # Generated once for all metrics.
-                tokens_bt, expected_bt, weights_bt = self._generate(
-                    params, batch, has_one_answer=True
-                )
+                tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
                 exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
                 sums = {**sums, "exact_match": exact}
                 if eval_set.references:
@@ -141,7 +139,7 @@ class Evaluator:
             return np.array([float(label) for label in self._labels])
         return None
 
-    def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
+    def _generate(self, params, batch, *, has_target: bool) -> tuple[Array, Array, Array]:
         """Generated tokens (B, N), with targets and their weights at the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._has_source:
@@ -159,16 +157,16 @@ class Evaluator:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
             targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
-        if not (has_one_answer or self._has_source):
+        if not (has_target or self._has_source):
             steps -= steps // 2  # the second half of the row; there are no positions after it
-        beams = self._settings.beam_size if has_one_answer else 1
-        generator = self._generator(rows * beams, steps, has_one_answer)
+        beams = self._settings.beam_size if has_target else 1
+        generator = self._generator(rows * beams, steps, has_target)
         params = self._lay_out(generator, params)
         if beams > 1:
             alpha = self._settings.length_penalty
             found = generator.search(params, prompts, beams=beams, alpha=alpha)
             return found.tokens_bnt[:, 0], targets_bt, weights_bt
-        keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
+        keys_b = None if has_target else jax.random.split(jax.random.key(0), rows)
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
     def _lay_out(self, generator: Generator, params) -> dict:
@@ -183,8 +181,8 @@ class Evaluator:
         """Frees the parameters that were laid out for the last evaluation."""
         self._params, self._laid_out = None, {}
 
-    def _generator(self, rows: int, steps: int, has_one_answer: bool) -> Generator:
-        key = rows, steps, has_one_answer
+    def _generator(self, rows: int, steps: int, has_target: bool) -> Generator:
+        key = rows, steps, has_target
         if key not in self._generators:
             tokenizer = self._tokenizer
             more_ends = tuple((id,) for id in tokenizer.more_eos_ids)
@@ -195,7 +193,7 @@ class Evaluator:
                 steps=steps,
                 rows=rows,
                 see_whole_prompt=self._task.objective == "prefix_lm",
-                sampling=GREEDY if has_one_answer else FOR_SAMPLES,
+                sampling=GREEDY if has_target else FOR_SAMPLES,
             )
         return self._generators[key]
 
@@ -224,19 +222,19 @@ class Evaluator:
                 pairs = zip(batch["targets"], filled_bt, strict=True)
                 blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
             case _:
-                one = eval_set.has_one_answer
-                if not one and jax.device_count() == 1:
+                has_target = eval_set.has_target
+                if not has_target and jax.device_count() == 1:
                     # Only the rows that are shown. Not where exact match has compiled the whole
                     # batch already, and not on several devices, which need even shares.
                     batch = {name: array[:count] for name, array in batch.items()}
-                outputs = self._generate(params, batch, has_one_answer=one)
+                outputs = self._generate(params, batch, has_target=has_target)
                 tokens_bt, expected_bt, weights_bt = jax.device_get(outputs)
                 expected_bt = np.where(weights_bt > 0, expected_bt, self._tokenizer.pad_id)
                 prompts = self._prompts(batch, examples)
-                answers = zip(prompts, tokens_bt, expected_bt, strict=False)
+                rows = zip(prompts, tokens_bt, expected_bt, strict=False)
                 blocks = [
-                    f"given:    {prompt}\nanswer:   {decode(answer)}\nexpected: {decode(expected)}"
-                    for prompt, answer, expected in answers
+                    f"given:    {prompt}\nanswer:   {decode(output)}\nexpected: {decode(expected)}"
+                    for prompt, output, expected in rows
                 ]
         return "\n\n".join(blocks[:count]) + "\n"
 

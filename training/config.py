@@ -253,10 +253,10 @@ class EvalConfig:
 
 def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Refuses metrics that the objective has no outputs for."""
-    fitting = METRICS_FOR.get(task.objective, ())
+    allowed = METRICS_FOR.get(task.objective, ())
     for metric in evaluation.measures:
-        if metric not in fitting:
-            instead = f"choose among: {', '.join(fitting)}" if fitting else "set it to ()"
+        if metric not in allowed:
+            instead = f"choose among: {', '.join(allowed)}" if allowed else "set it to ()"
             yield (
                 f"eval.measures: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"

@@ -153,7 +153,7 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
             terms = {"labels": Term("logits", batch["labels"], batch["weights"])}
             if "token_weights" in batch:  # in training only
                 tokens = batch["targets"], batch["token_weights"]
-                terms["hidden_tokens"] = Term("hidden_tokens", *tokens, task.auxiliary_masked_lm)
+                terms["masked_tokens"] = Term("masked_tokens", *tokens, task.auxiliary_masked_lm)
             return terms
         case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
             terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}

@@ -83,5 +83,5 @@ def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> di
     if task.objective == "embed":
         return dict(zip(("embedding", "hidden"), outputs, strict=True))
     logits, second = outputs
-    name = "next_sentence" if task.objective == "masked_lm" else "hidden_tokens"
+    name = "next_sentence" if task.objective == "masked_lm" else "masked_tokens"
     return {"logits": logits} | ({} if second is None else {name: second})

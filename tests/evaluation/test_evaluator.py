@@ -75,11 +75,9 @@ def make_evaluator(objective, model=None, measures=(), labels=(), **task):
     return Evaluator(model or Bigrams(), config, task, settings, Tokenizer(), labels), task
 
 
-def measure(
-    objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
-):
+def measure(objective, table, *batches, text_bytes=0, has_target=False, references=(), **options):
     evaluator, task = make_evaluator(objective, **options)
-    eval_set = EvalSet(batches, text_bytes, has_one_answer, references)
+    eval_set = EvalSet(batches, text_bytes, has_target, references)
     scores = evaluator.evaluate(params_with(table), eval_set)
     promised = metric_names(task, eval_set, options.get("measures", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
@@ -147,7 +145,7 @@ def test_answers_are_right_or_wrong_as_a_whole():
             ],
             weights=[[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]],
         ),
-        has_one_answer=True,
+        has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(1 / 4)
     # Told the truth before each token: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
@@ -164,10 +162,10 @@ def test_an_answer_that_was_truncated_cannot_be_right():
         targets=[[5, 6, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    scores = measure("seq2seq", CHAIN, batch(**rows), has_one_answer=True)
+    scores = measure("seq2seq", CHAIN, batch(**rows), has_target=True)
     assert scores["exact_match"] == 1
     cut = batch(**rows, target_cut=[0, 1, 0, 1, 0])
-    assert measure("seq2seq", CHAIN, cut, has_one_answer=True)["exact_match"] == pytest.approx(0.6)
+    assert measure("seq2seq", CHAIN, cut, has_target=True)["exact_match"] == pytest.approx(0.6)
 
 
 def test_the_answer_begins_where_the_prompt_ends():
@@ -190,7 +188,7 @@ def test_the_answer_begins_where_the_prompt_ends():
             prefix=[[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
             weights=[[0, 0, 1, 1, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]],
         ),
-        has_one_answer=True,
+        has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(2 / 3)
 
@@ -226,7 +224,7 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
         CHAIN,
         batch(**TWO_ANSWERS),
         batch(**TWO_ANSWERS),
-        has_one_answer=True,
+        has_target=True,
         measures=("bleu", "chrf", "rouge"),
         references=["56", "77", None, "a 56", "56", None],
     )
@@ -243,7 +241,7 @@ def test_any_of_several_ends_ends_an_answer(monkeypatch):
     table = CHAIN.copy()
     table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
     scores = measure(
-        "seq2seq", table, batch(**TWO_ANSWERS), has_one_answer=True,
+        "seq2seq", table, batch(**TWO_ANSWERS), has_target=True,
         measures=("rouge",), references=["5", "5", None],
     )  # fmt: skip
     assert scores["rouge1"] == 1
@@ -262,7 +260,7 @@ def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
         "seq2seq",
         CHAIN,
         batch(**TWO_ANSWERS),
-        has_one_answer=True,
+        has_target=True,
         measures=("bleu", "chrf", "rouge"),
         references=["56", "77", None],
     )
@@ -311,7 +309,7 @@ def test_the_best_five_of_many_classes():
 
 
 @pytest.mark.parametrize(
-    ("measure", "labels", "has_one_answer", "reason"),
+    ("measure", "labels", "has_target", "reason"),
     [
         ("bleu", (), False, "bleu compares answers with references, which some has none of"),
         ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
@@ -319,11 +317,11 @@ def test_the_best_five_of_many_classes():
         ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
     ],
 )
-def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_one_answer, reason):
-    sets = {"some": EvalSet([], 0, has_one_answer)}
+def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
+    sets = {"some": EvalSet([], 0, has_target)}
     with pytest.raises(ConfigError, match=reason):
         refuse_metrics((measure,), labels, sets)
-    allowed = {"some": EvalSet([], 0, has_one_answer=True)}
+    allowed = {"some": EvalSet([], 0, has_target=True)}
     refuse_metrics((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
 
 
@@ -356,9 +354,9 @@ def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
         targets=[[SEP, 5, 6, EOS]] * 4 + [[SEP, 5, 7, EOS]],
         weights=[[1, 1, 1, 1]] * 5,
     )
-    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == 0
+    assert measure("seq2seq", table, rows, has_target=True)["exact_match"] == 0
     monkeypatch.setattr(Tokenizer, "text_start_ids", (SEP,))
-    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == pytest.approx(0.8)
+    assert measure("seq2seq", table, rows, has_target=True)["exact_match"] == pytest.approx(0.8)
 
 
 def test_samples_show_question_answer_and_truth():
@@ -370,7 +368,7 @@ def test_samples_show_question_answer_and_truth():
         targets=[[5, 7, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    eval_set = EvalSet([rows], 0, has_one_answer=True)
+    eval_set = EvalSet([rows], 0, has_target=True)
     text = evaluator.samples(params_with(CHAIN), eval_set, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
@@ -394,7 +392,7 @@ def test_parameters_are_laid_out_for_decoding_once_per_evaluation(monkeypatch):
         targets=[[5, 6, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    eval_set = EvalSet([rows] * 3, 0, has_one_answer=True)
+    eval_set = EvalSet([rows] * 3, 0, has_target=True)
     params = params_with(CHAIN)
     for _ in range(2):  # two sets
         assert evaluator.evaluate(params, eval_set)["exact_match"] == 1
