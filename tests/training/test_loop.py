@@ -1,5 +1,6 @@
 """The loop with a step that computes nothing: rollbacks, what is read when, and transfers."""
 
+import contextlib
 import dataclasses
 import re
 import types
@@ -290,6 +291,18 @@ def test_batches_are_on_the_device_before_their_step(tmp_path, monkeypatch):
     run.run()
     assert put_numbers == list(range(12))
     assert seen == [*range(2, 13), 12], "the batch after each step's is there, but for the last"
+
+
+def test_profiles_name_the_steps(tmp_path, monkeypatch):
+    named = []
+
+    def annotation(name, step_num):
+        named.append((name, step_num))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(jax.profiler, "StepTraceAnnotation", annotation)
+    FakeRun(tmp_path, steps=3).run()
+    assert named == [("train", 1), ("train", 2), ("train", 3)]
 
 
 def test_an_implicit_transfer_in_the_loop_raises(tmp_path):
