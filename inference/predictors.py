@@ -121,66 +121,6 @@ def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
         )  # fmt: skip
 
 
-class FillMask:
-    """Fills masks in a text with the likeliest tokens."""
-
-    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
-        self._model, self._tokenizer = model, tokenizer
-        if tokenizer.mask_id is None:
-            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
-        task, data = model.experiment.task, model.experiment.data
-        self._prompt = TextPrompts(
-            task.objective,
-            data.example_kind,
-            tokenizer,
-            takes_two=task.next_sentence,
-            strict=strict,
-        )
-        self.unknown = self._prompt.unknown
-        self.longest = _longest(model)
-        self.trained_length = data.length
-        text_ids_v = jnp.asarray(self._tokenizer.text_ids)
-
-        def candidates(params, batch):
-            logits_btv = forward(model.model, task, params, batch)["logits"]
-            shares_btv = jax.nn.softmax(logits_btv.astype(jnp.float32), axis=-1)
-            # Only tokens of text, no special tokens.
-            shares_btn, places_btn = jax.lax.top_k(shares_btv[..., text_ids_v], CANDIDATES)
-            return shares_btn, text_ids_v[places_btn]
-
-        self._candidates = jax.jit(candidates, compiler_options=compiler_options())
-
-    def prompt(self, text: str, name: str) -> Fields:
-        return _refuse_long(self._prompt(text, name), name, self.longest)
-
-    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        placed = put_batch(batch, self._model.mesh)
-        shares_btn, ids_btn = jax.device_get(self._candidates(self._model.params, placed))
-        lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
-        rows = zip(batch["inputs"], lengths_b, ids_btn, shares_btn, numbers, strict=False)
-        return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
-
-    def _filled(
-        self, inputs_t: np.ndarray, ids_tn: np.ndarray, shares_tn: np.ndarray
-    ) -> dict[str, Any]:
-        gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
-        filled_t = inputs_t.copy()
-        filled_t[gaps] = ids_tn[gaps, 0]
-        parts = [filled_t]
-        if self._model.experiment.task.next_sentence:  # two texts, each ending at a separator
-            parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
-        return {
-            "text": "\t".join(self._tokenizer.decode(part) for part in parts),
-            "gaps": [
-                [
-                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
-                    for id, share in zip(ids_tn[gap].tolist(), shares_tn[gap].tolist(), strict=True)
-                ]
-                for gap in gaps
-            ],
-        }
-
-
 class _EncoderPredictor:
     """Base of predictors that need one pass over a text or an image."""
 
@@ -215,9 +155,52 @@ class _EncoderPredictor:
     def prompt(self, text: str, name: str) -> Fields:
         return _refuse_long(self._prompt(text, name), name, self.longest)
 
-    def _outputs(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _outputs(self, batch: Mapping[str, np.ndarray]) -> Any:
         placed = put_batch(batch, self._model.mesh)
         return jax.device_get(self._compiled(self._model.params, placed))
+
+
+class FillMask(_EncoderPredictor):
+    """Fills masks in a text with the likeliest tokens."""
+
+    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
+        if tokenizer.mask_id is None:
+            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
+        self._tokenizer, self._text_ids_v = tokenizer, jnp.asarray(tokenizer.text_ids)
+        super().__init__(model, tokenizer, strict=strict)
+
+    def _from_outputs(self, outputs: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        shares_btv = jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+        # Only tokens of text, no special tokens.
+        text_shares_btv = shares_btv[..., self._text_ids_v]
+        shares_btn, places_btn = jax.lax.top_k(text_shares_btv, CANDIDATES)
+        return shares_btn, self._text_ids_v[places_btn]
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        shares_btn, ids_btn = self._outputs(batch)
+        lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
+        rows = zip(batch["inputs"], lengths_b, ids_btn, shares_btn, numbers, strict=False)
+        return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
+
+    def _filled(
+        self, inputs_t: np.ndarray, ids_tn: np.ndarray, shares_tn: np.ndarray
+    ) -> dict[str, Any]:
+        gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
+        filled_t = inputs_t.copy()
+        filled_t[gaps] = ids_tn[gaps, 0]
+        parts = [filled_t]
+        if self._model.experiment.task.next_sentence:  # two texts, each ending at a separator
+            parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
+        return {
+            "text": "\t".join(self._tokenizer.decode(part) for part in parts),
+            "gaps": [
+                [
+                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
+                    for id, share in zip(ids_tn[gap].tolist(), shares_tn[gap].tolist(), strict=True)
+                ]
+                for gap in gaps
+            ],
+        }
 
 
 class ClassPredictor(_EncoderPredictor):
@@ -264,7 +247,9 @@ def _longest(model: loaded_run.LoadedRun) -> int:
 
 def _takes_two(model: loaded_run.LoadedRun) -> bool:
     """Whether lines may be pairs of texts. With labelled_text_files they always may."""
-    data = model.experiment.data
+    data, task = model.experiment.data, model.experiment.task
+    if task.objective == "masked_lm":
+        return task.next_sentence
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
     return data.source == "labelled_text_files" or bool(data.text_pair_field)
