@@ -88,7 +88,7 @@ def advance(
         keys_now_b = None
         if sampling.is_random:
             keys_now_b = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_b, step)
-        token_b = pick(progress.logits_bv, sampling, keys_now_b, progress.seen_bv)
+        token_b = sample_token(progress.logits_bv, sampling, keys_now_b, progress.seen_bv)
         token_b = jnp.where(progress.ended_b, ends.pad_id, token_b)
         tokens_bt = progress.tokens_bt.at[:, step].set(token_b)
         logits_b1v, cache = decode(token_b[:, None], (positions_b + step)[:, None], progress.cache)
@@ -107,17 +107,17 @@ def advance(
     return jax.lax.while_loop(unfinished, generate_token, progress)
 
 
-def pick(
+def sample_token(
     logits_bv: Array, sampling: Sampling, keys_b: Array | None, seen_bv: Array | None = None
 ) -> Array:
     """The next token of every row."""
-    logits_bv = adjusted(logits_bv, sampling, seen_bv)
+    logits_bv = adjust_logits(logits_bv, sampling, seen_bv)
     if not sampling.is_random:
-        return first_greatest(logits_bv)
+        return fast_argmax(logits_bv)
     return jax.vmap(jax.random.categorical)(keys_b, logits_bv).astype(jnp.int32)
 
 
-def first_greatest(logits: Array) -> Array:
+def fast_argmax(logits: Array) -> Array:
     """Argmax over the vocabulary, the last axis; the last token if a logit is NaN.
 
     Two simple reductions, which CPUs run twice as fast as argmax.
@@ -128,7 +128,7 @@ def first_greatest(logits: Array) -> Array:
     return jnp.where(is_greatest, places_v, vocabulary - 1).min(axis=-1)
 
 
-def adjusted(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None) -> Array:
+def adjust_logits(logits_bv: Array, sampling: Sampling, seen_bv: Array | None = None) -> Array:
     """The logits of the distribution that tokens are drawn from, in float32.
 
     Penalty, temperature, then top-k, top-p and min-p, each on what the one before has left: the
@@ -169,7 +169,7 @@ def has_ended(tokens_bt: Array, step: Array, ends: Ends) -> Array:
     return ended_b
 
 
-def for_each(times: int, tree: Any) -> Any:
+def repeat_rows(times: int, tree: Any) -> Any:
     """Every row of every array repeated, copies side by side. Scalars stay as they are."""
     if times == 1:
         return tree

@@ -12,7 +12,7 @@ from jax.stages import Compiled
 
 from experiment.schema import ConfigError
 from inference.beam_search import Beams, beam_search
-from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
+from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, repeat_rows
 from inference.decoding_params import decoding_options, decoding_order, lay_out, restore
 from inference.speculative_decoding import Speculated, speculate
 from model.config import TransformerConfig
@@ -78,7 +78,7 @@ class Generator:
     ) -> Iterator[Array]:
         """The tokens of `sequences` so far, after each `every` more of them."""
         progress = self._begin(params, prompts, outputs=outputs)
-        rest = for_each(outputs, (prompts.lengths_b, prompts.source_segments_bs))
+        rest = repeat_rows(outputs, (prompts.lengths_b, prompts.source_segments_bs))
         for until in range(every, self.steps + every, every):
             until = min(until, self.steps)
             progress = self._advance(params, progress, *rest, keys_b, until=until)
@@ -148,7 +148,7 @@ class Generator:
             inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
             tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # one_hot gives zeros for -1
             seen_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
-        logits_bv, cache, seen_bv = for_each(outputs, (logits_bv, cache, seen_bv))
+        logits_bv, cache, seen_bv = repeat_rows(outputs, (logits_bv, cache, seen_bv))
         pad_id = self._ends.pad_id
         return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, seen_bv=seen_bv)
 

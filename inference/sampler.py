@@ -15,7 +15,7 @@ from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import output_text
 from inference.beam_search import NEVER, Beams
-from inference.decoding import GREEDY, Ends, Sampling, for_each
+from inference.decoding import GREEDY, Ends, Sampling, repeat_rows
 from inference.generation import Generator, Prompts
 from inference.prompts import TextPrompts
 from inference.sampling_options import SamplingOptions
@@ -146,7 +146,7 @@ class Sampler:
                 self._params,
                 self._drafter,
                 self._draft_params,
-                for_each(outputs, prompts),
+                repeat_rows(outputs, prompts),
                 keys_b,
                 ahead=self._options.draft_tokens,
             ).tokens_bt

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from inference.decoding import Decode, Ends, Sampling, adjusted, first_greatest, has_ended
+from inference.decoding import Decode, Ends, Sampling, adjust_logits, fast_argmax, has_ended
 
 
 class _State(NamedTuple):
@@ -61,12 +61,12 @@ def speculate(
         """The distribution (B, T, V) that tokens are drawn from; one-hot when greedy."""
         if sampling.is_random:
             flat = logits.reshape(-1, logits.shape[-1])
-            return jax.nn.softmax(adjusted(flat, sampling)).reshape(logits.shape)
-        return jax.nn.one_hot(first_greatest(logits), logits.shape[-1])
+            return jax.nn.softmax(adjust_logits(flat, sampling)).reshape(logits.shape)
+        return jax.nn.one_hot(fast_argmax(logits), logits.shape[-1])
 
     def draw(keys_b: Array | None, shares_bv: Array) -> Array:
         if keys_b is None:
-            return first_greatest(shares_bv)
+            return fast_argmax(shares_bv)
         return jax.vmap(jax.random.categorical)(keys_b, jnp.log(shares_bv)).astype(jnp.int32)
 
     def a_round(state: _State) -> _State:

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inference.decoding import GREEDY, Ends, Sampling, adjusted, advance, begin, for_each, pick
+from inference.decoding import (
+    GREEDY,
+    Ends,
+    Sampling,
+    adjust_logits,
+    advance,
+    begin,
+    repeat_rows,
+    sample_token,
+)
 from tests.inference.plain_decoding import assert_drawn_from, shares
 from tests.tiny import quick_jit
 
@@ -200,7 +209,7 @@ SAMPLINGS = [
 ]
 
 
-limited = quick_jit(adjusted, static_argnums=1)
+limited = quick_jit(adjust_logits, static_argnums=1)
 
 
 @pytest.mark.parametrize("changes", SAMPLINGS, ids=str)
@@ -269,7 +278,7 @@ def test_a_penalty_counts_the_prompt_and_what_was_said():
 
 def test_without_temperature_the_likeliest_is_picked():
     logits_bv = jnp.asarray([[0.0, 3.0, 2.9], [-1.0, -3.0, -2.0]])
-    assert pick(logits_bv, GREEDY, None).tolist() == [1, 0]
+    assert sample_token(logits_bv, GREEDY, None).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +290,7 @@ def test_tokens_are_drawn_from_the_distribution(changes):
     draws, logits_v = 20_000, np.array([2.0, 1.0, 0.0, -1.0, 0.5], np.float32)
     sampling = Sampling(**{"temperature": 1.0} | changes)
     keys_b = jax.random.split(jax.random.key(0), draws)
-    picked = pick(jnp.broadcast_to(logits_v, (draws, 5)), sampling, keys_b)
+    picked = sample_token(jnp.broadcast_to(logits_v, (draws, 5)), sampling, keys_b)
     assert_drawn_from(shares(logits_v, sampling), np.asarray(picked))
 
 
@@ -310,8 +319,8 @@ def test_half_precision_logits_are_filtered_in_single():
 
 def test_copies_stand_side_by_side():
     tree = dict(rows=jnp.asarray([[1, 2], [3, 4]]), number=jnp.int32(5), nothing=None)
-    assert for_each(1, tree) is tree
-    copies = for_each(3, tree)
+    assert repeat_rows(1, tree) is tree
+    copies = repeat_rows(3, tree)
     assert copies["rows"].tolist() == [[1, 2]] * 3 + [[3, 4]] * 3
     assert copies["number"] == 5 and copies["nothing"] is None
 
@@ -321,9 +330,12 @@ def test_the_first_of_equally_likely_tokens_is_picked():
     logits_bv = np.float32(
         [[1, 3, 2, 3], [-inf, -inf, -inf, -inf], [0.0, -0.0, -1, 0], [2, 2, inf, inf]]
     )
-    found_b = pick(jnp.asarray(logits_bv), GREEDY, None)
+    found_b = sample_token(jnp.asarray(logits_bv), GREEDY, None)
     assert found_b.dtype == jnp.int32
     assert found_b.tolist() == [1, 0, 0, 2]
     drawn_bv = np.random.default_rng(0).integers(0, 30, (50, 101)).astype(np.float32)
-    assert pick(jnp.asarray(drawn_bv), GREEDY, None).tolist() == drawn_bv.argmax(axis=1).tolist()
-    assert pick(jnp.asarray([[1, nan, 0, 2.0]]), GREEDY, None).tolist() == [3]
+    assert (
+        sample_token(jnp.asarray(drawn_bv), GREEDY, None).tolist()
+        == drawn_bv.argmax(axis=1).tolist()
+    )
+    assert sample_token(jnp.asarray([[1, nan, 0, 2.0]]), GREEDY, None).tolist() == [3]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inference import generation
-from inference.decoding import GREEDY, Ends, Sampling, adjusted
+from inference.decoding import GREEDY, Ends, Sampling, adjust_logits
 from inference.generation import Generator, Prompts
 from model.heads import LanguageModel
 from tests.inference import plain_decoding as plain
@@ -174,5 +174,5 @@ def test_the_limits_on_drawing_are_those_of_transformers(sampling):
     for processor in processors:
         theirs = processor(torch.tensor(said_bt), theirs)
     seen_bv = (said_bt[:, :, None] == np.arange(13)).any(axis=1)
-    ours = adjusted(jnp.asarray(logits_bv), sampling, jnp.asarray(seen_bv))
+    ours = adjust_logits(jnp.asarray(logits_bv), sampling, jnp.asarray(seen_bv))
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
