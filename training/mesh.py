@@ -65,11 +65,16 @@ def check_offload(config: OptimizerConfig, mesh: Mesh) -> None:
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Global arrays on the mesh, from this process's rows."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, array)
-        for name, array in batch.items()
-    }
+    return {name: put_local(array, batch_sharding(mesh)) for name, array in batch.items()}
+
+
+def put_local(
+    array: np.ndarray, sharding: NamedSharding, shape: tuple[int, ...] | None = None
+) -> jax.Array:
+    """A global array, of this shape if it is given, from this process's part."""
+    # An explicit transfer, but with several processes jax takes it for an implicit one.
+    with jax.transfer_guard_host_to_device("allow"):
+        return jax.make_array_from_process_local_data(sharding, array, shape)
 
 
 def fetch(arrays):

@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from training.mesh import put_local
 from training.processes import is_primary
 from training.step import TIME_USED
 
@@ -78,7 +79,7 @@ class TimeLimit:
         share = self._seconds / self._limit if is_primary() else 0.0
         own = np.full(len(mesh.local_devices), share, np.float32)
         sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-        return jax.make_array_from_process_local_data(sharding, own, (mesh.size,))
+        return put_local(own, sharding, (mesh.size,))
 
     def update(self, results: Sequence[tuple[int, Mapping[str, jax.Array]]]) -> None:
         """Reads the share, on which all processes agree, from the metrics of the last step."""
