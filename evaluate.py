@@ -1,12 +1,12 @@
-"""Scores a trained model: python evaluate.py --workdir=DIR [--step=N|best] [--split=NAME]
+"""Evaluates a trained model: python evaluate.py --workdir=DIR [--step=N|best] [--split=NAME]
 
-The newest checkpoint of the run in DIR unless --step names one; with --average=N the mean of the
-last N up to there. The held-out sets of the run's own config, unless --split names one of them or
-another split of the data; --split=train scores the training examples, which says how well the run
-fits what it saw. --config.a.b=v changes what that config says of data, eval and mesh, and
-how far the model looks.
+It evaluates the newest checkpoint of the run in DIR, or that of --step; with --average=N, the mean
+of the last N checkpoints up to there. It uses all eval sets of the run's config, or with --split
+one of them or another split of the data. --split=train scores the training examples, which shows
+how well the run fits them. --config.a.b=v changes keys of data, eval and mesh, and the reach of
+attention.
 
-Prints one JSON object, and appends it to DIR/evaluations.jsonl.
+It prints one JSON object and appends it to DIR/evaluations.jsonl.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ def evaluate(
     average: int = 1,
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Scores and what they are scores of; `config` is the run's own, with changes."""
+    """The scores, and what was evaluated. `config` is the run's own, with changes."""
     begin = time.perf_counter()
     recorded = loaded_run.recorded_config(workdir)
     config = recorded if config is None else config
-    workdir = run_directory.prepare(workdir)  # that the record can be written is found out now
+    workdir = run_directory.prepare(workdir)  # refuses now what cannot be written to
     model = loaded_run.load(workdir, step, average, config)
     settings, mesh = model.experiment.eval, model.mesh
     check_batch("eval.batch_size", settings.batch_size, mesh)
@@ -61,7 +61,7 @@ def evaluate(
         for line in too_long.lines(data.description):
             print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
-        sets = eval_sets.hold_out(names, data, model.experiment, mesh)
+        sets = eval_sets.make_eval_sets(names, data, model.experiment, mesh)
         evaluator = Evaluator(
             model.model,
             model.model_config,
@@ -70,7 +70,7 @@ def evaluate(
             model.tokenizer,
             model.labels,
         )
-        scores = eval_sets.measure(evaluator, model.params, sets, show_progress=is_primary)
+        scores = eval_sets.evaluate(evaluator, model.params, sets, show_progress=is_primary)
     record = {
         "step": model.step,
         "split": split or "all",
@@ -88,13 +88,13 @@ def evaluate(
 
 
 def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
-    """How many rows of a set are scored: all of them, or eval.batches times eval.batch_size."""
+    """The number of rows that are scored: all, or at most eval.batches * eval.batch_size."""
     rows = data.description["eval_rows"][name]
     return min(rows, settings.batches * settings.batch_size) if settings.batches else rows
 
 
-def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
-    """The data, and the names of those of its held-out sets that are meant by --split."""
+def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
+    """The data, and the names of the eval sets that --split selects."""
     experiment = model.experiment
 
     def load(eval_split: str, evaluate_on_train: bool = False) -> pipeline.Data:
@@ -114,7 +114,7 @@ def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tup
         )
 
     eval_split, train_split = experiment.data.eval_split, experiment.data.train_split
-    # Of 'train[:99%]' the name is 'train'; what else that split holds is held out.
+    # 'train[:99%]' is also called 'train'; its other rows are held out.
     names = train_split, train_split.partition("[")[0]
     if split and split in names and split != eval_split:
         data = load(eval_split, evaluate_on_train=True)
@@ -127,7 +127,7 @@ def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tup
     with in_terms_of_the_flag(split, experiment.data, data.eval_names):
         other = load(split)
     if other.digest == data.digest:
-        # Sources that do not know splits by name hold out the same text, whatever it is called.
+        # Sources without named splits hold out the same text for every name.
         raise ConfigError(
             f"--split={split}: data.source={experiment.data.source} has no such split."
             f"{did_you_mean(split, data.eval_names)} It holds out: {', '.join(data.eval_names)}"
@@ -137,7 +137,7 @@ def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tup
 
 @contextlib.contextmanager
 def in_terms_of_the_flag(split: str, data: DataConfig, held_out: Sequence[str]) -> Iterator[None]:
-    """Errors on data.eval_split, which --split stands for here, name the flag."""
+    """Errors about data.eval_split name the flag --split instead."""
     try:
         yield
     except MissingSplitError as error:

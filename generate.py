@@ -1,15 +1,15 @@
-r"""Asks a trained model: python generate.py --workdir=DIR (--prompt=TEXT | --input=FILE|-)
+r"""Runs a trained model on text: python generate.py --workdir=DIR (--prompt=TEXT | --input=FILE|-)
 
-A model that writes goes on with the text, or answers it if it was trained on pairs. A masked LM
-fills in each [MASK]; span corruption says what is in <extra_id_0>, <extra_id_1>, ...; a classifier
-names the class, with its probability behind a tab, and of images lines are the paths of files. A
-published base model gives the vector of the text or the image, as a list of numbers. Two
-texts that were a pair in training have a tab between them.
+A language model continues the text, or writes the target if it was trained on pairs. A masked LM
+fills each [MASK]; a span-corruption model fills <extra_id_0>, <extra_id_1>, ...; a classifier
+prints the class and its probability, separated by a tab; a published base model prints the
+embedding as a list of numbers. For models of images, each line is the path of a file. A tab
+separates two texts that were a pair in training.
 
-Lines in, lines out, in the same order, on standard output or in --output=FILE; with --num_outputs
-so many for each. A line break inside an output is written as \n, unless it answers --prompt. --json
-has one object for each line in, with all that is known. --stream shows an answer as it is written,
-one line after another.
+The output has one line per input line, in the same order, on standard output or in --output=FILE;
+with --num_outputs, several per line. A line break inside an output is written as \n, except for
+--prompt. --json prints one object per input line with all details. --stream shows outputs as they
+are generated, one line after another.
 """
 
 import json
@@ -31,28 +31,28 @@ from inference import predictors, sampling_options
 from input_pipeline.sources.files.reading import Lines
 from training.mesh import check_batch
 
-BATCH_SIZE = 16  # of many lines, unless --batch_size says otherwise
-NUMBERED = "line {}"  # what refusals call a line
+BATCH_SIZE = 16  # for more than one line, without --batch_size
+NUMBERED = "line {}"  # the name of a line in error messages
 
-# The flags that say how a model is to write, which has them as WritingOptions.
+# The flags of SamplingOptions.
 OPTIONS = {
     "method": "greedy, beam or sample.",
-    "max_new_tokens": "The most that are written; 0: as many as rows had in training.",
-    "num_outputs": "Answers to each line; beam: the best ones, sample: drawn one by one.",
-    "beam_size": "beam: answers that are kept while the best is searched for.",
+    "max_new_tokens": "Maximum number of output tokens; 0: the row length of training.",
+    "num_outputs": "Outputs per line; beam: the best ones, sample: drawn independently.",
+    "beam_size": "beam: number of sequences kept at every step.",
     "length_penalty": "beam: alpha in log-probability / ((5 + tokens) / 6) ** alpha.",
-    "temperature": "sample: 1: as the model says; below: more of the likeliest.",
-    "top_k": "sample: only among so many of the likeliest tokens; 0: all.",
-    "top_p": "sample: only among the fewest tokens that together have this probability.",
-    "min_p": "sample: only among tokens with this share of the likeliest one's probability.",
-    "repetition_penalty": "Above 1: against tokens that the text has already.",
-    "seed": "sample: a line's answers depend on this and on its number.",
-    "stop": "The answer ends in front of this text; may be given several times.",
-    "prefix": "Encoder-decoder models: what every answer begins with.",
-    "slide": "When there are as many tokens as in a row of training, forget the oldest.",
-    "stream": "Show the answer as it is written.",
-    "draft_workdir": "The run of a smaller model that drafts what the model only checks.",
-    "draft_tokens": "Tokens that are drafted at a time.",
+    "temperature": "sample: 1: the model's distribution; below 1: sharper; above 1: flatter.",
+    "top_k": "sample: only from the k likeliest tokens; 0: all.",
+    "top_p": "sample: only from the fewest tokens that together have this probability.",
+    "min_p": "sample: only from tokens with at least this share of the top probability.",
+    "repetition_penalty": "Above 1: lowers the probability of tokens that the text already has.",
+    "seed": "sample: the output depends only on this and the line number, not on batching.",
+    "stop": "The output ends before this text; may be given several times.",
+    "prefix": "Encoder-decoder models: the beginning of every output.",
+    "slide": "Beyond the row length of training, drop the oldest tokens from the cache.",
+    "stream": "Show the output as it is generated.",
+    "draft_workdir": "The run of a smaller draft model for speculative decoding.",
+    "draft_tokens": "Tokens drafted per round.",
 }
 
 
@@ -68,18 +68,18 @@ def generate(
     ids: bool = False,
     **options: Any,
 ) -> list[predictors.Outputs]:
-    """What a run's model answers to each line; `options` are those of WritingOptions.
+    """The outputs of a run's model for each line; `options` are fields of SamplingOptions.
 
-    `names` are what refusals call the lines. With `strict`, lines that the vocabulary cannot spell
-    are refused; with `ids`, lines and answers are ids.
+    `names` are the lines' names in error messages. `strict` refuses lines that the vocabulary
+    cannot spell. With `ids`, lines and outputs are ids.
     """
     model = loaded_run.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     with jax.set_mesh(model.mesh):
-        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
-        return predictors.answer(answerer, lines, names, size)
+        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
+        return predictors.predict(predictor, lines, names, size)
 
 
 def stream(
@@ -93,30 +93,30 @@ def stream(
     ids: bool = False,
     **options: Any,
 ) -> None:
-    """Hands the answers to `show` piece by piece, each with a line break behind it.
+    """Passes the outputs to `show` piece by piece, each followed by a line break.
 
-    The next line is not asked for before a line is answered, so that they may come from a person.
+    It reads a line only after the one before is done, so lines may come from a person.
     """
     model = loaded_run.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
     with jax.set_mesh(model.mesh):
         options["stream"] = True
-        answerer = predictors.choose(model, options, size, strict=strict, ids=ids)
+        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
-            for piece in predictors.stream(answerer, line, name, number, size):
+            for piece in predictors.stream(predictor, line, name, number, size):
                 show(piece)
             show("\n")
 
 
 def evenly_shared(rows: int, mesh: Mesh) -> int:
-    """The next number of rows that the mesh can share out evenly."""
+    """The number of rows rounded up to what the mesh can divide evenly."""
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
     return -(-rows // shares) * shares
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Those of a file, plain or gzip, or as they come on standard input."""
+    """The lines of a file, plain or gzip, or of standard input as they come."""
     if path != "-":
         yield from Lines(Path(path))
         return
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def refuse_flags(options: Mapping[str, Any]) -> None:
-    """What can be told from the command line alone."""
+    """Refuses flags that are wrong whatever the model is."""
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
     if (PROMPT.value is None) == (INPUT.value is None):
@@ -190,7 +190,7 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
                 f"--{flag.name} does not go with --stream, which shows one answer after another as "
                 "text; leave one of them out"
             )
-    sampling_options.choose(options)
+    sampling_options.from_flags(options)
     if OUTPUT.value:
         if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
             raise ConfigError(f"--output={OUTPUT.value} is --input as well; choose another file")
@@ -198,7 +198,7 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Found out now, rather than when all is done."""
+    """Refuses an output file now that could not be written at the end."""
     existed = path.exists()
     try:
         path.open("a").close()
@@ -210,7 +210,7 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """The file, or standard output, whose reader may have had enough, as `head` has."""
+    """The file, or standard output, whose reader may close it early, as `head` does."""
     if path:
         with Path(path).open("w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -220,7 +220,7 @@ def opened(path: str) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left over
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest
         sys.exit(1)
 
 
@@ -241,16 +241,16 @@ if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
     STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
     AVERAGE = flags.DEFINE_integer("average", 1, "Checkpoints to take the mean of.")
-    PROMPT = flags.DEFINE_string("prompt", None, "The only line there is.")
+    PROMPT = flags.DEFINE_string("prompt", None, "A single line of input.")
     INPUT = flags.DEFINE_string("input", None, "A file of lines, or - for standard input.")
-    OUTPUT = flags.DEFINE_string("output", "", "Where answers go; default: standard output.")
-    BATCH = flags.DEFINE_integer("batch_size", 0, "Lines at a time; default: 16, or 1 of 1.")
-    JSON = flags.DEFINE_bool("json", False, "One object for each line, with all that is known.")
+    OUTPUT = flags.DEFINE_string("output", "", "The output file; default: standard output.")
+    BATCH = flags.DEFINE_integer("batch_size", 0, "Lines per batch; default: 16, or 1 for one.")
+    JSON = flags.DEFINE_bool("json", False, "One JSON object per line, with all details.")
     STRICT = flags.DEFINE_bool(
         "strict", False, "Refuse lines that the vocabulary cannot spell; default: unknown tokens."
     )
     IDS = flags.DEFINE_bool(
-        "ids", False, "Lines and answers are ids, with spaces between them; none are added."
+        "ids", False, "Lines and outputs are ids separated by spaces; no special ids are added."
     )
     define_options()
     command_line.launch(main)

@@ -28,14 +28,20 @@ from model.config import TransformerConfig
 from planning import report, search, targets
 from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
 from training.config import MeshConfig
-from training.finetune import as_tree, by_name, choose, rate_scales
+from training.finetune import as_tree, by_name, rate_scales, select_trainable
 from training.flops import row_flops
 from training.infer_sizes import image_sizes
 from training.mesh import batch_sharding, check_batch, make_mesh
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import Fixed, TrainState, abstract_params, abstract_state, make_train_step
+from training.step import (
+    FrozenInputs,
+    TrainSpec,
+    TrainState,
+    abstract_params,
+    abstract_state,
+    make_train_step,
+)
 
 # What the data would decide, where neither the config nor its source says it.
 CLASSES = {"classify_images": 1000, "classify_text": 2}
@@ -110,21 +116,19 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
     network = make_model(model, task)
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.width)
     scales = rate_scales(experiment.finetune, model)
-    optimizer = make_optimizer(experiment.optimizer, schedule, scales)
     batch = job.batch(mesh)
     # Not yet on the mesh: optax makes small arrays here, and there are no devices to hold them.
-    whole = abstract_params(network, task, batch, mesh)
-    tuning = choose(experiment.finetune, whole, ())
-    base = as_tree({name: by_name(whole)[name] for name in tuning.base})
-    abstract, _ = abstract_state(
-        network, task, optimizer, experiment.optimizer, batch, mesh, tuning, experiment.failure
-    )
+    model_params = abstract_params(network, task, batch, mesh)
+    tuning = select_trainable(experiment.finetune, model_params, ())
+    base = as_tree({name: by_name(model_params)[name] for name in tuning.base})
+    spec = TrainSpec(
+        network, task, experiment.optimizer, schedule, scales, tuning,
+        failure=experiment.failure, seed=experiment.run.seed,
+    )  # fmt: skip
+    abstract, _ = abstract_state(spec, batch, mesh)
     with jax.set_mesh(mesh):
-        step = make_train_step(
-            network, task, optimizer, experiment.optimizer, schedule, experiment.run.seed,
-            abstract, tuning, failure=experiment.failure,
-        )  # fmt: skip
-        return step.lower(abstract, batch, Fixed(base, {})), abstract, whole
+        step = make_train_step(spec, abstract)
+        return step.lower(abstract, batch, FrozenInputs(base, {})), abstract, model_params
 
 
 def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
@@ -170,14 +174,14 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
 def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str, Any]:
     """All that is known of a job on a mesh of the target's devices, as plain data."""
     mesh = mesh_of(mesh_config, target)
-    lowered, abstract, whole = lower_step(job, mesh)
+    lowered, abstract, model_params = lower_step(job, mesh)
     found = report.of_job(
         device=target.name,
         mesh=dict(mesh.shape),
         batch_size=job.experiment.data.batch_size,
         assumed=job.assumed,
     )
-    found |= report.of_parameters(whole)
+    found |= report.of_parameters(model_params)
     try:
         with told_what_is_too_large():
             compiled = measure(lowered.compile(), target.threads)

@@ -29,9 +29,8 @@ from input_pipeline import pipeline  # noqa: E402
 from model.attention import KINDS  # noqa: E402
 from training.mesh import make_mesh, put_batch  # noqa: E402
 from training.model_for_task import make_model  # noqa: E402
-from training.optimizer import make_optimizer  # noqa: E402
 from training.schedules import learning_rate  # noqa: E402
-from training.step import abstract_state, make_train_step  # noqa: E402
+from training.step import TrainSpec, abstract_state, make_train_step  # noqa: E402
 
 TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "What is learned.")
 RUNS = flags.DEFINE_string("runs", "runs/quality", "Directory of the runs.")
@@ -118,12 +117,11 @@ def cost(experiment: sections.Experiment) -> tuple[str, str]:
     model_config = experiment.model.resolve(**sizes)
     model, mesh = make_model(model_config, experiment.task), make_mesh(experiment.mesh)
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, model_config.width)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
     batch = data.train_batch(0)
     with jax.set_mesh(mesh):
-        shape = (model, experiment.task, optimizer, experiment.optimizer)
-        abstract, init = abstract_state(*shape, batch, mesh)
-        step = make_train_step(*shape, schedule, 0, abstract)
+        spec = TrainSpec(model, experiment.task, experiment.optimizer, schedule)
+        abstract, init = abstract_state(spec, batch, mesh)
+        step = make_train_step(spec, abstract)
         on_device = put_batch(batch, mesh)
         state = init(jax.random.key(0))
         compiled = step.lower(state, on_device).compile()

@@ -22,9 +22,8 @@ from experiment import sections
 from training.compilation import keep_programs
 from training.mesh import make_mesh
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import NOTHING_FIXED, abstract_state, make_train_step
+from training.step import NO_FROZEN_INPUTS, TrainSpec, abstract_state, make_train_step
 
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the quickest of each depth counts.")
 DEPTHS = (6, 48)
@@ -43,19 +42,15 @@ def seconds_to_compile(layers: int) -> tuple[float, float]:
     model_config = experiment.model.resolve()
     model = make_model(model_config, experiment.task)
     schedule = learning_rate(experiment.optimizer, 1000, model_config.width)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
     mesh = make_mesh(experiment.mesh)
     tokens = np.zeros((BATCH, LENGTH), np.int32)
     batch = {"inputs": tokens, "targets": tokens, "weights": tokens.astype(np.float32)}
     with jax.set_mesh(mesh):
         begin = time.process_time()
-        abstract, _ = abstract_state(
-            model, experiment.task, optimizer, experiment.optimizer, batch, mesh
-        )
-        step = make_train_step(
-            model, experiment.task, optimizer, experiment.optimizer, schedule, 0, abstract
-        )
-        lowered = step.lower(abstract, batch, NOTHING_FIXED)
+        spec = TrainSpec(model, experiment.task, experiment.optimizer, schedule)
+        abstract, _ = abstract_state(spec, batch, mesh)
+        step = make_train_step(spec, abstract)
+        lowered = step.lower(abstract, batch, NO_FROZEN_INPUTS)
         between = time.process_time()
         lowered.compile()
     return between - begin, time.process_time() - between

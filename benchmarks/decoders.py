@@ -178,7 +178,7 @@ class Ours:
         # All sequences are of one length, so a penalty for it would change nothing.
         alpha = jnp.zeros(())
         beams = self._generator.search(self._params, self._prompts, beams=self._beams, alpha=alpha)
-        return np.asarray(beams.tokens_bkn[:, 0])
+        return np.asarray(beams.tokens_bnt[:, 0])
 
     def cache_bytes(self) -> int:
         """Of the keys and values that are kept, as they are before the first token."""

@@ -26,9 +26,8 @@ from experiment import sections
 from training.flops import train_flops
 from training.mesh import make_mesh, put_batch
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
-from training.step import abstract_state, make_train_step
+from training.step import TrainSpec, abstract_state, make_train_step
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each side counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
@@ -59,15 +58,11 @@ def our_step(style: dict, objective: str, batch: dict[str, np.ndarray]) -> tuple
     model_config = experiment.model.resolve()
     model = make_model(model_config, experiment.task)
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, WIDTH)
-    optimizer = make_optimizer(experiment.optimizer, schedule)
     mesh = make_mesh(experiment.mesh)
     jax.set_mesh(mesh)
-    abstract, init = abstract_state(
-        model, experiment.task, optimizer, experiment.optimizer, batch, mesh
-    )
-    train_step = make_train_step(
-        model, experiment.task, optimizer, experiment.optimizer, schedule, 0, abstract
-    )
+    spec = TrainSpec(model, experiment.task, experiment.optimizer, schedule)
+    abstract, init = abstract_state(spec, batch, mesh)
+    train_step = make_train_step(spec, abstract)
     on_device = put_batch(batch, mesh)
     state = init(jax.random.key(0))
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: saved in the background, waited for, verified, and found again."""
+"""Checkpoints of a run: save in the background, wait, verify, find and restore."""
 
 import dataclasses
 import re
@@ -24,15 +24,17 @@ from training.processes import is_primary
 from training.step import TrainState
 
 DIRECTORY = "checkpoints"
-CORRUPT = "corrupt"  # where checkpoints are put that turn out not to be what was written
+# Fields of TrainState that checkpoints store under another name.
+FIELDS = {"guard": "anomalies"}
+CORRUPT = "corrupt"  # the directory for damaged checkpoints
 
 
 @dataclasses.dataclass
 class LatestRegular(PreservationPolicy):
-    """The last `n` of those that are saved every so many steps.
+    """Keeps the last `n` checkpoints whose step is a multiple of `every`.
 
-    What a run that was asked to stop saved in between takes no place from these: a rollback finds
-    the same checkpoints, whether the run was interrupted or not.
+    Checkpoints saved in between, by a run that was asked to stop, do not replace them: a rollback
+    finds the same checkpoints whether the run was interrupted or not.
     """
 
     n: int
@@ -44,12 +46,12 @@ class LatestRegular(PreservationPolicy):
 
 
 class Checkpoints:
-    """The checkpoints under a workdir. Leaving the context waits for what is being written."""
+    """The checkpoints under a workdir. Leaving the context waits for the current save."""
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._directory = Path(workdir, DIRECTORY).resolve()
         self._best_metric, self._config = config.best_metric, config
-        self._saving: int | None = None  # the step that is being written
+        self._saving: int | None = None  # the step that is being saved
         self._every, self._overlap = config.every, config.overlap
         policies, best = [LatestN(config.keep)], {}
         if config.every:
@@ -67,8 +69,8 @@ class Checkpoints:
                     keep_checkpoints_without_metrics=False,
                 )
             )
-            # Without these the metrics would not be written, and a resumed run would forget
-            # which checkpoint was the best.
+            # Without these, Orbax does not write the metrics, and a resumed run does not know
+            # which checkpoint is the best.
             best = dict(best_fn=score, best_mode=config.best_mode)
         self._manager = ocp.CheckpointManager(
             self._directory,
@@ -76,7 +78,7 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
-                # Called when all is written, and before the directory gets its final name.
+                # Called after the last write and before the directory gets its final name.
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._record_digests),
                 **best,
             ),
@@ -86,36 +88,36 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind, exception, traceback) -> None:
-        # A save that failed in the background would go unseen without this.
+        # Without this, a save that fails in the background would go unnoticed.
         try:
             self.wait()
         except SaveFailedError as error:
             if exception is None:
                 raise
-            print(error, file=sys.stderr)  # there is a reason already why the run ends
+            print(error, file=sys.stderr)  # the run already ends with another error
         self._manager.close()
 
     def wait(self) -> None:
-        """Until what is being saved is on the disk; raises SaveFailedError if it never will be."""
+        """Waits until the current save is on disk; raises SaveFailedError if it fails."""
         self._or_failed(self._manager.wait_until_finished)
         self._saving = None
 
     def after_step(self, step: int) -> None:
-        """Waits if the run is too far ahead of what is being saved.
+        """Waits if the run is `overlap` steps ahead of the current save.
 
-        Raises SaveFailedError if a save has failed in the meantime.
+        Raises SaveFailedError if the save has failed in the meantime.
         """
         if self._saving is None:
             return
-        # Orbax's own thread has to see the error first: it would take a save whose error was asked
-        # for earlier (`check_for_errors`) for a good one, and delete older checkpoints.
+        # Orbax's own thread must see an error first. After `check_for_errors`, it would take the
+        # failed save for a good one and delete older checkpoints.
         if step >= self._saving + self._overlap or not self._manager.is_saving_in_progress():
             self.wait()
 
     def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
         try:
             action(*args, **named)
-        except Exception as error:  # whatever a file system or tensorstore may raise
+        except Exception as error:  # anything that a file system or tensorstore raises
             step, self._saving = self._saving, None
             raise SaveFailedError(
                 f"the checkpoint of step {step} could not be written to {self._directory} "
@@ -130,14 +132,14 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def newest_valid(self, warn: Callable[[str], None]) -> int | None:
-        """The newest step whose files are what was written; None if nothing was saved yet.
+        """The newest step whose files are intact; None if there is no checkpoint.
 
-        Those that are not are put aside, and `warn` is told.
+        Damaged checkpoints are moved to CORRUPT, with a warning.
         """
         return self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
 
     def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
-        """As `newest_valid`, of those saved every so many steps up to this one."""
+        """`newest_valid` among the regular checkpoints up to `step`."""
         self.wait()
         steps = sorted(self._manager.all_steps(), reverse=True)
         regular = [each for each in steps if self._every and not each % self._every]
@@ -150,7 +152,7 @@ class Checkpoints:
                 if not (fault := digests.fault(self._directory / str(step))):
                     break
                 faults.append(fault)
-        # One process has looked; all begin from the same checkpoint.
+        # One process verifies; all start from the same checkpoint.
         bad = int(broadcast_one_to_all(np.int32(len(faults))))
         if not bad:
             return steps[0] if steps else None
@@ -176,7 +178,7 @@ class Checkpoints:
         self._manager.reload()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
-        """Saves the state, or with `overlap` begins to; `metrics` are of this step, or empty."""
+        """Saves the state; with `overlap`, in the background. `metrics` may be empty."""
         if step in self._manager.all_steps():
             return
         self.wait()
@@ -195,18 +197,18 @@ class Checkpoints:
         self.after_step(step)
 
     def forget_after(self, step: int) -> None:
-        """Deletes the checkpoints after a step, which the run goes back to."""
+        """Deletes the checkpoints after a step, to which the run rolls back."""
         self.wait()
         for later in [each for each in self._manager.all_steps() if each > step]:
             self._manager.delete(later)
 
     def best(self) -> tuple[int, float] | None:
-        """The best step that is kept, by `best_metric`, and its score; None if none was scored."""
+        """The best step on disk, by `best_metric`, and its score; None if none was scored."""
         self.wait()
         return _best_of(self._manager, self._config)
 
     def restore(self, step: int, abstract: TrainState) -> TrainState:
-        """The state saved at `step`, each array placed where `abstract` says."""
+        """The state saved at `step`, with the shardings of `abstract`."""
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -214,31 +216,32 @@ class Checkpoints:
                 rest=ocp.args.StandardRestore(_rest(abstract)),
             ),
         )
-        return TrainState(params=restored["params"], **restored["rest"])
+        rest = {FIELDS.get(name, name): part for name, part in restored["rest"].items()}
+        return TrainState(params=restored["params"], **rest)
 
 
 def _rest(state: TrainState) -> dict:
-    """All but the parameters, which are an item of their own so that others can load them alone."""
-    names = ("step", "opt_state", "ema", "guard")
-    return {name: getattr(state, name) for name in names}
+    """All but the parameters, which are a separate item so that they can be loaded alone."""
+    stored = ("step", "opt_state", "ema", "guard")
+    return {name: getattr(state, FIELDS.get(name, name)) for name in stored}
 
 
 def _reason(error: Exception) -> str:
-    """What the system said, which tensorstore puts behind all that it was about to do."""
+    """The operating system's message, which is at the end of tensorstore's long error text."""
     text = re.sub(r"\s+", " ", str(error))
     said = re.search(r"([^:]+) \[os_error_code", text)
     return said.group(1).strip() if said else text[:300]
 
 
 def saved_steps(workdir: str | Path) -> list[int]:
-    """The steps of the checkpoints that are complete, in order."""
+    """The steps of all complete checkpoints, in order."""
     directory = Path(workdir, DIRECTORY)
     return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
 
 
 def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
-    """Of the checkpoints that are there, the best by `best_metric`; None if none was scored."""
-    # Unlike that of `Checkpoints`, this manager clears nothing away: the run may still go on.
+    """The best checkpoint by `best_metric`; None if none was scored."""
+    # Unlike that of `Checkpoints`, this manager deletes nothing: the run may still be going on.
     options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
     with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
         best = _best_of(manager, config)
@@ -252,20 +255,20 @@ def _best_of(manager: ocp.CheckpointManager, config: CheckpointConfig) -> tuple[
         for step, known in metrics.items()
         if config.best_metric in known
     }
-    choose = max if config.best_mode == "max" else min
-    # Of equals the newest, which is the one that is kept.
-    best = choose(sorted(scores, reverse=True), key=scores.get) if scores else None
+    pick = max if config.best_mode == "max" else min
+    # Of equal scores the newest, which is the one that Orbax keeps.
+    best = pick(sorted(scores, reverse=True), key=scores.get) if scores else None
     return None if best is None else (best, scores[best])
 
 
 def refuse_damaged(checkpoint: Path) -> None:
-    """A checkpoint whose files are not what was written must not be used unknowingly."""
+    """Refuses a checkpoint whose files do not match their digests."""
     if fault := digests.fault(checkpoint):
         raise ConfigError(f"{fault}; put a good copy there, or choose another step")
 
 
 def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
-    """The directory and the step that WORKDIR or WORKDIR:STEP means; refuses what is not there."""
+    """The checkpoint directory and step of WORKDIR or WORKDIR:STEP; refuses a missing one."""
     refuse_remote(key, run)
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
     directory = Path(workdir, DIRECTORY).resolve()

@@ -1,9 +1,9 @@
-"""What the files of a checkpoint were when they were written, to tell later if they still are.
+"""SHA-256 digests of a checkpoint's files, to detect damage.
 
-Orbax reads a file in which a bit has changed without a word. So each checkpoint has a list of its
-files with their sizes and SHA-256 digests, written before the checkpoint gets its name: one that
-is complete has the list. Most of a checkpoint is in one or two large files, so that there is a
-digest for each part of them, and all processors have something to do.
+Orbax does not notice a flipped bit. So each checkpoint has a manifest of its files with sizes and
+digests, written before the checkpoint gets its final name: every complete checkpoint has one.
+Most of a checkpoint is in one or two large files, so each part of a file has its own digest, and
+all processor cores share the work.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 MANIFEST = "digests.json"
-# Orbax writes these after the list, and restores without them.
+# Orbax writes these after the manifest, and restores without them.
 NOT_LISTED = (MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt")
-PART_BYTES = 2**25  # that have a digest, from now on: every list says how many it has
-BLOCK_BYTES = 2**20  # that are read at a time
+PART_BYTES = 2**25  # per digest, in new manifests; each manifest records its own number
+BLOCK_BYTES = 2**20  # per read
 
 
 class Part(NamedTuple):
@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 def record(directory: Path) -> None:
-    """Writes the list of what is in the directory."""
+    """Writes the manifest of a directory."""
     sizes = {name: (directory / name).stat().st_size for name in sorted(_files(directory))}
     parts = [part for name, size in sizes.items() for part in _parts(name, size, PART_BYTES)]
     listed = {name: [size, PART_BYTES] for name, size in sizes.items()}
@@ -37,13 +37,13 @@ def record(directory: Path) -> None:
         for part, digest in zip(parts, digests, strict=True):
             listed[part.name].append(digest)
     text = json.dumps(listed, indent=1)
-    # The list has a digest too, or a bit of it that flips would accuse a file that is sound.
+    # The manifest has a digest of its own: otherwise its damage would look like a file's.
     lines = [hashlib.sha256(text.encode()).hexdigest(), text]
     (directory / MANIFEST).write_text("\n".join(lines) + "\n")
 
 
 def fault(directory: Path) -> str | None:
-    """What is wrong with the files of a checkpoint, naming one of them; None if nothing is."""
+    """What is wrong with the files of a checkpoint, naming one of them; None if all are intact."""
     path = directory / MANIFEST
     try:
         digest, _, text = path.read_text().partition("\n")
@@ -59,7 +59,7 @@ def fault(directory: Path) -> str | None:
     for name, (size, *digests) in listed.items():
         if (directory / name).stat().st_size != size:
             return f"{directory / name} is not what was written"
-        if isinstance(digests[0], str):  # of the whole file, as lists were before there were parts
+        if isinstance(digests[0], str):  # older manifests have one digest per file
             expected[Part(name, 0, size)] = digests[0]
         else:
             length, *digests = digests
@@ -93,7 +93,7 @@ def _digest(directory: Path, part: Part) -> str:
 
 
 def _digest_or_reason(directory: Path, part: Part) -> str:
-    """A file that a disk can no longer read is not what was written, either."""
+    """The digest, or the reason why the disk cannot read the file."""
     try:
         return _digest(directory, part)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""A trained model out of its run's directory: the config, the tokenizer and the parameters.
+"""Loads a trained model from its run directory: config, tokenizer and parameters.
 
-What train.py recorded there is enough to rebuild the model; the data is not needed.
+The files that train.py wrote are enough to rebuild the model; the data is not needed.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import abstract_params
 
-# What may be changed once the parameters are there, and what not even of that: ids that another
-# tokenizer gives mean nothing to them.
+# Sections that may be changed for a trained model; and keys that may not, because the parameters
+# belong to the ids of one tokenizer.
 CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
 FIXED = ("data.tokenizer", "data.tokenizer_size", "data.lowercase")
-# Keys of the model that no parameter depends on: how far it looks, and how it is computed.
+# Keys of the model that no parameter depends on: the reach of attention, and how it is computed.
 REACH = tuple(
     f"model.{key}"
     for key in (
@@ -45,15 +45,15 @@ REACH = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class LoadedRun:
     experiment: sections.Experiment
-    model_config: TransformerConfig  # with the sizes that the data decided
+    model_config: TransformerConfig  # with the sizes inferred from the data
     model: nn.Module
-    params: dict  # the moving average, where the run keeps one
+    params: dict  # the moving average, if the run keeps one
     tokenizer: Tokenizer | None  # None for images
     labels: tuple[str, ...]
     mesh: Mesh  # where the parameters are
-    steps: tuple[int, ...]  # of the checkpoint, or of those whose mean the parameters are
+    steps: tuple[int, ...]  # of the checkpoints that the parameters are the mean of
 
     @property
     def step(self) -> int:
@@ -62,11 +62,11 @@ class Trained:
 
 def load(
     workdir: str | Path, step: str = "", average: int = 1, config: Mapping[str, Any] | None = None
-) -> Trained:
-    """The model that a run left: at its newest checkpoint, at that of a step, or at the "best".
+) -> LoadedRun:
+    """The model of a run at its newest checkpoint, at a step, or at the "best" one.
 
-    With `average`, the mean of so many checkpoints, up to and with that one. `config` is the run's
-    own, from `recorded_config`, with changes to what `CHANGEABLE` and `REACH` list.
+    With `average`, the mean of the last so many checkpoints up to that one. `config` is the run's
+    own, from `recorded_config`, with changes to keys in `CHANGEABLE` and `REACH`.
     """
     recorded = recorded_config(workdir)
     workdir = Path(workdir)
@@ -95,7 +95,7 @@ def load(
             f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
             "which this run does not know; leave it at first"
         )
-    steps = _choose(workdir, step, average, experiment.checkpoint)
+    steps = _select_steps(workdir, step, average, experiment.checkpoint)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
     if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
@@ -109,13 +109,13 @@ def load(
     mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
     like = abstract_params(model, task, smallest_batch(model_config), mesh)
     params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
-    return Trained(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
+    return LoadedRun(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
 
 
 def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
-    """The config of a run. Keys that are younger than the run have their defaults.
+    """The config of a run, with defaults for keys that are newer than the run.
 
-    `flag` is what refusals call the directory.
+    `flag` is the name of the directory in error messages.
     """
     refuse_remote(flag, workdir)
     refuse_published(flag, workdir)
@@ -125,12 +125,12 @@ def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, A
 
 
 def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from the run's own config, by dotted name."""
+    """The values that differ from the run's own config, by dotted name."""
     return {name: now for name, _, now in run_directory.differences(recorded, dict(config))}
 
 
 def recorded_model_config(workdir: Path) -> TransformerConfig:
-    """With the sizes that the data decided, which the config does not have."""
+    """The model's config with the sizes inferred from the data."""
     recorded, path = run_directory.read_model(workdir)[0], workdir / run_directory.MODEL
     config, problems = schema.build(
         TransformerConfig,
@@ -156,8 +156,10 @@ def _refuse_changes(changed: Mapping[str, Any]) -> None:
         )
 
 
-def _choose(workdir: Path, step: str, average: int, config: CheckpointConfig) -> tuple[int, ...]:
-    """The steps of the checkpoints that are meant."""
+def _select_steps(
+    workdir: Path, step: str, average: int, config: CheckpointConfig
+) -> tuple[int, ...]:
+    """The steps of the checkpoints to load."""
     saved = saved_steps(workdir)
     listed = ", ".join(map(str, saved))
     if not saved:
@@ -192,7 +194,7 @@ def _choose(workdir: Path, step: str, average: int, config: CheckpointConfig) ->
 
 
 def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
-    """That of the config; where the run's own does not fit these devices, all along `data`."""
+    """The mesh of the config. If the recorded one does not fit the devices: all along `data`."""
     try:
         return make_mesh(config)
     except ConfigError:

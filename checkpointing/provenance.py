@@ -1,4 +1,4 @@
-"""What a run takes over from other runs: parameters to start from or to adapt, and a teacher."""
+"""What a run uses of other runs: parameters to start from or to adapt, and a teacher."""
 
 import dataclasses
 import math
@@ -10,10 +10,10 @@ from jax import Array
 from checkpointing import loaded_run, run_directory
 from checkpointing.checkpoint_manager import find_checkpoint
 from checkpointing.stored_params import (
+    base_provenance,
     fingerprint,
     load_base,
     load_params,
-    record_of_base,
     refuse_changed,
 )
 from experiment.schema import ConfigError
@@ -30,23 +30,23 @@ from training.step import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class InheritedParams:
     """Parameters of another run."""
 
     params: dict[str, Array]  # by name
-    new: tuple[str, ...]  # what of the model's is not among them, or not for all tokens
+    new: tuple[str, ...]  # the model's parameters that are missing there, or lack some tokens
     lines: tuple[str, ...] = ()  # for the log
 
     def base(self, tuning: Tuning) -> dict:
         return as_tree({name: self.params[name] for name in tuning.base})
 
-    def into(self, state: TrainState, tuning: Tuning) -> TrainState:
-        """A state that begins with them, but for those that only adapters touch."""
+    def apply_to(self, state: TrainState, tuning: Tuning) -> TrainState:
+        """The state with these parameters in place of its own, except for the adapters' base."""
         if not self.params:
             return state
         own = by_name(state.params)
-        taken = {name: leaf for name, leaf in self.params.items() if name not in tuning.base}
-        params = as_tree(own | taken)
+        inherited = {name: leaf for name, leaf in self.params.items() if name not in tuning.base}
+        params = as_tree(own | inherited)
         opt_state = starting_from(state.opt_state, tuning.split(params)[0])
         return state.replace(params=params, opt_state=opt_state, ema=state.ema and _copy(params))
 
@@ -56,7 +56,7 @@ def _copy(params: dict) -> dict:
 
 
 def refuse_missing(experiment: Experiment) -> None:
-    """Refuses now what would be refused after the data has been prepared."""
+    """Refuses runs that do not exist, before the data is prepared."""
     runs = {"init_from": experiment.run.init_from, "task.teacher": experiment.task.teacher}
     for key, run in runs.items():
         if run:
@@ -65,7 +65,7 @@ def refuse_missing(experiment: Experiment) -> None:
 
 
 def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
-    """Parameters are of no use beside sinusoids of another amplitude, which no shape tells."""
+    """Refuses parameters trained with sinusoids of another scale, which no shape shows."""
     if not init_from or model.position != "sinusoidal":
         return
     workdir = find_checkpoint(init_from)[0].parent
@@ -81,21 +81,23 @@ def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
         )
 
 
-def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool) -> Taken:
-    """What init_from gives for the model's parameters, whose shapes and places `like` has.
+def inherit_params(
+    experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool
+) -> InheritedParams:
+    """The parameters of init_from that fit the model; `like` has its shapes and shardings.
 
-    A run that resumes has them in its own checkpoint, but for what adapters adapt.
+    A resumed run has them in its own checkpoint, except for those that adapters adapt.
     """
     run, finetune = experiment.run, experiment.finetune
     everything = tuple(by_name(like))
     if resuming and finetune.lora_rank:
         base = load_base(workdir, like)
         if base is None:
-            raise ConfigError(f"{workdir / run_directory.ORIGINS} is gone; put it back")
+            raise ConfigError(f"{workdir / run_directory.PROVENANCE} is gone; put it back")
         named = by_name(base.params)
-        return Taken(named, tuple(name for name in everything if name not in named))
+        return InheritedParams(named, tuple(name for name in everything if name not in named))
     if resuming or not run.init_from:
-        return Taken({}, everything)
+        return InheritedParams({}, everything)
     directory, _ = find_checkpoint(run.init_from)
     rows, how = None, ()
     if finetune.resize_vocabulary:
@@ -109,11 +111,11 @@ def take(experiment: Experiment, like: dict, workdir: Path, data: Data, *, resum
     if found.resized:
         line += f"; resized: {', '.join(found.resized)}"
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
-    return Taken(params, (*found.new, *found.resized), (line, *how))
+    return InheritedParams(params, (*found.new, *found.resized), (line, *how))
 
 
 def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
-    """A line on each key by which pixels become other numbers than in the run started from."""
+    """A warning for each key that changes how pixels become numbers since the other run."""
     if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
         return []
     theirs = run_directory.read_config(workdir).get("data", {})
@@ -130,9 +132,9 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
 
 
 def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """For each row of our token table its row in that of another run, or -1, and a line on it.
+    """For each row of our token table its row in the other run's, or -1; and a log line.
 
-    None where the two are the same.
+    None if the two tables are the same.
     """
     theirs = run_directory.read_model(workdir)[0]["vocab_size"]
     rows = np.full(vocab_size, -1, np.int32)
@@ -151,15 +153,15 @@ def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None
 
 def load_teacher(
     experiment: Experiment, model: TransformerConfig, data: Data, workdir: Path, *, resuming: bool
-) -> loaded_run.Trained | None:
+) -> loaded_run.LoadedRun | None:
     """The teacher on the student's mesh, or why it cannot teach this student."""
     run = experiment.task.teacher
     if not run:
         return None
     directory, step = find_checkpoint(run, "task.teacher")
-    origin = run_directory.read_origins(workdir).get("teacher") if resuming else None
-    if origin:
-        step = origin["step"]  # there may be newer ones by now
+    source = run_directory.read_provenance(workdir).get("teacher") if resuming else None
+    if source:
+        step = source["step"]  # the other run may have newer checkpoints by now
     mesh = dataclasses.asdict(experiment.mesh)
     config = loaded_run.recorded_config(directory.parent) | {"mesh": mesh}
     teacher = loaded_run.load(directory.parent, str(step), config=config)
@@ -170,15 +172,15 @@ def load_teacher(
         refuse_other_data(teacher, data)
     except ConfigError as error:
         raise ConfigError(f"task.teacher={run}: {error}") from error
-    if origin:
+    if source:
         refuse_changed(
-            teacher.params, origin["params"], f"{workdir} learns from step {step} of {run}"
+            teacher.params, source["params"], f"{workdir} learns from step {step} of {run}"
         )
     return teacher
 
 
 def _why_no_teacher(
-    teacher: loaded_run.Trained, experiment: Experiment, model: TransformerConfig, data: Data
+    teacher: loaded_run.LoadedRun, experiment: Experiment, model: TransformerConfig, data: Data
 ) -> str:
     theirs, ours = teacher.experiment, experiment
     if theirs.task.objective != ours.task.objective:
@@ -215,13 +217,13 @@ def record(
     experiment: Experiment,
     tuning: Tuning,
     base: dict,
-    teacher: loaded_run.Trained | None,
+    teacher: loaded_run.LoadedRun | None,
 ) -> None:
-    """Notes what the run will need of others when it is resumed or used."""
-    origins = {}
+    """Records which parameters of other runs are needed to resume or use this run."""
+    sources = {}
     if tuning.rank:
         run = experiment.run.init_from
-        origins["base"] = record_of_base(run, workdir, base, tuning.alpha)
+        sources["base"] = base_provenance(run, workdir, base, tuning.alpha)
     if teacher is not None:
-        origins["teacher"] = {"step": teacher.step, "params": fingerprint(teacher.params)}
-    run_directory.record_origins(workdir, origins)
+        sources["teacher"] = {"step": teacher.step, "params": fingerprint(teacher.params)}
+    run_directory.record_provenance(workdir, sources)

@@ -1,8 +1,7 @@
-"""Silence for what libraries print of saves.
+"""Silences what libraries print about saves.
 
-Of one that fails, hundreds of lines around the one of ours: `Checkpoints` waits for every save, and
-raises a SaveFailedError that says what went wrong. And of one that was waited for, advice to save
-less often.
+When a save fails, they print hundreds of lines, although `Checkpoints` waits for every save and
+raises a SaveFailedError with the reason. When a save is waited for, they advise to save less often.
 """
 
 import logging
@@ -10,13 +9,13 @@ import sys
 
 
 def silence() -> None:
-    """For the whole process, so it is for scripts to call."""
+    """Installs the filters for the whole process; only scripts should call it."""
     logging.getLogger("absl").addFilter(_is_not_orbax_on_saves)
     logging.getLogger("asyncio").addFilter(_is_no_lost_exception)
     others = sys.unraisablehook
 
     def hook(unraisable) -> None:
-        # Writes of tensorstore that end after the first of them has failed, and nobody waits.
+        # Tensorstore writes that end after the first of them has failed.
         if str(unraisable.exc_value) != "Event loop is closed":
             others(unraisable)
 

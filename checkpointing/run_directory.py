@@ -1,4 +1,4 @@
-"""The records in a run's directory, and whether a run may continue there."""
+"""The files of a run directory beside checkpoints, and whether a run may continue there."""
 
 import contextlib
 import dataclasses
@@ -17,24 +17,22 @@ from experiment.schema import ConfigError, path_problems, refuse_remote
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
-CONFIG, MODEL, ORIGINS = "config.json", "model.json", "origins.json"
-# What the record of a config holds beside the config.
+CONFIG, MODEL, PROVENANCE = "config.json", "model.json", "origins.json"
+# Entries of config.json beside the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
-# A run that resumes with other values here would not be the same run.
+# Keys that a resumed run may not change.
 FIXED = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name",
     "optimizer.rounding", "finetune", "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
-# Keys of older runs that mean nothing any more.
+# Keys of older runs that no longer exist.
 RETIRED = ("checkpoint.wait",)
-# Defaults that are others today. A run that began with these, or before there was such a key, goes
-# on with them.
+# Former defaults. A run that began with them, or before the key existed, keeps them.
 FORMER_DEFAULTS = {"model.sinusoidal_scale": 1.0, "model.attention_redraw": 1000}
-# Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
-# neither switched on nor off under way.
+# Keys that may change, but not from or to 0: that adds or removes a part of the optimizer's state.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
-# How it is computed may change under way: the numbers mean the same. So may where the data
-# and the tokenizer come from: their digests tell whether they are still the same.
+# Exceptions to FIXED: how things are computed, and where data and tokenizer come from, whose
+# digests show whether they are still the same.
 FREE = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
     "data.lowercase", "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
@@ -43,9 +41,9 @@ FREE = (
 
 
 def prepare(workdir: str | Path) -> Path:
-    """The directory, made if need be; refuses one that cannot be written.
+    """Creates the directory if necessary; refuses one that is not writable or not shared.
 
-    Of several processes, all must come here: it is also refused if they do not share it.
+    All processes of a job must call it.
     """
     refuse_remote("--workdir", workdir)
     workdir, problem = Path(workdir), ""
@@ -66,11 +64,11 @@ def prepare(workdir: str | Path) -> Path:
 
 @contextlib.contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """One run at a time: refuses a directory in which another is at work.
+    """Locks the directory; refuses one that another run has locked.
 
-    The system gives the lock back when its holder ends, however that comes about.
+    The operating system releases the lock when the process ends, however it ends.
     """
-    if not is_primary():  # it holds the lock for all of its job
+    if not is_primary():  # the primary process holds the lock for the whole job
         yield
         return
     with (workdir / "lock").open("a+") as file:
@@ -94,12 +92,12 @@ def record_config(
     resuming: bool,
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Writes config.json; returns what changed since the run began, or refuses the change.
+    """Writes config.json; returns the changes since the run began, or refuses them.
 
-    `defaults` are today's, for keys that are younger than the run.
+    `defaults` are for keys that are newer than the run.
     """
     path = workdir / CONFIG
-    # Through JSON and back, so that tuples compare equal to the lists they are stored as.
+    # Through JSON and back: tuples become lists, as in the file.
     new = json.loads(json.dumps(record))
     changes = []
     if resuming and path.exists():
@@ -120,7 +118,7 @@ def record_config(
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """The config of the run that a directory holds."""
+    """The config of the run in a directory."""
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
@@ -129,10 +127,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def _without_remote_caches(config: dict[str, Any]) -> dict[str, Any]:
-    """Paths with a scheme once became local directories; runs with a cache in one still load.
-
-    What was in the cache can be made again elsewhere.
-    """
+    """Without cache paths such as gs://...: older runs may have them; caches can be remade."""
     for section, key in ((config, "compilation_cache"), (config.get("data"), "cache_dir")):
         path = section.get(key) if isinstance(section, dict) else None
         if isinstance(path, str) and any(path_problems(key, path)):
@@ -150,9 +145,9 @@ def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded config in which keys that are younger than the run have their defaults.
+    """A recorded config with defaults for keys that are newer than the run.
 
-    They are today's, but for those that would change what the run computes.
+    Where today's default would change what the run computes, it is the former one.
     """
     config = dict(defaults)
     for name, former in FORMER_DEFAULTS.items():
@@ -168,9 +163,9 @@ def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 def as_begun(
     workdir: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """The config for resuming a run that began when some defaults were others, and a line on it.
+    """The config with the former defaults that a resumed run began with, and a log line on them.
 
-    The same command would otherwise be taken for another run.
+    Otherwise the same command would look like another run.
     """
     config, kept = dict(config), []
     if not (workdir / CONFIG).exists():
@@ -178,6 +173,8 @@ def as_begun(
     recorded = with_defaults(read_config(workdir), defaults)
     for name, former in FORMER_DEFAULTS.items():
         section, key = name.split(".")
+        if not (isinstance(config.get(section), Mapping) and key in config[section]):
+            continue  # the schema refuses it
         is_default = config[section][key] == defaults[section][key]
         if is_default and recorded[section][key] == former != config[section][key]:
             config[section] = {**config[section], key: former}
@@ -186,46 +183,45 @@ def as_begun(
 
 
 def model_with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a recorded model alone."""
+    """`with_defaults` for the model's section alone."""
     return with_defaults({"model": record}, {"model": defaults})["model"]
 
 
 def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:
-    """What cannot be known without the data: the model's sizes, and the names of the classes."""
+    """Writes what is inferred from the data: the model's sizes and the names of the classes."""
     _write_json(workdir / MODEL, {"model": dataclasses.asdict(model), "labels": list(labels)})
 
 
 def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What `record_model` wrote."""
+    """The model's config and the classes, as `record_model` wrote them."""
     record = _read_json(
         workdir / MODEL, f"run train.py with --workdir={workdir} once more, which writes it"
     )
     return record["model"], tuple(record["labels"])
 
 
-def record_origins(workdir: Path, origins: Mapping[str, Any]) -> None:
-    """Which parameters of which other runs this one reads whenever it is resumed or used."""
-    if origins:
-        _write_json(workdir / ORIGINS, origins)
-    else:  # one that a run left here that never came to its first checkpoint
-        if is_primary():
-            (workdir / ORIGINS).unlink(missing_ok=True)
+def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
+    """Writes which parameters of other runs are needed to resume or use this run."""
+    if provenance:
+        _write_json(workdir / PROVENANCE, provenance)
+    elif is_primary():  # a run that ended before its first checkpoint may have left one
+        (workdir / PROVENANCE).unlink(missing_ok=True)
 
 
-def read_origins(workdir: Path) -> dict[str, Any]:
-    """What `record_origins` wrote; nothing, if the run needs no other."""
-    path = workdir / ORIGINS
+def read_provenance(workdir: Path) -> dict[str, Any]:
+    """What `record_provenance` wrote; {} if the run needs no other run."""
+    path = workdir / PROVENANCE
     return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
 
 
 def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
-    """Parameters of a run mean nothing to ids that another tokenizer gives."""
+    """Refuses to start from a run that was trained with another tokenizer."""
     path = workdir / CONFIG
     if not path.exists():
         return
     theirs = json.loads(path.read_text())
     if tokenizer_digest and theirs.get("tokenizer_digest", "") not in ("", tokenizer_digest):
-        # A model that was converted has its tokenizer beside it, whatever its config says.
+        # A converted model has its tokenizer in the directory, whatever its config says.
         has_record = (workdir / "tokenizer_roles.json").exists()
         is_byte = theirs["data"]["tokenizer"] == "byte" and not has_record
         raise ConfigError(
@@ -236,7 +232,7 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
 
 
 def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
-    """What a person needs to know to run this again."""
+    """Writes versions, devices and data sizes, for those who want to repeat the run."""
     packages = (
         "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sacrebleu",
     )  # fmt: skip
@@ -261,14 +257,14 @@ def _read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def _with_tuples(value: Any) -> Any:
-    """JSON has lists for what is a tuple in a config."""
+    """The value with tuples in place of lists, which is how JSON stores them."""
     if isinstance(value, dict):
         return {key: _with_tuples(each) for key, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _write_json(path: Path, value: Any) -> None:
-    """Whole or not at all; one process writes for all."""
+    """Writes a file atomically, on the primary process only."""
     if not is_primary():
         return
     temporary = path.with_suffix(".json.new")
@@ -277,7 +273,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(name, old value, new value) of each key that differs, by its dotted name."""
+    """(dotted name, old value, new value) of each key that differs."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield path, old, new

@@ -1,4 +1,4 @@
-"""Parameters out of checkpoints: a run's own, those to start from, those that adapters adapt."""
+"""Parameters from checkpoints: a run's own, those to start from, and the base of adapters."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,28 +13,28 @@ import orbax.checkpoint as ocp
 from checkpointing import run_directory
 from checkpointing.checkpoint_manager import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
 from experiment.schema import ConfigError
-from training.finetune import as_tree, by_name, merged
+from training.finetune import as_tree, by_name, merge_lora
 
-# The parameters with a row for each token, by the end of their names, and the axis of the rows.
+# Parameters with a row per token, by the end of their names, and the axis of the rows.
 VOCABULARY_AXES = {
-    "token_embedding/embedding": 0,  # also that of an encoder with a table of its own
+    "token_embedding/embedding": 0,  # also of an encoder with its own table
     "vocabulary/output/kernel": 1,
     "vocabulary/bias": 0,
 }
 
 
 def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: bool) -> dict:
-    """The model's parameters at these steps, or their mean; with `ema`, their moving averages.
+    """The model's parameters at one step, or their mean over steps; with `ema`, the averages.
 
-    `like` is a tree of shapes that says where each is to be placed. Adapters come merged into
-    what they adapt, so that a mean is that of the models, not of the factors.
+    `like` has their shapes and shardings. Adapters are merged into their base first, so that the
+    mean is that of the models.
     """
     restore = _restore_ema if ema else _restore_params
     directory = Path(workdir, DIRECTORY).resolve()
     base = load_base(workdir, like)
     total = None
     with ocp.Checkpointer(_items()) as checkpointer:
-        for step in steps:  # one after another, so that two at most are in memory
+        for step in steps:  # one at a time, so that at most two are in memory
             path = directory / str(step)
             refuse_damaged(path)
             if base is None:
@@ -48,18 +48,18 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
     return jax.tree.map(lambda leaf, to: (leaf / len(steps)).astype(to.dtype), total, like)
 
 
-class Loaded(NamedTuple):
+class LoadedParams(NamedTuple):
     params: dict
-    new: list[str]  # not taken over: as they were given
-    resized: list[str]  # taken over token by token
+    new: list[str]  # not in the other run: left as given
+    resized: list[str]  # copied token by token
 
 
-def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
+def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> LoadedParams:
     """Parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
 
-    `like` is a tree of initialised parameters, or of their shapes. Those that the other run does
-    not have, or has in another shape, are kept as they are. `rows` gives for each token its row in
-    the other run's token tables, or -1; without it those are parameters like any other.
+    `like` is a tree of initialised parameters or shapes. Those that the other run does not have,
+    or has in another shape, stay as in `like`. `rows` gives for each token its row in the other
+    run's token tables, or -1; None treats these tables like any other parameter.
     """
     directory, step = find_checkpoint(run)
     base = load_base(directory.parent, like)
@@ -80,14 +80,14 @@ def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> Loaded:
             new.append(name)
     if len(new) == len(ours):
         raise ConfigError(f"init_from={run}: none of its parameters fits this model")
-    return Loaded(as_tree(ours), new, resized)
+    return LoadedParams(as_tree(ours), new, resized)
 
 
 def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array:
     """The table for another vocabulary.
 
-    A row that is new is the mean of all: a logit that is the mean of the others leaves what the
-    model says of them nearly as it was, while a random row of another scale might drown them.
+    A new row is the mean of all rows: its logit hardly changes the probabilities of the others,
+    while a random row of another scale could dominate them.
     """
 
     def fit(table, rows):
@@ -99,8 +99,8 @@ def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array
     return jax.jit(fit, out_shardings=like.sharding)(table, rows)
 
 
-class Base(NamedTuple):
-    """What the adapters of a run adapt."""
+class LoraBase(NamedTuple):
+    """The parameters that a run's adapters adapt."""
 
     params: dict
     alpha: float
@@ -108,34 +108,34 @@ class Base(NamedTuple):
     def adapted(self, own: dict) -> dict:
         """The model's parameters, given the run's own."""
         at = jax.tree.map(lambda leaf: leaf.sharding, _merged_places(own, self.params))
-        merge = jax.jit(merged, static_argnums=2, out_shardings=at)
+        merge = jax.jit(merge_lora, static_argnums=2, out_shardings=at)
         return merge(own, self.params, self.alpha)
 
 
 def _merged_places(own: dict, base: dict) -> dict:
-    """For each parameter of the merged model the array that says where it lives."""
+    """For each parameter of the merged model, an array with its sharding."""
     return as_tree(
         by_name(base) | {name: leaf for name, leaf in by_name(own).items() if "/lora_" not in name}
     )
 
 
-def record_of_base(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
-    """What `load_base` will need to know. The path is from one run to the other: both may move."""
+def base_provenance(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
+    """The entry of origins.json for `load_base`. The path is relative: both runs may move."""
     directory, step = find_checkpoint(run)
     where = os.path.relpath(directory.parent, workdir.resolve())
     return {"run": where, "step": step, "alpha": alpha, "params": fingerprint(base)}
 
 
-def load_base(workdir: str | Path, like: dict) -> Base | None:
-    """What the adapters of a run adapt, out of the run it began from; None if it has none.
+def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
+    """The base of a run's adapters, from the run it began from; None if it has no adapters.
 
-    Refuses a base that is gone or is no longer the same. Of the parameters, in the run's own
-    shapes and types, those that `like` has too are placed as it says.
+    Refuses a base that is missing or has changed. Parameters that are also in `like` get its
+    shardings.
     """
-    origin = run_directory.read_origins(Path(workdir)).get("base")
-    if origin is None:
+    source = run_directory.read_provenance(Path(workdir)).get("base")
+    if source is None:
         return None
-    run, step = Path(workdir, origin["run"]).resolve(), origin["step"]
+    run, step = Path(workdir, source["run"]).resolve(), source["step"]
     if step not in saved_steps(run):
         raise ConfigError(
             f"{workdir} holds adapters for step {step} of {run}, which is gone; put it back there"
@@ -143,19 +143,19 @@ def load_base(workdir: str | Path, like: dict) -> Base | None:
     ours, everywhere = by_name(like), _everywhere(like)
     wanted = {
         name: _placed(known["shape"], known["dtype"], ours.get(name), everywhere)
-        for name, known in origin["params"].items()
+        for name, known in source["params"].items()
     }
     found = load_params(f"{run}:{step}", as_tree(wanted))
     refuse_changed(
         {} if found.new else found.params,
-        origin["params"],
+        source["params"],
         f"{workdir} holds adapters for step {step} of {run}",
     )
-    return Base(found.params, origin["alpha"])
+    return LoraBase(found.params, source["alpha"])
 
 
 def fingerprint(params: dict) -> dict[str, dict[str, Any]]:
-    """Shape, type and a checksum of each parameter by name: the same on any mesh."""
+    """Shape, type and checksum of each parameter by name; the same on any mesh."""
     checksums = jax.device_get(
         jax.jit(lambda named: {n: _checksum(x) for n, x in named.items()})(by_name(params))
     )
@@ -170,7 +170,7 @@ def fingerprint(params: dict) -> dict[str, dict[str, Any]]:
 
 
 def refuse_changed(params: dict, recorded: Mapping[str, Any], whose: str) -> None:
-    """Parameters that are not those that were recorded; `whose` says who needs them."""
+    """Refuses parameters that differ from the recorded ones; `whose` begins the message."""
     found = fingerprint(params) if params else {}
     changed = sorted(name for name in recorded if found.get(name) != recorded[name])
     if changed:
@@ -181,10 +181,10 @@ def refuse_changed(params: dict, recorded: Mapping[str, Any], whose: str) -> Non
 
 
 def _checksum(leaf: jax.Array) -> jax.Array:
-    """Two sums of the bits, each times an odd number that depends on its place.
+    """Two sums of the elements' bits, each times an odd number that depends on its position.
 
-    Sums of integers, which wrap around, do not depend on the order in which devices add them up;
-    and no single number can change without changing them.
+    Integer sums wrap around and do not depend on the order of addition. A change of any single
+    element changes them.
     """
     bits = jax.lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}").astype(jnp.uint32)
     place = jnp.zeros(leaf.shape, jnp.uint32)
@@ -196,7 +196,7 @@ def _checksum(leaf: jax.Array) -> jax.Array:
 
 
 def _items() -> ocp.CompositeCheckpointHandler:
-    """What a checkpoint is made of: an item without a handler would be complained about."""
+    """Handlers for all items of a checkpoint; Orbax warns about items without one."""
     return ocp.CompositeCheckpointHandler(
         params=ocp.StandardCheckpointHandler(),
         rest=ocp.PyTreeCheckpointHandler(),
@@ -212,13 +212,13 @@ def _restore_params(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) ->
 def _restore_ema(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> dict:
     item = {"ema": wanted}
     places = ocp.checkpoint_utils.construct_restore_args(item)
-    # Partial: the optimizer's state, twice as large, stays on the disk.
+    # Partial: the optimizer's state, which is larger, is not read.
     args = ocp.args.PyTreeRestore(item, restore_args=places, partial_restore=True)
     return checkpointer.restore(path, args=ocp.args.Composite(rest=args))["rest"]["ema"]
 
 
 def _saved(checkpointer: ocp.Checkpointer, path: Path, like: dict) -> dict:
-    """Shapes of the parameters that a checkpoint has, in the types and places of `like`."""
+    """Shapes of a checkpoint's parameters, with the types and shardings of `like`."""
     saved = checkpointer.metadata(path).item_metadata["params"]
     ours, everywhere = by_name(like), _everywhere(like)
 
@@ -231,7 +231,7 @@ def _saved(checkpointer: ocp.Checkpointer, path: Path, like: dict) -> dict:
 
 
 def _placed(shape, dtype, ours, everywhere) -> jax.ShapeDtypeStruct:
-    """Where ours is, if it has the same shape."""
+    """A shape with the sharding of `ours` if that has the same shape."""
     fits = ours is not None and tuple(ours.shape) == tuple(shape)
     return jax.ShapeDtypeStruct(
         tuple(shape), jnp.dtype(dtype), sharding=ours.sharding if fits else everywhere
@@ -239,7 +239,7 @@ def _placed(shape, dtype, ours, everywhere) -> jax.ShapeDtypeStruct:
 
 
 def _everywhere(like: dict) -> jax.sharding.Sharding:
-    """Whole on all devices that the parameters are on."""
+    """Replicated on all devices of the parameters."""
     at = jax.tree.leaves(like)[0].sharding
     if isinstance(at, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(at.mesh, jax.sharding.PartitionSpec())

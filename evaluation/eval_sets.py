@@ -1,50 +1,52 @@
-"""Held-out sets on the devices, ready to be measured: where data, mesh and evaluation meet."""
+"""Eval sets with batches on the devices, and the evaluation of all of them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 from tqdm import tqdm
 
-from evaluation.evaluator import Evaluator, HeldOut, refuse_measures
+from evaluation.evaluator import EvalSet, Evaluator, refuse_metrics
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
 from input_pipeline.sources.base import LazyList
-from training.config import OF_TEXT
+from training.config import TEXT_METRICS
 from training.mesh import put_batch, rows_of_batch
 
 
-def hold_out(
+def make_eval_sets(
     names: Sequence[str], data: Data, experiment: Experiment, mesh: Mesh
-) -> dict[str, HeldOut]:
-    """These sets of the data by name; refuses measures that do not go with them."""
-    sets = {name: _hold_out(name, data, experiment, mesh) for name in names}
-    refuse_measures(experiment.eval.measures, data.labels, sets)
+) -> dict[str, EvalSet]:
+    """The eval sets of these names; refuses metrics that do not fit them."""
+    sets = {name: _make_eval_set(name, data, experiment, mesh) for name in names}
+    refuse_metrics(experiment.eval.measures, data.labels, sets)
     return sets
 
 
-def measure(
+def evaluate(
     evaluator: Evaluator,
     params,
-    sets: Mapping[str, HeldOut],
+    sets: Mapping[str, EvalSet],
     *,
     show_progress: bool = False,
     keep_bars: bool = True,
     between: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """The scores of all sets, as eval/<set>/<measure>; a bar for each, if stderr is a terminal.
+    """The scores of all sets, as eval/<set>/<metric>.
 
-    `between` is called before each batch. Without `keep_bars` a bar is wiped out when its set is
-    done: below the bar of a training run it would push that one up.
+    `between` is called before each batch. `show_progress` draws a bar per set if stderr is a
+    terminal. Without `keep_bars`, a finished bar is erased: it would push up a training run's bar.
     """
     scores = {}
-    for name, held_out in sets.items():
-        total = len(held_out.batches)
+    for name, eval_set in sets.items():
+        total = len(eval_set.batches)
         if between:
-            held_out = dataclasses.replace(held_out, batches=_calling(between, held_out.batches))
+            eval_set = dataclasses.replace(eval_set, batches=_calling(between, eval_set.batches))
         if show_progress:
             bar = tqdm(
-                held_out.batches,
+                eval_set.batches,
                 f"evaluating {name}",
                 total=total,
                 unit="batch",
@@ -52,14 +54,31 @@ def measure(
                 leave=keep_bars,
                 dynamic_ncols=True,
             )
-            held_out = dataclasses.replace(held_out, batches=bar)
+            eval_set = dataclasses.replace(eval_set, batches=bar)
         try:
-            found = evaluator.measure(params, held_out)
+            found = evaluator.evaluate(params, eval_set)
         finally:
             if show_progress:
-                bar.close()  # also where a run stops in the middle
-        scores |= {f"eval/{name}/{measure}": value for measure, value in found.items()}
+                bar.close()  # also when the evaluation is cut short
+        scores |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
     return scores
+
+
+def write_samples(
+    prefix: Path,
+    evaluator: Evaluator,
+    params,
+    sets: Mapping[str, EvalSet],
+    data: Data,
+    count: int,
+) -> None:
+    """Writes `count` readable outputs for each set to <prefix>_<set>.txt, on one process."""
+    if not count or jax.process_count() > 1:
+        return
+    prefix.parent.mkdir(exist_ok=True)
+    for name, eval_set in sets.items():
+        text = evaluator.samples(params, eval_set, data.eval_examples(name, count))
+        prefix.with_name(f"{prefix.name}_{name}.txt").write_text(text)
 
 
 def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
@@ -68,24 +87,24 @@ def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
         yield batch
 
 
-def _hold_out(name: str, data: Data, experiment: Experiment, mesh: Mesh) -> HeldOut:
+def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) -> EvalSet:
     size, most = experiment.eval.batch_size, experiment.eval.batches
     batches = data.eval_batches(name, size, most)
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
-    has_one_answer = "target" in data.eval_examples(name, 1)[0]
+    has_target = "target" in data.eval_examples(name, 1)[0]
     references = ()
-    if has_one_answer and any(measure in OF_TEXT for measure in experiment.eval.measures):
+    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.measures):
         references = _references(name, data, size, len(batches), mesh)
-    return HeldOut(
+    return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
         text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
-        has_one_answer=has_one_answer,
+        has_target=has_target,
         references=references,
     )
 
 
 def _references(name: str, data: Data, size: int, batches: int, mesh: Mesh) -> list[str | None]:
-    """The targets of the examples, not what is left of them in tokens, row by row."""
+    """The target texts of the examples, untruncated, row by row."""
     texts = [example["target"] for example in data.eval_examples(name, size * batches)]
     texts += [None] * (size * batches - len(texts))
     rows = rows_of_batch(size, mesh)

@@ -1,4 +1,4 @@
-"""Scores on held-out data, with the measure that suits the task, and samples a person can read."""
+"""Scores on eval sets, with the metrics that fit the task, and readable samples."""
 
 import dataclasses
 import math
@@ -16,69 +16,69 @@ from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
 from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
-from training.config import OF_CLASSES, OF_NUMBERS, OF_TEXT, EvalConfig, TaskConfig
+from training.config import CLASS_METRICS, NUMERIC_METRICS, TEXT_METRICS, EvalConfig, TaskConfig
 from training.mesh import fetch
 from training.step import make_eval_step
 
-FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, where the likeliest is dull
+FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, which greedy decoding repeats
 
 HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
-NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # others have their own
+NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # other metrics have one score
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOut:
-    """A held-out set, ready to be measured."""
+class EvalSet:
+    """A held-out set, ready for evaluation."""
 
     batches: Sequence[Mapping[str, Array]]
-    text_bytes: int  # what the targets spell, for bits per byte; 0 where that means nothing
-    has_one_answer: bool  # a target to be hit exactly, rather than text that may go on anyhow
-    # For each row of each batch the text of its answer as the data has it, or None where a row
-    # fills up the batch; empty where no measure asks for text.
+    text_bytes: int  # of the targets, for bits per byte; 0 where that has no meaning
+    has_target: bool  # there is a target text to match, not just text that goes on
+    # The target text for each row of each batch, None for rows that only fill up a batch; empty if
+    # no metric needs text.
     references: Sequence[str | None] = ()
 
 
-def measure_names(task: TaskConfig, held_out: HeldOut, measures: Sequence[str]) -> list[str]:
-    """What `Evaluator.measure` will return for this set."""
+def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
+    """The names of the scores that `Evaluator.evaluate` returns for this set."""
     names = ["loss", "accuracy"]
     if task.next_sentence:
         names += ["next_sentence_nll", "next_sentence_accuracy"]
-    if held_out.has_one_answer:
+    if eval_set.has_target:
         names += ["exact_match"]
     if task.objective in HAS_PERPLEXITY:
         names += ["perplexity"]
-    if held_out.text_bytes:
+    if eval_set.text_bytes:
         names += ["bits_per_byte"]
-    return names + [name for measure in measures for name in NAMES_OF.get(measure, (measure,))]
+    return names + [name for metric in metrics for name in NAMES_OF.get(metric, (metric,))]
 
 
-def refuse_measures(
-    measures: Sequence[str], labels: Sequence[str], held_out: Mapping[str, HeldOut]
+def refuse_metrics(
+    metrics: Sequence[str], labels: Sequence[str], eval_sets: Mapping[str, EvalSet]
 ) -> None:
-    """Those that go with the objective, but not with the data."""
-    for measure in measures:
-        if measure in OF_TEXT:
-            for name, split in held_out.items():
-                if not split.has_one_answer:
+    """Refuses metrics that fit the objective, but not the data."""
+    for metric in metrics:
+        if metric in TEXT_METRICS:
+            for name, eval_set in eval_sets.items():
+                if not eval_set.has_target:
                     raise ConfigError(
-                        f"eval.measures: {measure} compares answers with references, which {name} "
+                        f"eval.measures: {metric} compares answers with references, which {name} "
                         "has none of; set it to ()"
                     )
-        if measure in OF_NUMBERS:
+        if metric in NUMERIC_METRICS:
             words = [label for label in labels if not _is_number(label)]
             if words:
                 raise ConfigError(
-                    f"eval.measures: {measure} needs classes that are numbers, but one of the "
+                    f"eval.measures: {metric} needs classes that are numbers, but one of the "
                     f"data's is {words[0]!r}; take it out"
                 )
-        if measure == "top5_accuracy" and len(labels) <= 5:
+        if metric == "top5_accuracy" and len(labels) <= 5:
             raise ConfigError(
                 f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
             )
 
 
 class Evaluator:
-    """Measures parameters on held-out sets; everything it runs is compiled once."""
+    """Evaluates parameters on eval sets. Every shape compiles once."""
 
     def __init__(
         self,
@@ -94,52 +94,53 @@ class Evaluator:
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
+        self._params, self._laid_out = None, {}  # those of the current evaluation, by layout
 
-    def measure(self, params, held_out: HeldOut) -> dict[str, float]:
-        measures = self._settings.measures
-        has_classes = any(measure in OF_CLASSES for measure in measures)
-        totals, hypotheses, judged = None, [], []
-        for batch in held_out.batches:
-            sums, answers = self._eval_step(params, batch)
+    def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
+        metrics = self._settings.measures
+        has_classes = any(metric in CLASS_METRICS for metric in metrics)
+        totals, hypotheses, class_rows = None, [], []
+        for batch in eval_set.batches:
+            sums, outputs = self._eval_step(params, batch)
             if has_classes:
-                judged.append(fetch((batch["labels"], answers, batch["weights"])))
-            if held_out.has_one_answer:
-                # Generated once, and judged by whatever is asked for.
-                tokens_bn, expected_bn, weights_bn = self._generate(
-                    params, batch, has_one_answer=True
-                )
-                exact = _exact_rows(tokens_bn, expected_bn, weights_bn, batch.get("target_cut", 0))
+                class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
+            if eval_set.has_target:
+                # Generated once for all metrics.
+                tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
+                exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
                 sums = {**sums, "exact_match": exact}
-                if held_out.references:
-                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bn)]
+                if eval_set.references:
+                    hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bt)]
             totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
         scores = {"loss": means.pop("nll"), **means}
         if self._task.objective in HAS_PERPLEXITY:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
-        if held_out.text_bytes:
-            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / held_out.text_bytes
+        if eval_set.text_bytes:
+            scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / eval_set.text_bytes
         if hypotheses:
-            pairs = zip(hypotheses, held_out.references, strict=True)
+            pairs = zip(hypotheses, eval_set.references, strict=True)
             real = [pair for pair in pairs if pair[1] is not None]
-            scores |= text_scores(measures, *zip(*real, strict=True))
-        if judged:
-            labels_n, probabilities_nc, weights_n = map(np.concatenate, zip(*judged, strict=True))
-            real_n = weights_n > 0
+            scores |= text_scores(metrics, *zip(*real, strict=True))
+        if class_rows:
+            labels_b, probabilities_bc, weights_b = map(
+                np.concatenate, zip(*class_rows, strict=True)
+            )
+            real_b = weights_b > 0
             scores |= class_scores(
-                measures, labels_n[real_n], probabilities_nc[real_n], self._class_values()
+                metrics, labels_b[real_b], probabilities_bc[real_b], self._class_values()
             )
         return scores
 
     def _class_values(self) -> np.ndarray | None:
-        """The numbers that the classes stand for, where that is asked for."""
-        if any(measure in OF_NUMBERS for measure in self._settings.measures):
+        """The numbers that the classes stand for, if a metric needs them."""
+        if any(metric in NUMERIC_METRICS for metric in self._settings.measures):
             return np.array([float(label) for label in self._labels])
         return None
 
-    def _generate(self, params, batch, *, has_one_answer: bool) -> tuple[Array, Array, Array]:
-        """Generated tokens, with the targets and their weights at the same places."""
+    def _generate(self, params, batch, *, has_target: bool) -> tuple[Array, Array, Array]:
+        """Generated tokens (B, N), with targets and their weights at the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._has_source:
             starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
@@ -156,20 +157,32 @@ class Evaluator:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
             targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
-        if not (has_one_answer or self._has_source):
-            steps -= steps // 2  # the rest of the row: there are no positions behind it
-        beams = self._settings.beam_size if has_one_answer else 1
-        generator = self._generator(rows * beams, steps, has_one_answer)
-        params = generator.lay_out(params)
+        if not (has_target or self._has_source):
+            steps -= steps // 2  # the second half of the row; there are no positions after it
+        beams = self._settings.beam_size if has_target else 1
+        generator = self._generator(rows * beams, steps, has_target)
+        params = self._lay_out(generator, params)
         if beams > 1:
             alpha = self._settings.length_penalty
             found = generator.search(params, prompts, beams=beams, alpha=alpha)
-            return found.tokens_bkn[:, 0], targets_bt, weights_bt
-        keys_b = None if has_one_answer else jax.random.split(jax.random.key(0), rows)
+            return found.tokens_bnt[:, 0], targets_bt, weights_bt
+        keys_b = None if has_target else jax.random.split(jax.random.key(0), rows)
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
-    def _generator(self, rows: int, steps: int, has_one_answer: bool) -> Generator:
-        key = rows, steps, has_one_answer
+    def _lay_out(self, generator: Generator, params) -> dict:
+        """The parameters laid out for decoding: once for all batches and sets that use them."""
+        if self._params is not params:
+            self._params, self._laid_out = params, {}
+        if generator.order not in self._laid_out:
+            self._laid_out[generator.order] = generator.lay_out(params)
+        return self._laid_out[generator.order]
+
+    def release(self) -> None:
+        """Frees the parameters that were laid out for the last evaluation."""
+        self._params, self._laid_out = None, {}
+
+    def _generator(self, rows: int, steps: int, has_target: bool) -> Generator:
+        key = rows, steps, has_target
         if key not in self._generators:
             tokenizer = self._tokenizer
             more_ends = tuple((id,) for id in tokenizer.more_eos_ids)
@@ -180,7 +193,7 @@ class Evaluator:
                 steps=steps,
                 rows=rows,
                 see_whole_prompt=self._task.objective == "prefix_lm",
-                sampling=GREEDY if has_one_answer else FOR_SAMPLES,
+                sampling=GREEDY if has_target else FOR_SAMPLES,
             )
         return self._generators[key]
 
@@ -188,9 +201,9 @@ class Evaluator:
     def _has_source(self) -> bool:
         return self._task.objective in ("seq2seq", "span_corruption")
 
-    def samples(self, params, held_out: HeldOut, examples: Sequence[Mapping]) -> str:
-        """A few rows of the first batch as a person would want to see them."""
-        batch, count, labels = held_out.batches[0], len(examples), self._labels
+    def samples(self, params, eval_set: EvalSet, examples: Sequence[Mapping]) -> str:
+        """A few rows of the first batch as readable text."""
+        batch, count, labels = eval_set.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
         match self._task.objective:
             case "classify_text" | "classify_images":
@@ -209,19 +222,19 @@ class Evaluator:
                 pairs = zip(batch["targets"], filled_bt, strict=True)
                 blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
             case _:
-                one = held_out.has_one_answer
-                if not one and jax.device_count() == 1:
-                    # Where answers are scored, the whole batch is compiled already; here no more
-                    # rows need be continued than are shown. Several devices want even shares.
+                has_target = eval_set.has_target
+                if not has_target and jax.device_count() == 1:
+                    # Only the rows that are shown. Not where exact match has compiled the whole
+                    # batch already, and not on several devices, which need even shares.
                     batch = {name: array[:count] for name, array in batch.items()}
-                outputs = self._generate(params, batch, has_one_answer=one)
-                tokens_bn, expected_bn, weights_bn = jax.device_get(outputs)
-                expected_bn = np.where(weights_bn > 0, expected_bn, self._tokenizer.pad_id)
+                outputs = self._generate(params, batch, has_target=has_target)
+                tokens_bt, expected_bt, weights_bt = jax.device_get(outputs)
+                expected_bt = np.where(weights_bt > 0, expected_bt, self._tokenizer.pad_id)
                 prompts = self._prompts(batch, examples)
-                answers = zip(prompts, tokens_bn, expected_bn, strict=False)
+                rows = zip(prompts, tokens_bt, expected_bt, strict=False)
                 blocks = [
-                    f"given:    {prompt}\nanswer:   {decode(answer)}\nexpected: {decode(expected)}"
-                    for prompt, answer, expected in answers
+                    f"given:    {prompt}\nanswer:   {decode(output)}\nexpected: {decode(expected)}"
+                    for prompt, output, expected in rows
                 ]
         return "\n\n".join(blocks[:count]) + "\n"
 
@@ -248,7 +261,7 @@ def _shown(example: Mapping) -> str:
 
 
 def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
-    """How much of each row is given: its prefix, or the first half of running text."""
+    """The length of each row's prompt: its prefix, or the first half of running text."""
     if "prefix" in batch:
         return batch["prefix"].sum(axis=1).astype(jnp.int32)
     rows, length = batch["inputs"].shape
@@ -257,7 +270,7 @@ def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
 
 @jax.jit
 def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
-    """Targets moved so that column 0 holds the first token behind the prompt."""
+    """Targets and weights shifted so that column 0 is the first token after the prompt."""
     length = targets_bt.shape[1]
     columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
     inside_bt, columns_bt = columns_bt < length, jnp.minimum(columns_bt, length - 1)
@@ -269,13 +282,13 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 
 @jax.jit
 def _exact_rows(
-    tokens_bn: Array, expected_bn: Array, weights_bn: Array, cut_b: Array | int
+    tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
 ) -> tuple[Array, Array]:
-    """Rows whose generated tokens are the target's, up to its end; and rows in all.
+    """(rows whose tokens equal the target up to its end, rows).
 
-    A target that was truncated (`cut_b`) cannot be met.
+    A truncated target (`cut_b`) counts as not matched.
     """
-    # The end-of-sequence token is among the targets, so nothing can follow a right answer.
-    right_b = ((tokens_bn == expected_bn) | (weights_bn == 0)).all(axis=1) & (cut_b == 0)
-    real_b = (weights_bn > 0).any(axis=1)
+    # The end-of-sequence token is one of the targets, so nothing can follow a match.
+    right_b = ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)
+    real_b = (weights_bt > 0).any(axis=1)
     return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

@@ -1,6 +1,7 @@
-"""Scores of a model's answers: pure functions of strings, or of NumPy arrays with a value a row."""
+"""Metrics of a model's outputs: pure functions of strings, or of NumPy arrays with B rows."""
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,15 +12,15 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """BLEU of a corpus in percent, and the signature that says how sacrebleu counted.
+    """Corpus BLEU in percent, and sacrebleu's signature.
 
-    Its defaults: text cut by `13a`, upper and lower case told apart, exponential smoothing.
+    With its defaults: tokenizer `13a`, case-sensitive, exponential smoothing.
     """
     return _by_sacrebleu(BLEU(), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
-    """chrF2 of a corpus in percent, and its signature: 1 to 6 characters, no words."""
+    """Corpus chrF2 in percent (1 to 6 characters, no words), and sacrebleu's signature."""
     return _by_sacrebleu(CHRF(), hypotheses, references)
 
 
@@ -33,18 +34,18 @@ def _by_sacrebleu(
 SACREBLEU = {"bleu": bleu, "chrf": chrf}
 
 
-def signatures(measures: Iterable[str]) -> dict[str, str]:
-    """The signatures of those that sacrebleu counts: they do not depend on the text."""
-    return {name: SACREBLEU[name]([""], [""])[1] for name in measures if name in SACREBLEU}
+def signatures(metrics: Iterable[str]) -> dict[str, str]:
+    """The signatures of sacrebleu's metrics, which do not depend on the text."""
+    return {name: SACREBLEU[name]([""], [""])[1] for name in metrics if name in SACREBLEU}
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """F-measures of common words, pairs of words and longest common subsequence, 0 to 1.
 
-    Means over the texts of what the package rouge-score calls rouge1, rouge2 and rougeL, with its
-    default words: runs of a-z and 0-9 in lower case, not stemmed. So a letter with an accent ends
-    a word, and text in other scripts has none. The text is one sequence: this is not rougeLsum,
-    which takes it line by line, nor the ROUGE-1.5.5 script, which can stem and leave words out.
+    The means over texts of rouge1, rouge2 and rougeL of the package rouge-score, which would also
+    install nltk. Words are its default: runs of a-z and 0-9 in lower case, not stemmed. So an
+    accented letter ends a word, and text in other scripts has no words. The text is one sequence:
+    this is not rougeLsum, which works line by line, nor the ROUGE-1.5.5 script, which can stem.
     """
     pairs = [(_words(h), _words(r)) for h, r in zip(hypotheses, references, strict=True)]
     return {
@@ -69,8 +70,8 @@ def _ngram_f(n: int, hypothesis: Sequence[str], reference: Sequence[str]) -> flo
 def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
     """The length of the longest common subsequence.
 
-    A whole column of the usual table fits into one integer, whose bit i is 0 where the length grows
-    at a[i]; addition carries all of its changes at once (Hyyrö 2004).
+    A column of the usual dynamic-programming table is one integer, whose bit i is 0 where the
+    length grows at a[i]; one addition updates the whole column (Hyyrö 2004).
     """
     places: dict[str, int] = {}
     for i, word in enumerate(a):
@@ -92,11 +93,11 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def text_scores(
-    measures: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
+    metrics: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
-    """Those of the measures that are of text, by name; rouge has three."""
+    """The text metrics among `metrics`, by name; rouge has three scores."""
     scores = {}
-    for name in measures:
+    for name in metrics:
         if name in SACREBLEU:
             scores[name], _ = SACREBLEU[name](hypotheses, references)
         elif name == "rouge":
@@ -104,84 +105,77 @@ def text_scores(
     return scores
 
 
-def macro_f1(labels_n: np.ndarray, guesses_n: np.ndarray) -> float:
+def macro_f1(labels_b: np.ndarray, guesses_b: np.ndarray) -> float:
     """The mean of each class's F1, over the classes that occur or are guessed."""
-    common, ours, theirs = _confusion(labels_n, guesses_n)
-    occurs = (ours + theirs) > 0
-    return float(np.mean(2 * common[occurs] / (ours + theirs)[occurs]))
+    return _by_sklearn("f1_score", labels_b, guesses_b, average="macro")
 
 
-def matthews(labels_n: np.ndarray, guesses_n: np.ndarray) -> float:
+def matthews(labels_b: np.ndarray, guesses_b: np.ndarray) -> float:
     """Matthews' correlation for any number of classes; 0 where only one occurs or is guessed."""
-    common, ours, theirs = _confusion(labels_n, guesses_n)
-    total = len(labels_n)
-    covariance = common.sum() * total - ours @ theirs
-    variances = (total**2 - ours @ ours) * (total**2 - theirs @ theirs)
-    return float(covariance / np.sqrt(variances)) if variances else 0.0
+    return _by_sklearn("matthews_corrcoef", labels_b, guesses_b)
 
 
-def _confusion(
-    labels_n: np.ndarray, guesses_n: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each class: how often it is guessed rightly, how often at all, and how often it occurs."""
-    classes = int(max(labels_n.max(), guesses_n.max())) + 1
-    right_n = labels_n[labels_n == guesses_n]
-    counts = [np.bincount(values, minlength=classes) for values in (right_n, guesses_n, labels_n)]
-    return tuple(count.astype(np.float64) for count in counts)
+def _by_sklearn(name: str, labels_b: np.ndarray, guesses_b: np.ndarray, **options) -> float:
+    import sklearn.metrics  # takes a second; only runs that ask for such a metric pay for it
+
+    with warnings.catch_warnings():  # about sets with few rows for their classes
+        warnings.simplefilter("ignore", UserWarning)
+        return float(getattr(sklearn.metrics, name)(labels_b, guesses_b, **options))
 
 
-def pearson(x_n: np.ndarray, y_n: np.ndarray) -> float:
-    """Pearson's correlation; 0 where either side never changes, for it is not defined there."""
-    x_n, y_n = np.asarray(x_n, np.float64), np.asarray(y_n, np.float64)
-    if (x_n == x_n[0]).all() or (y_n == y_n[0]).all():
+def pearson(x_b: np.ndarray, y_b: np.ndarray) -> float:
+    """Pearson's correlation; 0 where either side is constant, for it is not defined there."""
+    return _by_scipy("pearsonr", x_b, y_b)
+
+
+def spearman(x_b: np.ndarray, y_b: np.ndarray) -> float:
+    """Pearson's correlation of the ranks; equal values share the mean of their ranks."""
+    return _by_scipy("spearmanr", x_b, y_b)
+
+
+def _by_scipy(name: str, x_b: np.ndarray, y_b: np.ndarray) -> float:
+    import scipy.stats  # as above
+
+    x_b, y_b = np.asarray(x_b, np.float64), np.asarray(y_b, np.float64)
+    if (x_b == x_b[0]).all() or (y_b == y_b[0]).all():
         return 0.0
-    x_n, y_n = x_n - x_n.mean(), y_n - y_n.mean()
-    return float(x_n @ y_n / np.sqrt((x_n @ x_n) * (y_n @ y_n)))
+    return float(getattr(scipy.stats, name)(x_b, y_b).statistic)
 
 
-def spearman(x_n: np.ndarray, y_n: np.ndarray) -> float:
-    """Pearson's correlation of the ranks; equal values share the mean of theirs."""
-    return pearson(_ranks(x_n), _ranks(y_n))
+def in_top(k: int, scores_bc: np.ndarray, labels_b: np.ndarray) -> np.ndarray:
+    """Whether a row's label is among its k best classes. Ties and NaN count as wrong.
 
-
-def _ranks(values_n: np.ndarray) -> np.ndarray:
-    _, group_n, sizes = np.unique(values_n, return_inverse=True, return_counts=True)
-    return (np.cumsum(sizes) - (sizes - 1) / 2)[group_n]
-
-
-def in_top(k: int, scores_nc: np.ndarray, labels_n: np.ndarray) -> np.ndarray:
-    """Whether a row's label is among its k best classes; a tie does not help, and neither does NaN.
-
-    So `in_top(1, ...)` is what the accuracy of a classifier counts.
+    So `in_top(1, ...)` is a classifier's accuracy; scikit-learn's top-k accuracy breaks ties by
+    class number and refuses NaN.
     """
-    own_n1 = np.take_along_axis(scores_nc, labels_n[:, None], axis=1)
-    not_below_nc = ~(scores_nc < own_n1)  # the label itself is one of them
-    return not_below_nc.sum(axis=1) <= k
+    own_b1 = np.take_along_axis(scores_bc, labels_b[:, None], axis=1)
+    not_below_bc = ~(scores_bc < own_b1)  # the label itself is one of them
+    return not_below_bc.sum(axis=1) <= k
 
 
 def class_scores(
-    measures: Iterable[str],
-    labels_n: np.ndarray,
-    probabilities_nc: np.ndarray,
+    metrics: Iterable[str],
+    labels_b: np.ndarray,
+    probabilities_bc: np.ndarray,
     values_c: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Those of the measures that are of classes, by name.
+    """The class metrics among `metrics`, by name.
 
     `values_c` are the numbers that the classes stand for. The model's guess at such a number is
     its expected value, which may lie between two classes.
     """
     scores = {}
-    guesses_n = probabilities_nc.argmax(axis=1)
-    for name in measures:
+    guesses_b = probabilities_bc.argmax(axis=1)
+    for name in metrics:
         match name:
             case "macro_f1":
-                scores[name] = macro_f1(labels_n, guesses_n)
+                scores[name] = macro_f1(labels_b, guesses_b)
             case "matthews":
-                scores[name] = matthews(labels_n, guesses_n)
+                scores[name] = matthews(labels_b, guesses_b)
             case "top5_accuracy":
-                scores[name] = float(in_top(5, probabilities_nc, labels_n).mean())
+                scores[name] = float(in_top(5, probabilities_bc, labels_b).mean())
             case "pearson" | "spearman":
                 correlation = pearson if name == "pearson" else spearman
-                expected_n = probabilities_nc[:, : len(values_c)] @ values_c
-                scores[name] = correlation(values_c[labels_n], expected_n)
+                expected_b = probabilities_bc[:, : len(values_c)] @ values_c
+                scores[name] = correlation(values_c[labels_b], expected_b)
     return scores

@@ -9,7 +9,7 @@ from model.attention import refusals
 from model.config import ABSOLUTE_POSITIONS
 from training.config import (
     finetune_problems,
-    measure_problems,
+    metric_problems,
     precision_problems,
     schedule_problems,
 )
@@ -38,7 +38,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
         )
     yield from schedule_problems(experiment.optimizer, run)
     yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
-    yield from measure_problems(experiment.eval, task)
+    yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     if model.family not in FAMILIES_FOR[task.objective]:
         fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]

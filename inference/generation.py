@@ -1,4 +1,4 @@
-"""Asking a model for text: prompts in, tokens out, compiled once for every shape."""
+"""Generation with a model: prompts in, tokens out, compiled once per shape."""
 
 import functools
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from jax.stages import Compiled
 from experiment.schema import ConfigError
 from inference.beam_search import Beams, beam_search
 from inference.cpu_layout import decoding_options, decoding_order, lay_out, reading, restore
-from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, for_each
+from inference.decoding import GREEDY, Decode, Ends, Progress, Sampling, advance, begin, repeat_rows
 from inference.speculative_decoding import Speculated, speculate
 from model.config import TransformerConfig
 from model.kv_cache import Cache, empty_cache
@@ -21,20 +21,20 @@ from model.kv_cache import Cache, empty_cache
 
 @flax.struct.dataclass
 class Prompts:
-    """What the model is given, a row each; padding is behind the text."""
+    """Prompts, one per row, with padding after the text."""
 
-    tokens_bt: Array  # what its decoder has said already: at least the start of a sequence
+    tokens_bt: Array  # the decoder's input so far: at least the start of a sequence
     lengths_b: Array
-    source_bs: Array | None = None  # what an encoder reads
+    source_bs: Array | None = None  # the encoder's input
     source_segments_bs: Array | None = None
 
 
 class Generator:
-    """Writes up to `steps` tokens behind prompts.
+    """Generates up to `steps` tokens after prompts.
 
-    Methods take parameters as `lay_out` returns them, and a key for each row that is drawn:
-    nothing else is random. With fewer `slots` than prompt and steps need, the oldest tokens are
-    forgotten on the way. Nothing compiles again for prompts of the same padded length.
+    Methods take parameters as `lay_out` returns them, and a random key for each sampled row. With
+    fewer `slots` than prompt and steps need, the cache drops its oldest tokens. Prompts of the
+    same padded length share a compilation.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Generator:
         ends: Ends,
         *,
         steps: int,
-        rows: int,  # that the model works on at a time, all beams and outputs counted
-        slots: int = 0,  # 0: as many as are needed
-        see_whole_prompt: bool = False,  # tokens of the prompt see each other (prefix LM)
+        rows: int,  # per model call, with all beams and outputs
+        slots: int = 0,  # of the cache; 0: as many as are needed
+        see_whole_prompt: bool = False,  # bidirectional attention inside the prompt (prefix LM)
         sampling: Sampling = GREEDY,
     ):
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
         self._slots, self._see_whole_prompt = slots, see_whole_prompt
-        self._order = order = decoding_order(rows)
+        self.order = order = decoding_order(rows)
         jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
         self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
         self._begin = jit(self._begin, static_argnames="outputs")
@@ -64,8 +64,8 @@ class Generator:
         self, params: dict, prompts: Prompts, keys_b: Array | None = None, *, outputs: int = 1
     ) -> Array:
         """Tokens (B * outputs, steps), those of one prompt side by side."""
-        *_, tokens_bn = self.stream(params, prompts, keys_b, outputs=outputs, every=self.steps)
-        return tokens_bn
+        *_, tokens_bt = self.stream(params, prompts, keys_b, outputs=outputs, every=self.steps)
+        return tokens_bt
 
     def stream(
         self,
@@ -76,21 +76,21 @@ class Generator:
         outputs: int = 1,
         every: int,
     ) -> Iterator[Array]:
-        """The tokens of `sequences`, time and again, with `every` more of them filled in."""
+        """The tokens of `sequences` so far, after each `every` more of them."""
         progress = self._begin(params, prompts, outputs=outputs)
-        rest = for_each(outputs, (prompts.lengths_b, prompts.source_segments_bs))
+        rest = repeat_rows(outputs, (prompts.lengths_b, prompts.source_segments_bs))
         for until in range(every, self.steps + every, every):
             until = min(until, self.steps)
             progress = self._advance(params, progress, *rest, keys_b, until=until)
-            # A copy: the next call gives up the memory of this one's result.
-            yield jnp.copy(progress.tokens_bn)
+            # A copy, because the next call donates `progress`.
+            yield jnp.copy(progress.tokens_bt)
             if until < self.steps and bool(progress.ended_b.all()):
                 return
 
     def compiled(self, params: dict, prompts: Prompts) -> tuple[Compiled, Compiled]:
-        """The two programs behind `stream`, to read prompts and to write, for shapes of arrays.
+        """The two compiled programs of `stream`, for prompts and for tokens, from shapes alone.
 
-        `params` are as the model has them, and lie where their shardings say.
+        `params` are shapes of the model's parameters with shardings.
         """
 
         def results(lowered, compiled):
@@ -120,7 +120,7 @@ class Generator:
         *,
         ahead: int,
     ) -> Speculated:
-        """The tokens of `sequences`, with a smaller model of the same tokenizer drafting them."""
+        """The tokens of `sequences`, drafted by a smaller model with the same tokenizer."""
         if self._sampling.repetition_penalty != 1:
             raise ConfigError(
                 f"repetition_penalty={self._sampling.repetition_penalty} depends on tokens that "
@@ -136,7 +136,7 @@ class Generator:
         return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
 
     def slots(self, prompts: Prompts, beams: int = 1) -> int:
-        """Of a cache for the prompt, which beams share, and all tokens behind it."""
+        """Cache slots for the prompt, which beams share, and all tokens after it."""
         return prompts.tokens_bt.shape[1] + beams * self.steps
 
     def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
@@ -146,9 +146,9 @@ class Generator:
         seen_bv = None
         if self._sampling.repetition_penalty != 1:
             inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
-            tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # for which one_hot has nothing
+            tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # one_hot gives zeros for -1
             seen_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
-        logits_bv, cache, seen_bv = for_each(outputs, (logits_bv, cache, seen_bv))
+        logits_bv, cache, seen_bv = repeat_rows(outputs, (logits_bv, cache, seen_bv))
         pad_id = self._ends.pad_id
         return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, seen_bv=seen_bv)
 
@@ -167,14 +167,14 @@ class Generator:
         )  # fmt: skip
 
     def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
-        """The best `beams` sequences behind each prompt; `alpha` is for the length penalty."""
+        """The best `beams` sequences after each prompt; `alpha` is that of the length penalty."""
         stops = self._ends.stops
         if longer := [stop for stop in stops if len(stop) > 1]:
             raise ConfigError(
                 f"beam search ends at single tokens, not at sequences such as {longer[0]}; leave "
                 "them out, or write greedily or by sampling"
             )
-        # What is forgotten is hidden, but keeps its slots.
+        # Tokens outside the window are masked, but keep their slots.
         slots = self.slots(prompts, beams)
         logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
         return beam_search(
@@ -208,9 +208,9 @@ class Generator:
     def _read(
         self, params: dict, prompts: Prompts, slots: int, *, keep_tokens: bool
     ) -> tuple[Array, Cache]:
-        """Logits behind each prompt, and a cache of so many slots that holds it."""
+        """Logits of the token after each prompt, and a cache of so many slots with the prompt."""
         batch, length = prompts.tokens_bt.shape
-        # Prompts are moved to the right edge, so that all rows go on in the same slot.
+        # Prompts are aligned to the right, so that all rows continue in the same slot.
         positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompts.lengths_b[:, None])
         inside_bt = positions_bt >= 0
         positions_bt = jnp.maximum(positions_bt, 0)
@@ -239,7 +239,7 @@ class Generator:
 
     def _decoder(self, params: dict, source_segments_bs: Array | None) -> Decode:
         def decode(tokens_bt, positions_bt, cache, **options):
-            with reading(self._order):
+            with reading(self.order):
                 return self._model.apply(
                     {"params": restore(params)},
                     tokens_bt,

@@ -1,4 +1,4 @@
-"""Ids that a model has written, as text: with its gaps named, and cut where it was to stop."""
+"""From generated ids to text: with names of sentinels, and cut at stop strings."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from inference.prompts import SENTINEL
 from input_pipeline.tokenizers.id_tokenizer import NO_END, IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-BROKEN = "\ufffd"  # what decoding shows for bytes that are no character, or not yet
+BROKEN = "\ufffd"  # what decoding shows for bytes that are no character, or not yet one
 
 
-def written(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens up to the end of the answer, which is among them unless there was no room."""
+def up_to_end(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens up to the end of the output; the end itself is one of them if there was room."""
     ends = np.flatnonzero(np.isin(tokens, (tokenizer.eos_id, *tokenizer.more_eos_ids)))
     if len(ends):
         return tokens[: ends[0] + 1]
@@ -22,17 +22,17 @@ def written(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
     return tokens[: real[-1] + 1] if len(real) else tokens[:0]
 
 
-def spell(
+def to_text(
     tokens: np.ndarray, tokenizer: Tokenizer, *, behind: Sequence[int] = (), sentinels: bool = False
 ) -> str:
-    """The text of the tokens, as it reads behind those of `behind`."""
+    """The text of the tokens as it reads after those of `behind`."""
     if isinstance(tokenizer, IdTokenizer):
         return tokenizer.decode(tokens)
     if sentinels:
         return _with_sentinels(tokens, tokenizer)
     if not len(behind):
         return tokenizer.decode(tokens)
-    # A piece that begins a text may lose its space, so both are decoded together.
+    # A piece at the start of a text may lose its space, so both are decoded together.
     before = tokenizer.decode(behind)
     both = tokenizer.decode(np.concatenate([behind, tokens]))
     return both[len(before) :] if both.startswith(before) else tokenizer.decode(tokens)
@@ -48,10 +48,9 @@ def _with_sentinels(tokens: np.ndarray, tokenizer: Tokenizer) -> str:
 
 
 def stop_sequences(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Tokens that spell the stop strings, to end the writing of a row early.
+    """Tokens of the stop strings, which end the generation of a row early.
 
-    A string that the tokenizer does not give back is left to `cut`, as is any that the model
-    spells with other tokens.
+    `cut` handles strings that the tokenizer cannot decode back, and other spellings.
     """
     encoded = [tokenizer.encode(stop) for stop in stops]
     pairs = zip(stops, encoded, strict=True)
@@ -59,14 +58,14 @@ def stop_sequences(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[in
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text in front of the first stop string."""
+    """The text before the first stop string."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
-    """The part of an unfinished text that stays as it is, whatever follows.
+    """The part of an unfinished text that cannot change.
 
-    Its end may be half of a character, or the beginning of a stop string.
+    The rest may be half of a character, or the beginning of a stop string.
     """
     text = text.rstrip(BROKEN)
     begun = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]

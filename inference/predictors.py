@@ -1,9 +1,9 @@
-"""A trained model's answers to lines: what it writes, fills in, takes them for, or sees in them.
+"""Predictors: from lines of text, or paths of images, to outputs.
 
-What answers depends on what the model was trained for; all of them have the same two methods:
+The predictor depends on what the model was trained for. All of them have the same two methods:
 
-    prompt(line, name) -> the fields of its row, or a refusal that calls the line by this name
-    answers(batch, numbers) -> for the first rows of a batch, lines of these numbers, the outputs
+    prompt(line, name) -> the fields of its row; `name` is the line's name in error messages
+    predict(batch, numbers) -> outputs for the first rows of a batch, the lines of these numbers
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import sampling_options
 from inference.prompts import ImagePrompts, TextPrompts, in_batches
-from inference.sampler import Writer
+from inference.sampler import Sampler
 from input_pipeline.objectives import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -28,23 +28,22 @@ from training.infer_sizes import tells_pairs_apart
 from training.mesh import put_batch
 from training.model_for_task import forward
 
-CANDIDATES = 5  # for each gap
+CANDIDATES = 5  # tokens for each mask
 
 Outputs = list[dict[str, Any]]
 
 
-def choose(
-    model: loaded_run.Trained,
+def make_predictor(
+    model: loaded_run.LoadedRun,
     given: Mapping[str, Any],
     batch_size: int,
     *,
     strict: bool = False,
     ids: bool = False,
 ):
-    """The answerer for a model; `given` are options of writing, for models that write.
+    """The predictor of a model. `given` are sampling options, for models that generate text.
 
-    With `strict`, text that the vocabulary cannot spell is refused. With `ids`, lines and answers
-    are ids rather than text.
+    `strict` refuses text that the vocabulary cannot spell. With `ids`, lines and outputs are ids.
     """
     objective, tokenizer = model.experiment.task.objective, model.tokenizer
     if ids:
@@ -52,19 +51,19 @@ def choose(
     elif isinstance(tokenizer, IdTokenizer):
         raise ConfigError("this model came without a tokenizer: give ids for text, with --ids")
     if model.model_config.has_decoder and objective != "classify_text":
-        options = sampling_options.choose(given)
-        return Writer(model, options, batch_size, tokenizer, strict=strict)
+        options = sampling_options.from_flags(given)
+        return Sampler(model, options, batch_size, tokenizer, strict=strict)
     if given:
         flags = ", ".join(f"--{name}" for name in given)
         raise ConfigError(
             f"{flags}: this is about writing text, which a model with task.objective={objective} "
             "does not do; leave it out"
         )
-    answerers = {"masked_lm": Filler, "embed": Embedder}
-    return answerers.get(objective, Classifier)(model, tokenizer, strict=strict)
+    predictors_by_objective = {"masked_lm": FillMask, "embed": EmbeddingPredictor}
+    return predictors_by_objective.get(objective, ClassPredictor)(model, tokenizer, strict=strict)
 
 
-def _for_ids(model: loaded_run.Trained, given: Mapping[str, Any]) -> IdTokenizer:
+def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokenizer:
     if model.tokenizer is None:
         raise ConfigError("--ids is about tokens, and this model reads images; leave it out")
     for name in ("stop", "prefix"):
@@ -73,33 +72,35 @@ def _for_ids(model: loaded_run.Trained, given: Mapping[str, Any]) -> IdTokenizer
     return IdTokenizer.like(model.tokenizer, model.model_config.vocab_size)
 
 
-def answer(answerer, lines: Sequence[str], names: Sequence[str], batch_size: int) -> list[Outputs]:
-    """The outputs for each line, in order; every line is checked before the first is answered."""
-    rows = [answerer.prompt(line, name) for line, name in zip(lines, names, strict=True)]
-    note_unknown(answerer.unknown, len(lines))
-    note_long_rows(rows, answerer.trained_length)
+def predict(
+    predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
+) -> list[Outputs]:
+    """The outputs for each line, in order. All lines are checked before the first prediction."""
+    rows = [predictor.prompt(line, name) for line, name in zip(lines, names, strict=True)]
+    note_unknown(predictor.unknown, len(lines))
+    note_long_rows(rows, predictor.trained_length)
     found: list[Outputs] = [[] for _ in lines]
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
-        for numbers, batch in in_batches(rows, batch_size, answerer.longest):
-            outputs = answerer.answers(batch, numbers)
+        for numbers, batch in in_batches(rows, batch_size, predictor.longest):
+            outputs = predictor.predict(batch, numbers)
             for number, each in zip(numbers, outputs, strict=True):
                 found[number] = each
             bar.update(len(numbers))
     return found
 
 
-def stream(writer: Writer, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
-    """The answer to one line, in pieces."""
-    writer.unknown.clear()
-    row = writer.prompt(line, name)
-    note_unknown(writer.unknown, 1)
-    note_long_rows([row], writer.trained_length)
-    ((_, batch),) = in_batches([row], batch_size, writer.longest)
-    return writer.stream(batch, number)
+def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
+    """The output for one line, in pieces."""
+    sampler.unknown.clear()
+    row = sampler.prompt(line, name)
+    note_unknown(sampler.unknown, 1)
+    note_long_rows([row], sampler.trained_length)
+    ((_, batch),) = in_batches([row], batch_size, sampler.longest)
+    return sampler.stream(batch, number)
 
 
 def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
-    """What was never so long in training may be answered badly."""
+    """Warns about rows that are longer than those of training."""
     sizes = [len(row.get("encoder_inputs", row.get("inputs", ()))) for row in rows]
     long = sum(size > trained_length for size in sizes)
     if long:
@@ -110,7 +111,7 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
 
 
 def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
-    """What the vocabulary cannot spell is read as its unknown token."""
+    """Warns about text that becomes unknown tokens."""
     if unknown:
         name, text = next(iter(unknown.items()))
         logging.warning(
@@ -120,71 +121,11 @@ def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
         )  # fmt: skip
 
 
-class Filler:
-    """Answers texts that have gaps with the likeliest tokens in them."""
-
-    def __init__(self, model: loaded_run.Trained, tokenizer: Tokenizer, *, strict: bool = False):
-        self._model, self._tokenizer = model, tokenizer
-        if tokenizer.mask_id is None:
-            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
-        task, data = model.experiment.task, model.experiment.data
-        self._prompt = TextPrompts(
-            task.objective,
-            data.example_kind,
-            tokenizer,
-            takes_two=task.next_sentence,
-            strict=strict,
-        )
-        self.unknown = self._prompt.unknown
-        self.longest = _longest(model)
-        self.trained_length = data.length
-        text_ids_n = jnp.asarray(self._tokenizer.text_ids)
-
-        def candidates(params, batch):
-            logits_btv = forward(model.model, task, params, batch)["logits"]
-            shares_btv = jax.nn.softmax(logits_btv.astype(jnp.float32), axis=-1)
-            # A gap is filled with text, whatever else the model may believe in.
-            shares_btk, places_btk = jax.lax.top_k(shares_btv[..., text_ids_n], CANDIDATES)
-            return shares_btk, text_ids_n[places_btk]
-
-        self._candidates = jax.jit(candidates, compiler_options=compiler_options())
-
-    def prompt(self, text: str, name: str) -> Fields:
-        return _refuse_long(self._prompt(text, name), name, self.longest)
-
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        placed = put_batch(batch, self._model.mesh)
-        shares_btk, ids_btk = jax.device_get(self._candidates(self._model.params, placed))
-        lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
-        rows = zip(batch["inputs"], lengths_b, ids_btk, shares_btk, numbers, strict=False)
-        return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
-
-    def _filled(
-        self, inputs_t: np.ndarray, ids_tk: np.ndarray, shares_tk: np.ndarray
-    ) -> dict[str, Any]:
-        gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
-        filled_t = inputs_t.copy()
-        filled_t[gaps] = ids_tk[gaps, 0]
-        parts = [filled_t]
-        if self._model.experiment.task.next_sentence:  # two texts, each up to its separator
-            parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
-        return {
-            "text": "\t".join(self._tokenizer.decode(part) for part in parts),
-            "gaps": [
-                [
-                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
-                    for id, share in zip(ids_tk[gap].tolist(), shares_tk[gap].tolist(), strict=True)
-                ]
-                for gap in gaps
-            ],
-        }
-
-
-class _Reader:
-    """What answers texts, or the paths of images, from all of a row at once."""
+class _EncoderPredictor:
+    """Base of predictors that need one pass over a text or an image."""
 
     def __init__(
-        self, model: loaded_run.Trained, tokenizer: Tokenizer | None, *, strict: bool = False
+        self, model: loaded_run.LoadedRun, tokenizer: Tokenizer | None, *, strict: bool = False
     ):
         self._model = model
         self.unknown: Mapping[str, str] = {}
@@ -199,31 +140,74 @@ class _Reader:
                 tokenizer,
                 takes_two=_takes_two(model),
                 strict=strict,
-                # A sentence encoder reads no more of a text than its published pipeline does.
+                # A sentence encoder truncates texts as its published pipeline does.
                 longest=data.length if task.embedding != "pooled" else 0,
             )
             self.unknown = self._prompt.unknown
             self.longest = _longest(model)
         self.trained_length = data.length
 
-        def answer(params, batch):
+        def outputs(params, batch):
             return self._from_outputs(forward(model.model, task, params, batch))
 
-        self._answer = jax.jit(answer, compiler_options=compiler_options())
+        self._compiled = jax.jit(outputs, compiler_options=compiler_options())
 
     def prompt(self, text: str, name: str) -> Fields:
         return _refuse_long(self._prompt(text, name), name, self.longest)
 
-    def _answers(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _outputs(self, batch: Mapping[str, np.ndarray]) -> Any:
         placed = put_batch(batch, self._model.mesh)
-        return jax.device_get(self._answer(self._model.params, placed))
+        return jax.device_get(self._compiled(self._model.params, placed))
 
 
-class Classifier(_Reader):
-    """Answers with classes, the likeliest first."""
+class FillMask(_EncoderPredictor):
+    """Fills masks in a text with the likeliest tokens."""
+
+    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
+        if tokenizer.mask_id is None:
+            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
+        self._tokenizer, self._text_ids_v = tokenizer, jnp.asarray(tokenizer.text_ids)
+        super().__init__(model, tokenizer, strict=strict)
+
+    def _from_outputs(self, outputs: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        shares_btv = jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+        # Only tokens of text, no special tokens.
+        text_shares_btv = shares_btv[..., self._text_ids_v]
+        shares_btn, places_btn = jax.lax.top_k(text_shares_btv, CANDIDATES)
+        return shares_btn, self._text_ids_v[places_btn]
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        shares_btn, ids_btn = self._outputs(batch)
+        lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
+        rows = zip(batch["inputs"], lengths_b, ids_btn, shares_btn, numbers, strict=False)
+        return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
+
+    def _filled(
+        self, inputs_t: np.ndarray, ids_tn: np.ndarray, shares_tn: np.ndarray
+    ) -> dict[str, Any]:
+        gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
+        filled_t = inputs_t.copy()
+        filled_t[gaps] = ids_tn[gaps, 0]
+        parts = [filled_t]
+        if self._model.experiment.task.next_sentence:  # two texts, each ending at a separator
+            parts = np.split(filled_t, np.flatnonzero(inputs_t == self._tokenizer.sep_id))[:-1]
+        return {
+            "text": "\t".join(self._tokenizer.decode(part) for part in parts),
+            "gaps": [
+                [
+                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
+                    for id, share in zip(ids_tn[gap].tolist(), shares_tn[gap].tolist(), strict=True)
+                ]
+                for gap in gaps
+            ],
+        }
+
+
+class ClassPredictor(_EncoderPredictor):
+    """Predicts classes with probabilities, the likeliest first."""
 
     def prompt(self, text: str, name: str) -> Fields:
-        # Training refuses empty texts too: the class of one would say nothing.
+        # Training refuses empty texts, too.
         parts = text.split("\t") if _takes_two(self._model) else [text]
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
@@ -234,8 +218,8 @@ class Classifier(_Reader):
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
         return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        shares_bc = self._answers(batch)
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        shares_bc = self._outputs(batch)
         labels = self._model.labels
         return [
             [{"label": labels[c], "probability": float(shares_c[c])} for c in np.argsort(-shares_c)]
@@ -243,27 +227,29 @@ class Classifier(_Reader):
         ]
 
 
-class Embedder(_Reader):
-    """Answers with the vector that stands for the row."""
+class EmbeddingPredictor(_EncoderPredictor):
+    """Predicts the embedding of a text or an image."""
 
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
         return outputs["embedding"].astype(jnp.float32)
 
-    def answers(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        vectors_bd = self._answers(batch)[: len(numbers)]
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        vectors_bd = self._outputs(batch)[: len(numbers)]
         return [[{"embedding": vector_d.tolist()}] for vector_d in vectors_bd]
 
 
-def _longest(model: loaded_run.Trained) -> int:
-    """The most columns that a row may have; 0: any number."""
+def _longest(model: loaded_run.LoadedRun) -> int:
+    """The maximum length of a row; 0: no maximum."""
     config = model.model_config
     return config.max_length if config.position == "learned" else 0
 
 
-def _takes_two(model: loaded_run.Trained) -> bool:
-    """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
-    data = model.experiment.data
+def _takes_two(model: loaded_run.LoadedRun) -> bool:
+    """Whether lines may be pairs of texts. With labelled_text_files they always may."""
+    data, task = model.experiment.data, model.experiment.task
+    if task.objective == "masked_lm":
+        return task.next_sentence
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
     return data.source == "labelled_text_files" or bool(data.text_pair_field)

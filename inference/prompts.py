@@ -1,7 +1,7 @@
-"""What a trained model is asked about, as ids: rows that end where its answer begins.
+"""Prompts: from text or image files to rows of ids or pixels.
 
-Special ids stand where objectives.py puts them in training. A text may have gaps: one of a masked
-LM is [MASK], those of span corruption are <extra_id_0>, <extra_id_1>, ... or [MASK] for each.
+Special ids are placed as objectives.py places them in training. Masks in a text are [MASK] for a
+masked LM, and <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
 """
 
 import re
@@ -30,10 +30,10 @@ SMALLEST_BUCKET = 16
 class TextPrompts:
     """Texts -> the fields of their rows, without padding.
 
-    `kind` is that of the examples in training, `takes_two`: a tab in a text separates two, and
-    `begin_with` is what every answer of an encoder-decoder begins with. What the vocabulary cannot
-    spell becomes its unknown token and is listed in `unknown`, or if `strict` is refused. Texts to
-    embed are cut so that their rows have at most `longest` ids; 0: none is cut.
+    `kind` is the kind of examples in training. With `takes_two`, a tab separates two texts.
+    `begin_with` is the beginning of every output of an encoder-decoder. Text that the vocabulary
+    cannot spell becomes its unknown token and is listed in `unknown`; `strict` refuses it. Texts to
+    embed are truncated so that their rows have at most `longest` ids; 0: no limit.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TextPrompts:
     ):
         self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
         self._takes_two, self._strict, self._longest = takes_two, strict, longest
-        self.unknown: dict[str, str] = {}  # by the name of a text: the first thing it cannot spell
+        self.unknown: dict[str, str] = {}  # by the name of a text: the first unknown part
         start = list(tokenizer.causal_prefix)
         if objective in ("seq2seq", "span_corruption"):
             start = [tokenizer.bos_id, *tokenizer.text_start_ids]
@@ -57,7 +57,7 @@ class TextPrompts:
         self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
 
     def __call__(self, text: str, name: str) -> Fields:
-        """`name` is what a refusal calls the text, such as "line 3"."""
+        """`name` is the text's name in error messages, such as "line 3"."""
         tokenizer = self._tokenizer
         match self._objective:
             case "prefix_lm" if self._kind == "pairs":
@@ -106,7 +106,7 @@ class TextPrompts:
         return parts
 
     def _begun_from_nothing(self, name: str) -> np.ndarray:
-        """An empty prompt, where the tokenizer puts nothing in front: bos, if there is one."""
+        """The row of an empty prompt whose tokenizer adds no start: bos, if there is one."""
         if self._tokenizer.bos_id is None or isinstance(self._tokenizer, IdTokenizer):
             raise ConfigError(
                 f"{name} is empty, and there is nothing to begin from; write something"
@@ -123,7 +123,7 @@ class TextPrompts:
             self.unknown.setdefault(name, unspelt)
         try:
             return self._tokenizer.encode(text)
-        except ConfigError as error:  # of lines that are to be ids
+        except ConfigError as error:  # with --ids
             raise ConfigError(f"{name}: {error}") from error
 
     def _with_masks(self, text: str, name: str) -> np.ndarray:
@@ -156,7 +156,7 @@ class TextPrompts:
 
     def _around(self, marks: list[str], text: str) -> list[str]:
         """Text, mark, text, ..., mark, text."""
-        # What is masked in training has its space with it, where a space is no token of its own.
+        # In training a mask includes the space before the word, unless spaces are tokens.
         space = "" if self._tokenizer.space_is_a_token else " ?"
         return re.split(f"{space}({'|'.join(marks)})", text)
 
@@ -174,7 +174,7 @@ def _between(texts: Sequence[np.ndarray], marks: Sequence[int]) -> np.ndarray:
 
 
 class ImagePrompts:
-    """Paths of image files -> images as in training; those of another size are made to fit."""
+    """Paths of image files -> images as in training, resized if necessary."""
 
     def __init__(self, size: int, channels: int, data: DataConfig):
         mode = "L" if channels == 1 else "RGB"
@@ -186,13 +186,13 @@ class ImagePrompts:
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
         row = {"image": read(Path(path), self._form), "label": 0}
-        rng = np.random.default_rng(0)  # which this objective has no use for
+        rng = np.random.default_rng(0)  # this objective does not use it
         fields = objectives.classify_images(row, rng, mean=self._mean, std=self._std)
         return {"images": fields["images"]}
 
 
 def bucket(length: int, longest: int = 0) -> int:
-    """What a row of this length is padded to: a power of two, but not above `longest`."""
+    """The padded length of a row: a power of two, but at most `longest`."""
     size = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
     return min(size, longest) if longest else size
 
@@ -200,12 +200,12 @@ def bucket(length: int, longest: int = 0) -> int:
 def in_batches(
     rows: Sequence[Fields], size: int, longest: int = 0
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """All rows in batches of `size`, long ones first: the numbers of a batch's rows, its fields.
+    """Batches of `size` rows, long ones first, as (numbers of the rows, fields).
 
-    A row's padded length depends on that row alone, and a batch that is not full is filled up with
-    copies. So it does not matter to a row which others there are, and few shapes are compiled.
+    The padded length of a row depends on that row alone, and an incomplete batch is filled up with
+    copies. So outputs do not depend on the other rows, and few shapes compile.
     """
-    groups = defaultdict(list)  # by size, and by what a row has: two texts have types of tokens
+    groups = defaultdict(list)  # by size and by fields: only pairs of texts have token types
     for number, row in enumerate(rows):
         groups[_padded_sizes(row, longest), tuple(row)].append(number)
     for (sizes, _), numbers in sorted(groups.items(), reverse=True):
@@ -218,7 +218,7 @@ def in_batches(
 
 
 def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
-    """Of both sides; beside a source, the decoder's side is the same in all rows."""
+    """(decoder length, encoder length). With a source, the decoder's length is not padded."""
     if "images" in row:
         return 0, 0
     if "encoder_inputs" in row:

@@ -1,4 +1,4 @@
-"""A trained model that writes: rows of prompts in, texts out, by the method asked for."""
+"""The predictor of models that generate text: greedily, by sampling, or by beam search."""
 
 import dataclasses
 import functools
@@ -15,24 +15,24 @@ from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import output_text
 from inference.beam_search import NEVER, Beams
-from inference.decoding import GREEDY, Ends, Sampling, for_each
+from inference.decoding import GREEDY, Ends, Sampling, repeat_rows
 from inference.generation import Generator, Prompts
 from inference.prompts import TextPrompts
-from inference.sampling_options import WritingOptions
+from inference.sampling_options import SamplingOptions
 from input_pipeline.objectives import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.mesh import put_batch
 
-SHOWN_EVERY = 4  # tokens, when they are shown as they come
+SHOWN_EVERY = 4  # tokens, when streaming
 
 
-class Writer:
-    """Answers prompts with text; parameters are laid out once, a shape of prompts compiles once."""
+class Sampler:
+    """Generates text after prompts. Parameters are laid out once; every shape compiles once."""
 
     def __init__(
         self,
-        model: loaded_run.Trained,
-        options: WritingOptions,
+        model: loaded_run.LoadedRun,
+        options: SamplingOptions,
         batch_size: int,
         tokenizer: Tokenizer,
         *,
@@ -45,7 +45,7 @@ class Writer:
         self._continues = not self._has_source and not (
             self._task.objective == "prefix_lm" and data.example_kind == "pairs"
         )
-        _refuse_what_does_not_fit(options, model)
+        _refuse_unsupported_options(options, model)
         self._prompt = TextPrompts(
             self._task.objective,
             data.example_kind,
@@ -55,24 +55,24 @@ class Writer:
         )
         self._draft = _load_draft(options, model) if options.draft_workdir else None
         self._slots = data.length if options.slide else 0
-        # What positions can be addressed; 0: any.
+        # Number of positions; 0: no limit.
         drafting = [self._draft.model_config] if self._draft else []
         configs = [model.model_config, *drafting]
         learned = [each.max_length for each in configs if each.position == "learned"]
         self._positions = min(learned, default=0)
         given = len(self._tokenizer.text_start_ids) if self._has_source else 0
         self._steps = options.max_new_tokens or data.length - given
-        # The most columns that prompts are padded to; 0: any number.
+        # Maximum padded length of prompts; 0: no limit.
         self.longest = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
 
     @property
     def unknown(self) -> dict[str, str]:
-        """By the name of a text, what of it the vocabulary cannot spell."""
+        """What the vocabulary cannot spell, by the name of the text."""
         return self._prompt.unknown
 
     def prompt(self, text: str, name: str) -> Fields:
-        """The row of a text; refuses one that leaves no room for what is to be written."""
+        """The row of a text; refuses one that leaves no room for the output."""
         fields = self._prompt(text, name)
         source, start = len(fields.get("encoder_inputs", ())), len(fields["inputs"])
         if self._positions and source > self._positions:
@@ -98,31 +98,31 @@ class Writer:
 
     @property
     def _needed(self) -> int:
-        """Tokens behind a prompt that there must be room for.
+        """The number of output tokens that must fit.
 
-        Where nobody asked for a number, a text may also end where the positions do. A beam cannot,
-        since it compares whole texts.
+        Without --max_new_tokens, a text may also end at the last position. Beam search compares
+        complete texts, so it needs room for all.
         """
         options = self._options
         return self._steps if options.max_new_tokens or options.method == "beam" else 1
 
     def _room_behind(self, start: int) -> int:
-        """Tokens that can be written behind so many; the last one need not be read again."""
+        """Tokens that fit after a prompt of this length. The last one is never fed back."""
         return self._positions - start + 1 if self._positions else sys.maxsize
 
-    def answers(
+    def predict(
         self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
     ) -> list[list[dict[str, Any]]]:
-        """What is written behind the batch's first rows, which are lines of these numbers."""
+        """The outputs for the first rows of the batch, the lines of these numbers."""
         if self._options.method == "beam":
-            tokens_bkn, scores_bk = self._search(batch)
+            tokens_bnt, scores_bn = self._search(batch)
         else:
-            tokens_bkn, scores_bk = self._write(batch, numbers), None
+            tokens_bnt, scores_bn = self._sample(batch, numbers), None
         found = []
         for row in range(len(numbers)):
-            outputs = [self._answer(batch, row, tokens) for tokens in tokens_bkn[row]]
-            if scores_bk is not None:
-                scored = zip(outputs, scores_bk[row].tolist(), strict=True)
+            outputs = [self._output(batch, row, tokens) for tokens in tokens_bnt[row]]
+            if scores_bn is not None:
+                scored = zip(outputs, scores_bn[row].tolist(), strict=True)
                 outputs = [out | {"score": score} for out, score in scored if score > NEVER / 2]
             found.append(outputs[: self._options.num_outputs])
         return found
@@ -137,52 +137,54 @@ class Writer:
         )
         return jax.device_get(found)
 
-    def _write(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
+    def _sample(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
         """Tokens (B, outputs, steps)."""
         outputs = self._options.num_outputs
         prompts, keys_b = self._prompts(batch), self._keys(numbers)
         if self._draft:
-            tokens_bn = self._generator.speculate(
+            tokens_bt = self._generator.speculate(
                 self._params,
                 self._drafter,
                 self._draft_params,
-                for_each(outputs, prompts),
+                repeat_rows(outputs, prompts),
                 keys_b,
                 ahead=self._options.draft_tokens,
-            ).tokens_bn
+            ).tokens_bt
         else:
-            tokens_bn = self._generator.sequences(self._params, prompts, keys_b, outputs=outputs)
-        return jax.device_get(tokens_bn).reshape(self._batch_size, outputs, -1)
+            tokens_bt = self._generator.sequences(self._params, prompts, keys_b, outputs=outputs)
+        return jax.device_get(tokens_bt).reshape(self._batch_size, outputs, -1)
 
     def stream(self, batch: Mapping[str, np.ndarray], number: int) -> Iterator[str]:
-        """The answer to the batch's first row, in pieces as they come."""
+        """The output for the first row of the batch, in pieces."""
         yield self._options.prefix
         shown, text = 0, ""
-        for tokens_bn in self._generator.stream(
+        for tokens_bt in self._generator.stream(
             self._params, self._prompts(batch), self._keys([number]), every=SHOWN_EVERY
         ):
-            whole = self._spelt(batch, 0, self._written(batch, 0, jax.device_get(tokens_bn)[0]))
-            text = output_text.cut(whole, self._options.stop)
-            if text != whole:
+            uncut = self._text(batch, 0, self._generated(batch, 0, jax.device_get(tokens_bt)[0]))
+            text = output_text.cut(uncut, self._options.stop)
+            if text != uncut:
                 break
             settled = output_text.settled(text, self._options.stop)
             yield settled[shown:]
             shown = max(shown, len(settled))
         yield text[shown:]
 
-    def _answer(
+    def _output(
         self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
     ) -> dict[str, Any]:
-        tokens = self._written(batch, row, tokens)
-        text = output_text.cut(self._spelt(batch, row, tokens), self._options.stop)
+        tokens = self._generated(batch, row, tokens)
+        text = output_text.cut(self._text(batch, row, tokens), self._options.stop)
         return {"text": self._options.prefix + text, "tokens": len(tokens)}
 
-    def _written(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> np.ndarray:
+    def _generated(
+        self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
+    ) -> np.ndarray:
         room = self._room_behind(len(_real(batch, row)))
-        return output_text.written(tokens[:room], self._tokenizer)
+        return output_text.up_to_end(tokens[:room], self._tokenizer)
 
-    def _spelt(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
-        return output_text.spell(
+    def _text(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
+        return output_text.to_text(
             tokens,
             self._tokenizer,
             behind=_real(batch, row) if self._continues or self._options.prefix else (),
@@ -200,7 +202,7 @@ class Writer:
         )
 
     def _keys(self, numbers: Sequence[int]) -> Array | None:
-        """One for each output of each row, from the number of its line and its own alone."""
+        """A key for each output of each row, from the seed, the line number and the output."""
         if self._options.method != "sample":
             return None
         lines = [*numbers, *[numbers[0]] * (self._batch_size - len(numbers))]
@@ -226,7 +228,7 @@ class Writer:
     def _draft_params(self) -> dict:
         return self._drafter.lay_out(self._draft.params)
 
-    def _make_generator(self, model: loaded_run.Trained) -> Generator:
+    def _make_generator(self, model: loaded_run.LoadedRun) -> Generator:
         options, tokenizer = self._options, self._tokenizer
         stops = output_text.stop_sequences(options.stop, tokenizer)
         stops += tuple((id,) for id in tokenizer.more_eos_ids)
@@ -243,7 +245,7 @@ class Writer:
 
 
 def _real(batch: Mapping[str, np.ndarray], row: int) -> np.ndarray:
-    """What the decoder is given of a row, without padding."""
+    """The decoder's prompt of a row, without padding."""
     return batch["inputs"][row][batch["segment_ids"][row] > 0]
 
 
@@ -254,15 +256,15 @@ def _row_keys(key: Array, lines_b: Array, outputs: int) -> Array:
     return of_line(fold(key, lines_b), jnp.arange(outputs, dtype=jnp.uint32)).reshape(-1)
 
 
-def _sampling(options: WritingOptions) -> Sampling:
+def _sampling(options: SamplingOptions) -> Sampling:
     penalty = options.repetition_penalty
     if options.method != "sample":
         return dataclasses.replace(GREEDY, repetition_penalty=penalty)
     return Sampling(options.temperature, options.top_k, options.top_p, options.min_p, penalty)
 
 
-def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained) -> None:
-    """Options that go well together, but not with this model."""
+def _refuse_unsupported_options(options: SamplingOptions, model: loaded_run.LoadedRun) -> None:
+    """Refuses options that this model does not support."""
     config = model.model_config
     if options.prefix and config.family != "encoder_decoder":
         raise ConfigError(
@@ -276,8 +278,8 @@ def _refuse_what_does_not_fit(options: WritingOptions, model: loaded_run.Trained
         )
 
 
-def _load_draft(options: WritingOptions, model: loaded_run.Trained) -> loaded_run.Trained:
-    """The model that drafts, on the devices of the one that it drafts for."""
+def _load_draft(options: SamplingOptions, model: loaded_run.LoadedRun) -> loaded_run.LoadedRun:
+    """The draft model, on the mesh of the main model."""
     workdir = options.draft_workdir
     config = loaded_run.recorded_config(workdir, "--draft_workdir")
     draft = loaded_run.load(workdir, config={**config, "mesh": dict(model.mesh.shape)})

@@ -1,4 +1,4 @@
-"""How a model is to write, as asked for on the command line: checked once, plain afterwards."""
+"""Sampling options of the command line, validated once."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from experiment.schema import (
 
 
 @dataclasses.dataclass(frozen=True)
-class WritingOptions:
+class SamplingOptions:
     """Each field is a flag of generate.py, which explains it."""
 
     method: Literal["greedy", "beam", "sample"]
@@ -31,7 +31,7 @@ class WritingOptions:
     top_p: Annotated[float, Bounds(above=0, at_most=1)]
     min_p: Probability
     repetition_penalty: PositiveFloat
-    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
+    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax truncates larger seeds
     stop: tuple[str, ...]
     prefix: str
     slide: bool
@@ -79,15 +79,15 @@ class WritingOptions:
                 )
 
 
-DEFAULTS = WritingOptions(
+DEFAULTS = SamplingOptions(
     method="greedy", max_new_tokens=0, num_outputs=1, beam_size=4, length_penalty=0.6,
     temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, stop=(),
     prefix="", slide=False, stream=False, draft_workdir="", draft_tokens=4,
 )  # fmt: skip
 
-NAMES = tuple(field.name for field in dataclasses.fields(WritingOptions))
+NAMES = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 
-# Which methods heed an option; all do where none is named.
+# The methods that use an option; an option that is not here is used by all.
 METHODS_WITH = {
     **dict.fromkeys(("beam_size", "length_penalty"), ("beam",)),
     **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed"), ("sample",)),
@@ -98,11 +98,11 @@ METHODS_WITH = {
 }
 
 
-def choose(given: Mapping[str, Any]) -> WritingOptions:
-    """The options that were given, with defaults for the others; refuses what has no effect."""
-    options, problems = build(WritingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
+def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
+    """The given options, with defaults for the others; refuses options without effect."""
+    options, problems = build(SamplingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
     if not problems:
-        # What is as it would be anyway does no harm, also if it was spelt out.
+        # A default value is allowed with every method.
         changed = [name for name in NAMES if getattr(options, name) != getattr(DEFAULTS, name)]
         problems = [
             f"{name} does not go with --method={options.method}; leave it out, or choose "
@@ -115,6 +115,6 @@ def choose(given: Mapping[str, Any]) -> WritingOptions:
                 "draft_tokens needs a model that drafts them; name it with --draft_workdir=DIR"
             )
     if problems:
-        # They begin with the name of an option, which on the command line is a flag.
+        # Problems begin with the name of an option, which is a flag here.
         raise ConfigError([f"--{problem}" for problem in problems])
     return options

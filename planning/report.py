@@ -63,7 +63,7 @@ def too_large(state: TrainState, error: TooLargeError, chip: Chip | None) -> Sec
 
 
 def _held(state: TrainState) -> dict[str, int]:
-    counts = state.step, state.guard  # a few numbers
+    counts = state.step, state.anomalies  # a few numbers
     held = {
         "parameters": _bytes(state.params),
         "optimizer": _bytes((state.opt_state, counts)),

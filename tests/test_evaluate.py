@@ -175,11 +175,11 @@ def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monke
         number = text.split()[3]
         return f"Das ist Zahl {number} aus dem Text, noch einmal" if int(number) % 2 else "nein"
 
-    def generate(self, params, batch, *, has_one_answer):
+    def generate(self, params, batch, *, has_target):
         texts = [translate(tokenizer.decode(row)) for row in np.asarray(batch["encoder_inputs"])]
         ids = [np.append(tokenizer.encode(text), tokenizer.eos_id)[:LENGTH] for text in texts]
-        tokens_bn = np.stack([np.pad(row, (0, LENGTH - len(row))) for row in ids])
-        return jnp.asarray(tokens_bn), batch["targets"], batch["weights"]
+        tokens_bt = np.stack([np.pad(row, (0, LENGTH - len(row))) for row in ids])
+        return jnp.asarray(tokens_bt), batch["targets"], batch["weights"]
 
     monkeypatch.setattr(Evaluator, "_generate", generate)
     scores = evaluate.evaluate(workdir)

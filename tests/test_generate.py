@@ -18,8 +18,9 @@ import generate
 import train
 from checkpointing import loaded_run
 from configs import dates, digits, langid, langid_mlm, pydoc
-from experiment import command_line, sections
+from experiment import command_line
 from experiment.schema import ConfigError
+from experiment.sections import from_mapping
 from inference import predictors, sampler
 from inference.decoding import GREEDY, Ends, Sampling
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -65,16 +66,18 @@ def greedy(run):
 
 def untrained(config, **changes):
     """A model with lively parameters that nobody has trained."""
-    door = sections.from_mapping(tiny(config, **changes))
+    experiment = from_mapping(tiny(config, **changes))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
-    model_config = door.model.resolve(**sizes)
-    model = make_model(model_config, door.task)
-    arguments, named = model_arguments(door.task, smallest_batch(model_config))
+    model_config = experiment.model.resolve(**sizes)
+    model = make_model(model_config, experiment.task)
+    arguments, named = model_arguments(experiment.task, smallest_batch(model_config))
     params = random_params(model, *arguments, **named)
     tokenizer = T if model_config.input == "tokens" else None
-    mesh = make_mesh(door.mesh)
-    return loaded_run.Trained(door, model_config, model, params, tokenizer, labels, mesh, (0,))
+    mesh = make_mesh(experiment.mesh)
+    return loaded_run.LoadedRun(
+        experiment, model_config, model, params, tokenizer, labels, mesh, (0,)
+    )
 
 
 def writer(objective="causal_lm", length=16, **model):
@@ -90,12 +93,12 @@ def writer(objective="causal_lm", length=16, **model):
 def asking(model, batch_size=2, **options):
     """A function of lines, all of which share what is compiled."""
     with jax.set_mesh(model.mesh):
-        answerer = predictors.choose(model, options, batch_size)
+        predictor = predictors.make_predictor(model, options, batch_size)
 
     def ask(lines):
         names = [f"line {n + 1}" for n in range(len(lines))]
         with jax.set_mesh(model.mesh):
-            return predictors.answer(answerer, lines, names, batch_size)
+            return predictors.predict(predictor, lines, names, batch_size)
 
     return ask
 
@@ -107,7 +110,7 @@ def ask(model, lines, **options):
 def prompt(model, line, **options):
     """The row of a line, if it is not refused."""
     with jax.set_mesh(model.mesh):
-        return predictors.choose(model, options, 2).prompt(line, "line 7")
+        return predictors.make_predictor(model, options, 2).prompt(line, "line 7")
 
 
 def texts(found):
@@ -332,9 +335,9 @@ def test_pieces_of_a_stream_are_the_answer():
     options = dict(method="sample", seed=1, stop=["z"])
     expected = texts(ask(model, lines, batch_size=1, **options))
     with jax.set_mesh(model.mesh):
-        answerer = predictors.choose(model, {**options, "stream": True}, 1)
+        predictor = predictors.make_predictor(model, {**options, "stream": True}, 1)
         for number, line in enumerate(lines):
-            pieces = list(predictors.stream(answerer, line, "", number, 1))
+            pieces = list(predictors.stream(predictor, line, "", number, 1))
             assert "".join(pieces) == expected[number][0]
             assert sum(map(bool, pieces)) > 1
 
@@ -347,9 +350,9 @@ def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
     assert [record.getMessage() for record in caplog.records] == [f"1 of 2 {expected}"]
     caplog.clear()
     with jax.set_mesh(model.mesh):
-        answerer = predictors.choose(model, dict(stream=True, max_new_tokens=1), 1)
+        predictor = predictors.make_predictor(model, dict(stream=True, max_new_tokens=1), 1)
         for line in ("short", long):
-            list(predictors.stream(answerer, line, "", 0, 1))
+            list(predictors.stream(predictor, line, "", 0, 1))
     assert [record.getMessage() for record in caplog.records] == [f"1 of 1 {expected}"]
 
 

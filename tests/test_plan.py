@@ -91,7 +91,7 @@ def measure() -> dict:
             "plan": plan.plan(planned, target, mesh_config),
             "params": held(jax.tree.map(real, abstract.params)),
             "optimizer": held(
-                jax.tree.map(real, (abstract.step, abstract.guard, abstract.opt_state))
+                jax.tree.map(real, (abstract.step, abstract.anomalies, abstract.opt_state))
             ),
             "batch": held(jax.tree.map(real, batch)),
         }

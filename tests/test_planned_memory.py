@@ -20,7 +20,7 @@ import plan
 from configs import dates, digits, langid, pydoc
 from planning import targets
 from tests.test_plan import ADAMW, ROOT, job
-from training.step import NOTHING_FIXED
+from training.step import NO_FROZEN_INPUTS
 
 STEPS = 10  # threads keep what they once had, so the first steps take a little more each
 JOBS = {
@@ -74,7 +74,7 @@ def take_steps(step, state, batch) -> None:
     """As the loop does: the next step is under way before the last one's metrics are read."""
     unread = None
     for _ in range(STEPS):
-        state, metrics = step(state, batch, NOTHING_FIXED)
+        state, metrics = step(state, batch, NO_FROZEN_INPUTS)
         jax.block_until_ready(unread)
         unread = metrics
     jax.block_until_ready((state, metrics))

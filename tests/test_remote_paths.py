@@ -85,7 +85,9 @@ def test_other_runs(tmp_path):
     assert "task.teacher=gs://bucket/run:20 has" in refusal(
         find_checkpoint, f"{BUCKET}:20", "task.teacher"
     )
-    assert f"--draft_workdir{SAID}" in refusal(sampling_options.choose, {"draft_workdir": BUCKET})
+    assert f"--draft_workdir{SAID}" in refusal(
+        sampling_options.from_flags, {"draft_workdir": BUCKET}
+    )
 
 
 def test_conversion(tmp_path):

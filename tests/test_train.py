@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import train
+from checkpointing import run_directory
 from configs import (
     classify_text,
     dates,
@@ -109,6 +110,22 @@ def test_a_finished_run_is_only_evaluated_again(tmp_path):
     assert train.train_and_evaluate(config, tmp_path) == scores
     after = saved(tmp_path, 2)
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_the_config_is_validated_once_per_process(tmp_path, monkeypatch):
+    calls, from_mapping = [], train.sections.from_mapping
+    monkeypatch.setattr(
+        train.sections, "from_mapping", lambda config: calls.append(1) or from_mapping(config)
+    )
+    for resuming in (1, 2):
+        train.train_and_evaluate(tiny(digits, steps=2), tmp_path)
+        assert len(calls) == resuming
+
+
+def test_a_directory_in_use_is_refused_before_data_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.setattr(train.pipeline, "load", lambda *_, **__: pytest.fail("data was loaded"))
+    with run_directory.lock(tmp_path), pytest.raises(ConfigError, match="in use by another run"):
+        train.train_and_evaluate(tiny(digits), tmp_path)
 
 
 def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):

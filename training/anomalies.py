@@ -1,7 +1,7 @@
-"""Steps that must not count: a loss or gradient that is no number, a loss far above its like.
+"""Anomaly detection: NaN or infinite losses and gradients, and loss spikes.
 
-The verdict on a step is reached inside it, from the state alone: so a run that is resumed or
-repeated reaches the same. What must outlive a checkpoint is part of the state.
+The train step computes its own status from the state alone, so a resumed or repeated run gets the
+same statuses. Everything that must survive a restart is part of the state.
 """
 
 import flax.struct
@@ -12,70 +12,72 @@ from jax import Array
 
 from training.config import FailureConfig
 
-FINE, NOT_FINITE, SPIKE = range(3)
-# The guard of a job that only wants to know when its loss is no number.
-WATCHES = FailureConfig(
+OK, NOT_FINITE, SPIKE = range(3)  # the status of a step
+# For jobs that only stop at a loss that is NaN or infinite.
+STOP_ON_NONFINITE = FailureConfig(
     nonfinite="stop", spike="ignore", spike_factor=10.0, spike_window=1, rollback_steps=0,
     rollback_batches=0, limit=1, watchdog_seconds=0.0, watchdog_ends=False, heartbeat_seconds=100,
 )  # fmt: skip
 
 
 @flax.struct.dataclass
-class Guard:
-    """What is remembered of the steps so far."""
+class AnomalyState:
+    """What later steps need to know about earlier ones. Checkpoints store these field names."""
 
-    skipped: Array  # steps that changed nothing, in all
-    in_a_row: Array  # those since the last step that changed something
-    losses: Array  # of the last steps that changed something, inf where there was none yet
-    rollbacks: Array  # how often the run went back
-    batches_left_out: Array  # by which the data is ahead of the steps, since then
+    skipped: Array  # number of skipped steps
+    in_a_row: Array  # skipped steps since the last update
+    losses: Array  # losses of the last updates; inf where there are fewer
+    rollbacks: Array  # number of rollbacks
+    batches_left_out: Array  # batches that rollbacks have left out: batch index minus step
 
 
-def new_guard(config: FailureConfig) -> Guard:
+def init_anomalies(config: FailureConfig) -> AnomalyState:
     zero = jnp.zeros((), jnp.int32)
     losses = jnp.full(config.spike_window, jnp.inf, jnp.float32)
-    return Guard(zero, zero, losses, zero, zero)
+    return AnomalyState(zero, zero, losses, zero, zero)
 
 
-def judge(guard: Guard, config: FailureConfig, loss: Array, grad_norm: Array) -> Array:
-    """FINE, NOT_FINITE or SPIKE."""
+def detect_anomaly(
+    anomalies: AnomalyState, config: FailureConfig, loss: Array, grad_norm: Array
+) -> Array:
+    """The status of a step: OK, NOT_FINITE or SPIKE."""
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     if config.spike == "ignore":
-        return jnp.where(finite, FINE, NOT_FINITE)
-    # Until half of the window is filled the median is inf, and nothing is greater than that.
-    spike = loss > config.spike_factor * jnp.median(guard.losses)
-    return jnp.where(finite, jnp.where(spike, SPIKE, FINE), NOT_FINITE)
+        return jnp.where(finite, OK, NOT_FINITE)
+    # The median is inf until half of the window is filled, and no loss exceeds that.
+    spike = loss > config.spike_factor * jnp.median(anomalies.losses)
+    return jnp.where(finite, jnp.where(spike, SPIKE, OK), NOT_FINITE)
 
 
-def after(guard: Guard, verdict: Array, loss: Array) -> Guard:
-    """What is remembered after a step: only one that counts enters the window of losses."""
-    counts = verdict == FINE
-    losses = jnp.append(guard.losses[1:], loss.astype(jnp.float32))
-    return guard.replace(
-        skipped=jnp.where(counts, guard.skipped, guard.skipped + 1),
-        in_a_row=jnp.where(counts, 0, guard.in_a_row + 1),
-        losses=jnp.where(counts, losses, guard.losses),
+def update_anomalies(anomalies: AnomalyState, status: Array, loss: Array) -> AnomalyState:
+    """The anomaly state after a step. Only losses of OK steps enter the window."""
+    is_ok = status == OK
+    losses = jnp.append(anomalies.losses[1:], loss.astype(jnp.float32))
+    return anomalies.replace(
+        skipped=jnp.where(is_ok, anomalies.skipped, anomalies.skipped + 1),
+        in_a_row=jnp.where(is_ok, 0, anomalies.in_a_row + 1),
+        losses=jnp.where(is_ok, losses, anomalies.losses),
     )
 
 
-def findings(guard: Guard, verdict: Array, loss: Array) -> dict[str, Array]:
-    """What the run has to know of a step, as metrics."""
+def status_metrics(anomalies: AnomalyState, status: Array, loss: Array) -> dict[str, Array]:
+    """The status of a step, as metrics for the loop. `loss` is the total that is minimised."""
     return {
-        "failure/verdict": verdict,
-        "failure/loss": loss,  # the one that was judged: all that is minimised
-        "failure/skipped": guard.skipped,
-        "failure/in_a_row": guard.in_a_row,
-        "failure/rollbacks": guard.rollbacks,
+        "failure/status": status,
+        "failure/loss": loss,
+        "failure/skipped": anomalies.skipped,
+        "failure/in_a_row": anomalies.in_a_row,
+        "failure/rollbacks": anomalies.rollbacks,
     }
 
 
-def unless_faulty(verdict: Array, new, old):
-    """The new values of a tree, or the old ones bit by bit if the step does not count."""
-    return jax.tree.map(lambda new, old: jnp.where(verdict == FINE, new, old), new, old)
+def select_if_ok(status: Array, new, old):
+    """The new tree if the status is OK; otherwise the old tree, bit by bit."""
+    return jax.tree.map(lambda new, old: jnp.where(status == OK, new, old), new, old)
 
 
-def gone_back(restored: Guard, rollbacks: int, batches_left_out: int) -> Guard:
-    """The guard of a checkpoint, with what came after it that must not be forgotten."""
+def after_rollback(restored: AnomalyState, rollbacks: int, batches_left_out: int) -> AnomalyState:
+    """The anomaly state of a restored checkpoint with the counts of the run that went back."""
 
     def put(number: int, like: Array) -> Array:
         return jax.device_put(np.asarray(number, like.dtype), like.sharding)

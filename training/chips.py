@@ -1,13 +1,13 @@
-"""What the makers promise of one jax device: dense bfloat16 FLOP/s, memory and links."""
+"""Published figures of one jax device: dense bfloat16 FLOP/s, memory and links."""
 
 from typing import NamedTuple
 
-# Keyed by jax's device_kind, in full, because the names of unlike chips start alike (L4 and
-# L40S, A10 and A100, desktop and laptop). A name that is not here has no known peak.
+# Keyed by jax's full device_kind: names of different chips share prefixes (L4 and L40S, A10 and
+# A100, desktop and laptop). A name that is not here has no known peak.
 _PEAK_TFLOPS = {
-    # cloud.google.com/tpu/docs, one page for each version; jax's names for them are those of
-    # jax/_src/pallas/mosaic/tpu_info.py. The pages count chips; where a chip of two cores is two
-    # jax devices, a device has half.
+    # cloud.google.com/tpu/docs has one page per version; jax's names are in
+    # jax/_src/pallas/mosaic/tpu_info.py. The pages count chips. Where the two cores of a chip are
+    # two jax devices, each device has half.
     "TPU v2": 46 / 2,
     "TPU v3": 123 / 2,
     "TPU v4": 275,
@@ -18,9 +18,8 @@ _PEAK_TFLOPS = {
     "TPU v6 lite": 918,
     "TPU v6e": 918,
     "TPU7x": 2307 / 2,
-    # NVIDIA's data sheets of each product. From Ampere on they print figures "with sparsity",
-    # of which the dense ones are half.
-    "Tesla V100-SXM2-16GB": 125,  # Volta and Turing have no bfloat16: these are float16's
+    # NVIDIA's data sheets. From Ampere on they print figures "with sparsity", twice the dense ones.
+    "Tesla V100-SXM2-16GB": 125,  # float16: Volta and Turing have no bfloat16
     "Tesla V100-SXM2-32GB": 125,
     "Tesla V100-PCIE-16GB": 112,
     "Tesla V100-PCIE-32GB": 112,
@@ -46,31 +45,30 @@ _PEAK_TFLOPS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """The most a device can do in a second, or None where that is not known, as on CPUs."""
+    """Peak FLOP/s of a device; None where it is not known, as for CPUs."""
     tflops = _PEAK_TFLOPS.get(device_kind)
     return None if tflops is None else tflops * 1e12
 
 
 class Chip(NamedTuple):
-    """What a device holds, and how fast it is fed: bytes, and bytes in a second."""
+    """Memory of a device in bytes, and rates in bytes per second."""
 
     memory: float
     bandwidth: float  # of that memory
-    links: float  # to other devices, over all links at once, one way
-    # To devices of another node, one way, where these have no links; nodes have eight devices.
-    network: float | None = None
+    links: float  # to other devices: all links together, one way
+    network: float | None = None  # to other nodes of eight devices, one way; None: links reach all
 
 
 GIB, GB = 2**30, 1e9
 _CHIPS = {
-    # The same pages; "bidirectional" interconnect is twice what goes one way. The page on v4 does
-    # not say: six links of 50 GB/s each, arXiv:2304.01433.
+    # The same pages. A "bidirectional" figure is twice the one-way rate. For v4: six links of
+    # 50 GB/s each, arXiv:2304.01433.
     "TPU v4": Chip(32 * GIB, 1200 * GB, 300 * GB),
     "TPU v5 lite": Chip(16 * GIB, 819 * GB, 400 / 2 * GB),
     "TPU v5": Chip(95 * GIB, 2765 * GB, 1200 / 2 * GB),
     "TPU v6 lite": Chip(32 * GIB, 1638 * GB, 800 / 2 * GB),
-    # The same data sheets; NVLink is counted both ways there. Networks are those of DGX A100 and
-    # DGX H100: a port of 200 and 400 Gbit/s for each GPU.
+    # The same data sheets, which count NVLink both ways. The networks are those of DGX A100 and
+    # DGX H100: one port of 200 or 400 Gbit/s per GPU.
     "NVIDIA A100-SXM4-40GB": Chip(40 * GIB, 1555 * GB, 600 / 2 * GB, 200 / 8 * GB),
     "NVIDIA A100-SXM4-80GB": Chip(80 * GIB, 2039 * GB, 600 / 2 * GB, 200 / 8 * GB),
     "NVIDIA H100 80GB HBM3": Chip(80 * GIB, 3350 * GB, 900 / 2 * GB, 400 / 8 * GB),
@@ -78,5 +76,5 @@ _CHIPS = {
 
 
 def chip(device_kind: str) -> Chip | None:
-    """Of a device that can be planned for, or None where nothing is known, as of CPUs."""
+    """The figures of a device; None where they are not known, as for CPUs."""
     return _CHIPS.get(device_kind)

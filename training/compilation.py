@@ -1,8 +1,10 @@
-"""How a job's programs are compiled, and where they are kept."""
+"""Compiler options, and the directory of compiled programs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiment.schema import ConfigError
@@ -12,10 +14,9 @@ DEFAULT_DIRECTORY = "~/.cache/backbone/programs"
 
 
 def keep_programs(directory: str) -> None:
-    """Programs that took long to compile are kept there, and found again by the next process.
+    """Turns on jax's persistent compilation cache in `directory`.
 
-    "" is the directory that jax was told of (JAX_COMPILATION_CACHE_DIR), or the default one if it
-    was not; with "off" nothing is kept.
+    "" means JAX_COMPILATION_CACHE_DIR, or DEFAULT_DIRECTORY if that is not set; "off" means none.
     """
     if not jax.config.jax_enable_compilation_cache:  # JAX_ENABLE_COMPILATION_CACHE=false
         return
@@ -32,11 +33,11 @@ def keep_programs(directory: str) -> None:
                 "directory, or off"
             ) from error
     jax.config.update("jax_compilation_cache_dir", chosen and str(Path(chosen).expanduser()))
-    compilation_cache.reset_cache()  # it may have been opened with what was chosen before
+    compilation_cache.reset_cache()  # it may be open with the former directory
 
 
 def _default_directory() -> str | None:
-    """None where there is no home to write to: nobody asked for it to be there."""
+    """None if the home directory is not writable: the default must not fail."""
     try:
         Path(DEFAULT_DIRECTORY).expanduser().mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
@@ -44,13 +45,23 @@ def _default_directory() -> str | None:
     return DEFAULT_DIRECTORY
 
 
-def compiler_options() -> dict[str, bool | str] | None:
-    """What XLA's CPU backend needs to be told; other backends are left to their own choices.
+def shapes_line(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
+    """The shapes that a step compiles for, and the bucket if there are several."""
+    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
+    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
+    if bucket and bucket[1] > 1:
+        shown += " (bucket {} of {})".format(*bucket)
+    return shown
 
-    Both settings were measured on the shapes of benchmarks/train_step.py. XLA's scheduler for
-    concurrency starts several matrix products at once, each of which already uses every core.
-    Its library of fused kernels (YNN) is quick at reductions, but slower than Eigen at matrix
-    products, above all at the batched ones of attention: so YNN gets the reductions alone.
+
+def compiler_options() -> dict[str, bool | str] | None:
+    """Options for XLA's CPU backend; None (XLA's defaults) for other backends.
+
+    Both were measured on the shapes of benchmarks/train_step.py. XLA's concurrency scheduler
+    starts several matrix products at once, each of which already uses every core. The YNN library
+    of fused kernels is fast at reductions, but slower than Eigen at matrix products, most of all
+    at the batched ones of attention, so it is used for reductions only.
     """
     if platform() != "cpu":
         return None

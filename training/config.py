@@ -1,4 +1,4 @@
-"""The sections of a config that training reads, and the run's own keys."""
+"""The config sections of training, and the keys at the top level."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 class RunConfig:
     """The keys at the top level."""
 
-    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax would cut off what is above
+    seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax truncates larger seeds
     steps: PositiveInt
     time_limit: NonNegativeFloat
     log_every: PositiveInt
@@ -112,11 +112,11 @@ class OptimizerConfig:
     rounding: Literal["nearest", "stochastic", "master"]
 
     def decay_end(self, steps: int) -> int:
-        """The number of updates after which the learning rate has fallen to its final value."""
+        """The number of updates after which the learning rate has its final value."""
         return self.decay_steps or steps
 
     def decay_length(self, end: int) -> int:
-        """stable_decay: how many of the updates before `end` are spent decaying."""
+        """stable_decay: the number of updates before `end` that decay."""
         return max(1, round(self.decay_fraction * end))
 
     def problems(self) -> Iterator[str]:
@@ -207,7 +207,7 @@ class FailureConfig:
 
     @property
     def skips(self) -> bool:
-        """Whether a step may have to change nothing."""
+        """Whether a step with an anomaly keeps the old state."""
         return self.nonfinite == "skip" or self.spike != "ignore"
 
     def problems(self) -> Iterator[str]:
@@ -218,17 +218,17 @@ class FailureConfig:
             )
 
 
-Measure = Literal[
+Metric = Literal[
     "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy"
 ]
-OF_TEXT = ("bleu", "chrf", "rouge")
-OF_NUMBERS = ("pearson", "spearman")  # need classes that are numbers
-OF_CLASSES = ("macro_f1", "matthews", *OF_NUMBERS, "top5_accuracy")
-MEASURES_FOR = {
-    "seq2seq": OF_TEXT,
-    "prefix_lm": OF_TEXT,
-    "classify_text": OF_CLASSES,
-    "classify_images": OF_CLASSES,
+TEXT_METRICS = ("bleu", "chrf", "rouge")
+NUMERIC_METRICS = ("pearson", "spearman")  # need classes that are numbers
+CLASS_METRICS = ("macro_f1", "matthews", *NUMERIC_METRICS, "top5_accuracy")
+METRICS_FOR = {
+    "seq2seq": TEXT_METRICS,
+    "prefix_lm": TEXT_METRICS,
+    "classify_text": CLASS_METRICS,
+    "classify_images": CLASS_METRICS,
 }
 
 
@@ -238,7 +238,7 @@ class EvalConfig:
     batch_size: PositiveInt
     batches: Count
     patience: Count
-    measures: tuple[Measure, ...]
+    measures: tuple[Metric, ...]
     beam_size: PositiveInt
     length_penalty: NonNegativeFloat
     samples: Count
@@ -251,14 +251,14 @@ class EvalConfig:
             )
 
 
-def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
-    """Measures of answers that the objective does not give."""
-    fitting = MEASURES_FOR.get(task.objective, ())
-    for measure in evaluation.measures:
-        if measure not in fitting:
-            instead = f"choose among: {', '.join(fitting)}" if fitting else "set it to ()"
+def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
+    """Refuses metrics that the objective has no outputs for."""
+    allowed = METRICS_FOR.get(task.objective, ())
+    for metric in evaluation.measures:
+        if metric not in allowed:
+            instead = f"choose among: {', '.join(allowed)}" if allowed else "set it to ()"
             yield (
-                f"eval.measures: {measure} does not go with task.objective={task.objective}; "
+                f"eval.measures: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"
             )
 
@@ -266,7 +266,7 @@ def measure_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
 def finetune_problems(
     finetune: FinetuneConfig, run: RunConfig, optimizer: OptimizerConfig
 ) -> Iterator[str]:
-    """What needs another run's parameters, or another optimizer."""
+    """Refuses fine-tuning without a run to start from, or with an optimizer that does not fit."""
     if not run.init_from:
         for key in ("lora_rank", "resize_vocabulary"):
             if value := getattr(finetune, key):
@@ -282,7 +282,7 @@ def finetune_problems(
 
 
 def precision_problems(optimizer: OptimizerConfig, param_dtype: str) -> Iterator[str]:
-    """Rounding where there is nothing to round, or of what is not."""
+    """Refuses rounding of float32 parameters, and of a bfloat16 moving average."""
     if optimizer.rounding == "nearest":
         return
     if param_dtype != "bfloat16":
@@ -298,7 +298,7 @@ def precision_problems(optimizer: OptimizerConfig, param_dtype: str) -> Iterator
 
 
 def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:
-    """Why warm-up and decay do not fit into the run."""
+    """Refuses warm-up and decay that do not fit into the run."""
     end = optimizer.decay_end(run.steps)
     end_key = "optimizer.decay_steps" if optimizer.decay_steps else "steps"
     warmup = f"optimizer.warmup_steps={optimizer.warmup_steps}"

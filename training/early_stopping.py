@@ -1,4 +1,4 @@
-"""Early stopping: a run ends when its evaluations no longer get better."""
+"""Early stopping: a run ends when its evaluations no longer improve."""
 
 import json
 import math
@@ -6,44 +6,40 @@ from pathlib import Path
 
 
 class Patience:
-    """Counts the evaluations since the best one.
-
-    It reads the scores in metrics.jsonl up to the step from which a run resumes, so an interruption
-    costs at most the evaluation of its own step.
-    """
+    """Counts the evaluations since the best one."""
 
     def __init__(self, limit: int, metric: str, mode: str, scores: dict[int, float]):
-        """`limit` 0: never ends a run. `scores` are those so far, by step."""
+        """`limit` 0 never ends a run. `scores` are those so far, by step."""
         self.limit, self.metric = limit, metric
         self._sign = 1 if mode == "max" else -1
         self._scores = scores
 
     @property
     def best_step(self) -> int | None:
-        """The first of the best; None before the first evaluation. NaN is never the best."""
+        """The first step with the best score; None if there is none. NaN is never the best."""
         steps = [step for step, score in self._scores.items() if not math.isnan(score)]
         return max(steps, key=lambda step: (self._sign * self._scores[step], -step), default=None)
 
     @property
     def is_out(self) -> bool:
-        """Whether `limit` evaluations have come after the best one."""
+        """Whether there were `limit` evaluations since the best one."""
         since = sum(step > (self.best_step or 0) for step in self._scores)
         return bool(self.limit) and since >= self.limit
 
     def note(self, step: int, scores: dict[str, float]) -> bool:
-        """Takes over an evaluation; whether it is the best. One that failed has no scores."""
+        """Adds an evaluation; returns whether it is the best. A failed one has no scores."""
         if not self.limit or self.metric not in scores:
             return False
         self._scores[step] = scores[self.metric]
         return self.best_step == step
 
     def forget_after(self, step: int) -> None:
-        """The run goes back to that step."""
+        """Drops later scores: the run rolls back to that step."""
         self._scores = {each: score for each, score in self._scores.items() if each <= step}
 
 
 def recorded_scores(workdir: Path, metric: str, last_step: int) -> dict[int, float]:
-    """A metric by step, from metrics.jsonl; of a step that was evaluated twice the later one."""
+    """A metric by step, up to `last_step`, from metrics.jsonl. Of two values the later counts."""
     scores = {}
     path = workdir / "metrics.jsonl"
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
@@ -52,5 +48,5 @@ def recorded_scores(workdir: Path, metric: str, last_step: int) -> dict[int, flo
             if metric in record and record["step"] <= last_step:
                 scores[record["step"]] = float(record[metric])
         except (ValueError, LookupError, TypeError):
-            continue  # a line cut in two by a crash
+            continue  # a line that a crash cut off
     return scores

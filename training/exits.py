@@ -1,33 +1,33 @@
-"""How a run may end before its last step, each with an exit code of its own."""
+"""Errors that end a run early, each with its own exit code."""
 
-STALLED = 70  # ended by the watchdog
+STALLED = 70  # the exit code of the watchdog
 
 
 class EndedError(RuntimeError):
-    """The reason is the message, one line; the same command run again goes on."""
+    """The message is one line with the reason. The same command run again resumes the run."""
 
     exit_code = 1
 
 
 class DivergedError(EndedError):
-    """The loss is no number, or far from those before it, and nothing was saved since."""
+    """NaN or infinite loss, or a loss spike. Nothing was saved since."""
 
     exit_code = 65
 
 
 class SaveFailedError(EndedError):
-    """A checkpoint could not be written; older ones are as they were."""
+    """A checkpoint could not be written. Older ones are intact."""
 
     exit_code = 74
 
 
 class EvaluationFailedError(EndedError):
-    """The run is complete and saved, but its last evaluation is not."""
+    """The run is complete and saved, but its last evaluation failed."""
 
     exit_code = 71
 
 
 class StoppedError(EndedError):
-    """Somebody asked the run to stop: it was saved at the current step."""
+    """The run was asked to stop and saved its current step."""
 
     exit_code = 75

@@ -1,7 +1,7 @@
-"""Which parameters a run trains, and how what it trains becomes the model's parameters.
+"""Which parameters a run trains, and how they become the model's parameters.
 
-All of them; or all but those that are frozen; or adapters of low rank beside kernels that stay
-as another run left them (LoRA, arXiv:2106.09685), with whatever that run does not have.
+A run trains all parameters; or all but the frozen ones; or low-rank adapters of another run's
+kernels (LoRA, arXiv:2106.09685) together with all parameters that the other run does not have.
 
 Names are paths such as backbone/encoder/blocks/self_attention/query/kernel. The adapter of this
 kernel is the pair .../query/lora_a and .../query/lora_b.
@@ -28,7 +28,7 @@ KERNEL, LORA_A, LORA_B = "/kernel", "/lora_a", "/lora_b"
 
 
 def by_name(params: Mapping) -> dict:
-    """The leaves of a tree of parameters by their names."""
+    """The leaves of a parameter tree by name."""
     return flatten_dict(params, sep="/")
 
 
@@ -38,19 +38,19 @@ def as_tree(named: Mapping) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What of a model's parameters a run trains, and where the others are; by default it has all.
+    """Which parameters are trainable, frozen, or another run's. By default all are trainable.
 
-    The run's own parameters are those in its state and in its checkpoints.
+    A run's own parameters are those in its state and its checkpoints.
     """
 
-    frozen: frozenset[str] = frozenset()  # its own, but never changed
+    frozen: frozenset[str] = frozenset()  # the run's own, but never updated
     base: frozenset[str] = frozenset()  # another run's, read from its checkpoint
     adapted: frozenset[str] = frozenset()  # those of `base` that have an adapter
     rank: int = 0
     alpha: float = 1.0
 
-    def own(self, params: dict, key: Array) -> dict:
-        """The run's own parameters at the start, out of the model's; both in boxes of Flax's."""
+    def init_params(self, params: dict, key: Array) -> dict:
+        """The run's own initial parameters from the model's, both in Flax's metadata boxes."""
         if not self.rank:
             return params
         named = by_name(params)
@@ -60,29 +60,29 @@ class Tuning:
         return as_tree(own)
 
     def split(self, own: dict) -> tuple[dict, dict]:
-        """The run's own parameters that are trained, and those that are not."""
+        """(trainable, frozen) parts of the run's own parameters."""
         if not self.frozen:
             return own, {}
         named = by_name(own)
-        trained = {name: leaf for name, leaf in named.items() if name not in self.frozen}
-        return as_tree(trained), as_tree({name: named[name] for name in self.frozen})
+        trainable = {name: leaf for name, leaf in named.items() if name not in self.frozen}
+        return as_tree(trainable), as_tree({name: named[name] for name in self.frozen})
 
-    def join(self, trained: dict, kept: dict) -> dict:
-        """What `split` took apart."""
-        return as_tree(by_name(trained) | by_name(kept)) if kept else trained
+    def join(self, trainable: dict, frozen: dict) -> dict:
+        """The inverse of `split`."""
+        return as_tree(by_name(trainable) | by_name(frozen)) if frozen else trainable
 
-    def whole(self, own: dict, base: dict) -> dict:
-        """The model's parameters out of the run's own and its base's."""
-        return merged(own, base, self.alpha) if self.rank else own
-
-
-EVERYTHING = Tuning()
+    def merge(self, own: dict, base: dict) -> dict:
+        """The model's parameters from the run's own and those of its base."""
+        return merge_lora(own, base, self.alpha) if self.rank else own
 
 
-def choose(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> Tuning:
-    """What is to be trained of parameters (or their shapes); refuses patterns that match none.
+TRAIN_ALL = Tuning()
 
-    `new` are the names of those that are not taken over from another run.
+
+def select_trainable(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> Tuning:
+    """Splits the model's parameters as the config says; refuses patterns that match nothing.
+
+    `model_params` may be shapes. `new` are the names that the other run does not have.
     """
     named = by_name(model_params)
     if not config.lora_rank:
@@ -93,17 +93,17 @@ def choose(config: FinetuneConfig, model_params: dict, new: Collection[str]) -> 
                 "nothing to train; make it narrower"
             )
         return Tuning(frozen)
-    trained = set(new)
+    trainable = set(new)
     if config.lora_also_train:
-        trained |= _matching("lora_also_train", config.lora_also_train, named)
+        trainable |= _matching("lora_also_train", config.lora_also_train, named)
     kernels = [name for name in named if "blocks" in name.split("/") and name.endswith(KERNEL)]
     adapted = _matching("lora_targets", config.lora_targets, kernels)
-    if both := sorted(adapted & trained):
+    if both := sorted(adapted & trainable):
         why = "new, as init_from has none that fits" if both[0] in new else "in lora_also_train"
         raise ConfigError(f"finetune.lora_targets matches {both[0]}, which is {why}; narrow it")
     for name in adapted:
         _refuse_rank(name, named[name].shape, config.lora_rank)
-    base = frozenset(named.keys() - trained)
+    base = frozenset(named.keys() - trainable)
     return Tuning(frozenset(), base, adapted, config.lora_rank, config.lora_alpha)
 
 
@@ -119,7 +119,7 @@ def _matching(key: str, pattern: str, names: Collection[str]) -> frozenset[str]:
 
 
 def _near(pattern: str, names: Collection[str]) -> str:
-    """What a word of the pattern that is in no name may have been meant to be."""
+    """A "did you mean" for the first word of the pattern that is in no name."""
     known = {word for name in names for word in name.split("/")}
     strange = [word for word in re.findall(r"\w+", pattern) if word not in known]
     return next(filter(None, (did_you_mean(word, known) for word in strange)), "")
@@ -135,17 +135,16 @@ def _refuse_rank(name: str, shape: tuple[int, ...], rank: int) -> None:
 
 
 def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> dict:
-    """A pair of matrices for each layer, rows x rank and rank x columns.
+    """Two matrices per layer, rows x rank and rank x columns, in float32.
 
-    Their product is 0 at the start, since the second is. They are float32 whatever the kernel is:
-    they are small, and so are their updates.
+    The second is 0 at the start, so their product is, too.
     """
     shape, names = box.value.shape, box.names
     rows, columns = matrix_axes(name, len(shape))
     a_shape = (shape[0], *(shape[axis] for axis in rows), rank)
     b_shape = (shape[0], rank, *(shape[axis] for axis in columns))
     key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    # What comes out of A is as large as what went in, whatever the width.
+    # Outputs of A have the scale of its inputs, whatever the width.
     a = jax.random.normal(key, a_shape) * math.prod(a_shape[1:-1]) ** -0.5
     a_names = (names[0], *(names[axis] for axis in rows), None)
     b_names = (names[0], None, *(names[axis] for axis in columns))
@@ -156,32 +155,30 @@ def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> 
     }
 
 
-def merged(own: dict, base: dict, alpha: float) -> dict:
-    """The base with the adapters added to its kernels, and with the other parameters of the run.
+def merge_lora(own: dict, base: dict, alpha: float) -> dict:
+    """The base's parameters with adapters added to its kernels, and the run's other parameters.
 
-    This is all there is to LoRA here: a function of parameter trees, inside the loss, so that
-    the model need not know, any kernel can be adapted, and what is exported is what was trained.
-    It costs a copy of the adapted kernels and, in the backward pass, their whole gradients, one
-    layer stack at a time: little beside the activations of a batch of some size, and nothing of
-    it stays. What LoRA is for is saved: the optimizer's state, and room on the disk.
+    A function of parameter trees, applied inside the loss: the model knows nothing of LoRA, and
+    any kernel can be adapted. It costs a copy of the adapted kernels and, in the backward pass,
+    their full gradients, one layer stack at a time. It saves optimizer state and disk space.
     """
     named = by_name(own)
-    whole = by_name(base)
+    merged = by_name(base)
     for name, leaf in named.items():
         if name.endswith(LORA_A):
             stem = name.removesuffix(LORA_A)
-            kernel = whole[stem + KERNEL]
-            whole[stem + KERNEL] = _adapted(kernel, leaf, named[stem + LORA_B], alpha)
+            kernel = merged[stem + KERNEL]
+            merged[stem + KERNEL] = _adapted(kernel, leaf, named[stem + LORA_B], alpha)
         elif not name.endswith(LORA_B):
-            whole[name] = leaf
-    return as_tree(whole)
+            merged[name] = leaf
+    return as_tree(merged)
 
 
 def _adapted(kernel: Array, a: Array, b: Array, alpha: float) -> Array:
     rank = a.shape[-1]
     layers = ((0,), (0,))
     over_rank = ((a.ndim - 1,), (1,))
-    # In full precision, also on a TPU: the result is as if it had been stored.
+    # Full precision, also on TPUs: the same numbers as a merged and stored kernel.
     delta = jax.lax.dot_general(a, b, (over_rank, layers), precision=jax.lax.Precision.HIGHEST)
     return (kernel.astype(jnp.float32) + (alpha / rank) * delta).astype(kernel.dtype)
 
@@ -189,12 +186,12 @@ def _adapted(kernel: Array, a: Array, b: Array, alpha: float) -> Array:
 def rate_scales(config: FinetuneConfig, model: TransformerConfig) -> Callable[[dict], dict] | None:
     """Factors on the learning rate for a tree of updates; None if all are 1.
 
-    As BEiT has it (arXiv:2106.08254): of L layers, numbered from 0, layer l has decay^(L - l), what
-    comes before the first has decay^(L + 1), and what comes after the last has 1, or if it is no
-    part of the backbone `head_scale`. A token table that is also the output layer comes first.
+    As in BEiT (arXiv:2106.08254): of L layers, layer l (from 0) has decay^(L - l), parameters
+    before the first layer have decay^(L + 1), those after the last have 1, and those outside the
+    backbone have `head_scale`. A tied token table counts as before the first layer.
 
-    Encoder and decoder each count their own layers: every layer of the decoder reads the
-    encoder's last, which is thus not as many layers from the answer as both have together.
+    Encoder and decoder each count their own layers, because every decoder layer reads the
+    encoder's last layer.
     """
     if config.layer_decay == config.head_scale == 1:
         return None

@@ -1,8 +1,8 @@
-"""A model's sizes as its data decides them, and data that does not fit a model."""
+"""Model sizes inferred from the data, and checks that data and model fit each other."""
 
 import reprlib
 
-from checkpointing.loaded_run import Trained
+from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -10,7 +10,7 @@ from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 
 
 def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
-    """The model's config with the sizes that the data decides."""
+    """The model's config with the sizes that the data decides, such as the vocabulary's."""
     sizes = {"num_classes": len(data.labels)}
     if data.tokenizer is not None:
         sizes["vocab_size"] = data.tokenizer.vocab_size
@@ -46,12 +46,12 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
 
 
 def tells_pairs_apart(model: TransformerConfig, tokenizer: Tokenizer) -> bool:
-    """Whether the model has the types of tokens, if any, that the tokenizer gives two texts."""
+    """Whether the model has as many token types as the tokenizer gives to a pair of texts."""
     return not 0 < model.token_types < tokenizer.encoder_template.token_types
 
 
 def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[str, int]:
-    """What images of this shape decide; refuses those that the model cannot read."""
+    """The sizes that images of shape (rows, columns, channels) decide; refuses a mismatch."""
     rows, columns, channels = shape
     wanted = (model.image_size or rows, model.image_channels or channels)
     if rows != columns or wanted != (rows, channels):
@@ -73,8 +73,8 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
     return {"image_size": rows, "image_channels": channels}
 
 
-def refuse_other_data(model: Trained, data: Data) -> None:
-    """Data that the parameters can make nothing of."""
+def refuse_other_data(model: LoadedRun, data: Data) -> None:
+    """Refuses data whose classes, images or text pairs the trained model cannot read."""
     config = model.model_config
     if data.labels != model.labels:
         raise ConfigError(

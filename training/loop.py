@@ -1,135 +1,162 @@
-"""The loop of a run: step, look, evaluate, save; and what follows when something goes wrong."""
+"""The training loop: step, read statuses, evaluate, save; and what happens on failure.
 
+Three promises hold at every point of the loop:
+- Nothing is saved or evaluated before the status of its step, and of all steps before, is known.
+- The batch of a step depends on the step and on the rollbacks so far alone.
+- Host and device exchange data explicitly only (jax.transfer_guard).
+"""
+
+import contextlib
 import dataclasses
 import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from checkpointing.checkpoint_manager import Checkpoints
+from evaluation import eval_sets
+from evaluation.evaluator import EvalSet, Evaluator
 from experiment.schema import ConfigError
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
-from model.config import TransformerConfig
-from training.anomalies import FINE, NOT_FINITE, SPIKE, gone_back
-from training.early_stopping import Patience
+from training.anomalies import NOT_FINITE, OK, SPIKE, after_rollback
+from training.compilation import shapes_line
+from training.early_stopping import Patience, recorded_scores
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
-from training.mesh import put_batch
+from training.flops import row_flops
 from training.metric_writers import Reporter
-from training.step import TrainState
+from training.prefetch import Batch, prefetch
+from training.processes import is_primary
+from training.step import FrozenInputs, TrainSpec, TrainState
 from training.stop_signals import StopRequest
-from training.throughput import Throughput
+from training.throughput import Throughput, amount_in, unit_of
 from training.time_limit import TimeLimit
 from training.watchdog import Watchdog
 
-NAMED_EXAMPLES = 8  # of a step at fault; all of them are in failures.jsonl
+NAMED_EXAMPLES = 8  # of a failed step, in its message; failures.jsonl has all of them
+MAX_PENDING = 4  # steps whose status may be unread; the batch of each may be on the devices
 
 
 class CutShortError(Exception):
-    """An evaluation was left off because the run is to stop."""
+    """An evaluation was cut short because the run is to stop."""
 
 
-@dataclasses.dataclass
+class StepResult(NamedTuple):
+    step: int
+    metrics: Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(kw_only=True)
 class Loop:
-    """Takes a run from a state to its last step."""
+    """Trains a run from a state to its last step."""
 
     experiment: Experiment
     workdir: Path
     data: Data
     mesh: Mesh
+    spec: TrainSpec
+    train_step: Callable  # of `make_train_step`
+    frozen_inputs: FrozenInputs
+    abstract: TrainState  # shapes and shardings, to restore checkpoints
+    initial_state: Callable[[], TrainState]
+    evaluator: Evaluator
+    eval_sets: Mapping[str, EvalSet]
     checkpoints: Checkpoints
     reporter: Reporter
-    train_step: Callable  # (state, batch, time used) -> (state, metrics)
-    # (step, state, what to call between batches) -> scores
-    evaluate: Callable[[int, TrainState, Callable[[], None]], dict[str, float]]
-    state_at: Callable[[int], TrainState]  # of a checkpoint, or of the beginning at 0
-    flops_of: Callable[[Mapping[str, np.ndarray]], int]
-    time_limit: TimeLimit
-    patience: Patience
 
-    def run(self, state: TrainState) -> dict[str, float]:
-        """Returns the scores of the evaluation after the last step.
+    def run(self, start: int) -> dict[str, float]:
+        """Trains from the checkpoint of step `start`, or from the beginning if that is 0.
 
-        That is the config's, or the one at which the time or the patience was at an end.
+        Returns the scores of the evaluation after the last step. The last step is the config's, or
+        the one at which the time limit or the patience is used up.
         """
-        run, failure = self.experiment.run, self.experiment.failure
-        self._throughput = Throughput(unit_of(self.experiment.model))
-        self._shapes, self._failed_evaluations = set(), 0
-        self._left_out = int(state.guard.batches_left_out)
-        start = step = int(state.step)
-        batches, unsettled, scores = self._batches(step), None, {}
-        profiled = traces = False  # begun, whether ended or not; going on
-        watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
-        is_last = step == run.steps or bool(self._ends_early(step))
-        with StopRequest() as stop, watchdog, self.time_limit:
+        run = self.experiment.run
+        self._begin(start)
+        state = self._state_at(start)
+        self._batches_left_out = int(state.anomalies.batches_left_out)
+        step, batches = start, self._device_batches(start)
+        pending: list[StepResult] = []  # dispatched, with their status unread
+        scores, is_profiled, is_tracing = {}, False, False
+        is_last = step == run.steps or bool(self._reason_to_end(step))
+        with (
+            StopRequest() as stop,
+            self._watchdog,
+            self._time_limit,
+            implicit_transfers("disallow"),
+        ):
             while not is_last:
                 step += 1
-                if step == run.profile_steps[0] and not profiled:
-                    profiled = traces = True  # once, though a rollback may come by again
+                if step == run.profile_steps[0] and not is_profiled:
+                    is_profiled = is_tracing = True  # once, even if a rollback repeats the step
                     jax.profiler.start_trace(str(self.workdir / "profile"))
                 with self._throughput.waiting_for_data():
                     batch = next(batches)
-                state, metrics = self._step(state, batch)
-                if step == run.profile_steps[1] and traces:
-                    traces = False
+                with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                    state, metrics = self._step(state, batch)
+                pending.append(StepResult(step, metrics))
+                if step == run.profile_steps[1] and is_tracing:
+                    is_tracing = False
                     jax.block_until_ready(metrics)
                     jax.profiler.stop_trace()
                 self.reporter.progress(step)
-                watchdog.beat()
+                self._watchdog.beat()
                 self.checkpoints.after_step(step)
 
-                if unsettled:
-                    self.time_limit.note(unsettled[1])
-                is_last = step == run.steps or self.time_limit.is_up
+                # Read statuses. The newest step stays unread as long as possible, so that the
+                # device always has work queued.
+                self._newest = step
+                ready = pending[:-1] if self._is_time_to_read(pending) else []
+                self._time_limit.update(ready)
+                is_last = step == run.steps or self._time_limit.is_up
                 stops = stop.is_for(step)
                 evaluates = is_last or (
                     is_due(step, self.experiment.eval.every)
-                    and self.time_limit.has_time_to_evaluate
+                    and self._time_limit.has_time_to_evaluate
                 )
                 saves = is_last or stops or is_due(step, self.experiment.checkpoint.every)
-                # What a step did is read one step late, so that the device always has work
-                # queued; but it is known before anything is made of it.
-                self._newest = step
-                known = [each for each in (unsettled, (step, metrics)) if each]
-                unsettled = None if evaluates or saves else known.pop()
-                last = step if is_last else 0
-                if spike := next((each for each in known if self._spikes(*each, last)), None):
-                    state = self._go_back(*spike)
-                    step, unsettled, is_last = int(state.step), None, False
-                    batches = self._batches(step)
+                if evaluates or saves:
+                    ready = pending
+                pending = pending[len(ready) :]
+                if spike := self._find_spike(ready, last_step=step if is_last else 0):
+                    step, state = self._roll_back(spike)
+                    batches, pending, is_last = self._device_batches(step), [], False
                     continue
-                if not unsettled:
-                    self.time_limit.note(metrics)
-                    is_last = is_last or (evaluates and self.time_limit.is_up)
-                with self._throughput.paused():
+                if evaluates or saves:
+                    self._time_limit.update(ready)
+                    is_last = is_last or (evaluates and self._time_limit.is_up)
+
+                # Evaluate and save.
+                with self._throughput.paused(), implicit_transfers("allow"):
                     scores, is_best = {}, False
                     if evaluates and not stops:
-                        scores = self._scores(step, state, stop, watchdog)
-                        self.time_limit.evaluated()
-                        is_best = self.patience.note(step, scores)
+                        scores = self._try_to_evaluate(step, state, stop)
+                        self._time_limit.evaluated()
+                        is_best = self._patience.note(step, scores)
                         stops = stop.cuts_short
-                        is_last = is_last or self.patience.is_out
+                        is_last = is_last or self._patience.is_out
                     if saves or stops or is_last or is_best:
                         self.checkpoints.save(step, state, scores)
-                        self.time_limit.saved(step)
-                        watchdog.beat()
+                        self._time_limit.saved(step)
+                        self._watchdog.beat()
                 if stops:
                     self.checkpoints.wait()
                     raise StoppedError(
                         f"stopped at step {step} of {run.steps}, which is saved; the same command "
                         "run again goes on from there"
                     )
-            if traces:
+            if is_tracing:
                 jax.profiler.stop_trace()
-            if reason := self._ends_early(step):
+            if reason := self._reason_to_end(step):
                 self.reporter.log(f"ended at step {step} of {run.steps}: {reason}")
-            if step == start:  # only evaluated again
-                scores = self.evaluate(step, state, watchdog.beat)
+            if step == start:  # the run was complete before
+                with implicit_transfers("allow"):
+                    scores = self._evaluate(step, state, self._watchdog.beat)
         if not scores:
             self.checkpoints.wait()
             raise EvaluationFailedError(
@@ -138,9 +165,29 @@ class Loop:
             )
         return scores | self._best()
 
-    def _ends_early(self, step: int) -> str:
+    def _begin(self, start: int) -> None:
+        run, checkpoint = self.experiment.run, self.experiment.checkpoint
+        failure = self.experiment.failure
+        self._watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
+        self._throughput = Throughput(unit_of(self.experiment.model))
+        self._compiled_shapes, self._failed_evaluations = set(), 0
+        tuning = self.spec.tuning
+        self._merge = jax.jit(tuning.merge) if tuning.rank else tuning.merge
+        self._time_limit = TimeLimit(self.workdir, run.time_limit, start=start)
+        if run.time_limit:
+            share = self._time_limit.share
+            used = f", {share:.0%} used" if share else ""
+            self.reporter.log(f"time limit: {run.time_limit:g} minutes{used}")
+        metric, mode = checkpoint.best_metric, checkpoint.best_mode
+        scores = recorded_scores(self.workdir, metric, start)
+        self._patience = Patience(self.experiment.eval.patience, metric, mode, scores)
+
+    def _state_at(self, step: int) -> TrainState:
+        return self.checkpoints.restore(step, self.abstract) if step else self.initial_state()
+
+    def _reason_to_end(self, step: int) -> str:
         """Why a run at this step is complete although steps are left; "" if it is not."""
-        run, patience = self.experiment.run, self.patience
+        run, patience = self.experiment.run, self._patience
         if step == run.steps:
             return ""
         if patience.is_out:
@@ -148,7 +195,7 @@ class Loop:
                 f"{patience.metric} has not improved in the last {patience.limit} evaluations "
                 "(eval.patience)"
             )
-        if self.time_limit.is_up:
+        if self._time_limit.is_up:
             warmup = self.experiment.optimizer.warmup_steps
             hint = f"; warm-up was not over, lower optimizer.warmup_steps={warmup}"
             return (
@@ -158,69 +205,89 @@ class Loop:
         return ""
 
     def _best(self) -> dict[str, float]:
-        """Which checkpoint is the best, of a run that may have ended after it."""
-        best = self.checkpoints.best() if self.patience.limit else None
+        """The best checkpoint of a run with patience, which may have ended after it."""
+        best = self.checkpoints.best() if self._patience.limit else None
         if best is None:
             return {}
         step, score = best
         self.reporter.log(
-            f"best: step {step}, {self.patience.metric} {score:.4g}; "
+            f"best: step {step}, {self._patience.metric} {score:.4g}; "
             "evaluate.py and generate.py use it with --step=best"
         )
         return {"best_step": step, "best_score": score}
 
-    def _batches(self, step: int) -> Iterator[Mapping[str, np.ndarray]]:
-        """Those of the steps after this one."""
-        first, end = step + self._left_out, self.experiment.run.steps + self._left_out
-        return self.data.train_iterator(first, end)
+    def _device_batches(self, step: int) -> Iterator[Batch]:
+        """The batches of the steps after `step`."""
+        first, stop = (each + self._batches_left_out for each in (step, self.experiment.run.steps))
+        return prefetch(self.data.train_iterator(first, stop), self.mesh)
 
-    def _step(self, state: TrainState, batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
-        shape = tuple(array.shape for array in batch.values())
-        if shape in self._shapes:
-            state, metrics = self.train_step(state, *self._arguments(batch))
-            rows_or_tokens = amount_in(batch) * jax.process_count()
-            self._throughput.count(rows_or_tokens, self.flops_of(batch))
+    def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
+        """Dispatches a step. A new shape compiles, and its time does not count as training."""
+        arguments = batch.device, self.frozen_inputs, self._time_limit.of_step(self.mesh)
+        rows, shape = self.experiment.data.batch_size, _shape(batch.host)
+        if shape in self._compiled_shapes:
+            state, metrics = self.train_step(state, *arguments)
+            teacher = self.spec.teacher and self.spec.teacher.model.config
+            flops = rows * row_flops(self.spec.model.config, self.spec.task, batch.host, teacher)
+            self._throughput.count(amount_in(batch.host) * jax.process_count(), flops)
             return state, metrics
-        rows = self.experiment.data.batch_size
-        shape_name = compiled_for(batch, rows, self.data.bucket_of(batch))
-        self.reporter.log(f"compiling the training step for {shape_name}")
-        # That takes time that says nothing about the steps to come.
+        described = shapes_line(batch.host, rows, self.data.bucket_of(batch.host))
+        self.reporter.log(f"compiling the training step for {described}")
         jax.block_until_ready(state)
         with self._throughput.paused():
-            state, metrics = self.train_step(state, *self._arguments(batch))
+            state, metrics = self.train_step(state, *arguments)
             jax.block_until_ready(metrics)
         self._throughput.caught_up()
-        self._shapes.add(shape)
+        self._compiled_shapes.add(shape)
         return state, metrics
 
-    def _arguments(self, batch) -> tuple:
-        return put_batch(batch, self.mesh), self.time_limit.of_step(self.mesh)
+    def _is_time_to_read(self, pending: list[StepResult]) -> bool:
+        """Whether to read the statuses of all steps but the newest.
 
-    def _spikes(self, step: int, metrics: Mapping[str, jax.Array], last: int) -> bool:
-        """Reports what a step did; whether the run has to go back for it, or raises if it ends."""
-        run, failure = self.experiment.run, self.experiment.failure
-        verdict = int(metrics["failure/verdict"])
-        if verdict == FINE:
-            if step == last or step % run.log_every == 0:
+        At log lines and every MAX_PENDING steps. With a time limit, at once: its share is among
+        the metrics.
+        """
+        limit = 1 if self.experiment.run.time_limit else MAX_PENDING
+        logs = any(is_due(each.step, self.experiment.run.log_every) for each in pending[:-1])
+        return logs or len(pending) > limit
+
+    def _find_spike(self, results: list[StepResult], last_step: int) -> StepResult | None:
+        """Reads and reports results; returns the first that asks for a rollback.
+
+        Raises DivergedError for one that ends the run. `last_step` is reported in any case.
+        """
+        for result in results:
+            step, metrics = result
+            status = jax.device_get(metrics["failure/status"])
+            self._watchdog.beat()  # waiting for several steps may take as many times as long
+            if status != OK:
+                if self._needs_rollback(step, metrics):
+                    return result
+            elif step == last_step or is_due(step, self.experiment.run.log_every):
                 self._report(step, metrics)
-            return False
+        return None
+
+    def _needs_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
+        """Logs a step that is not OK. False: it was skipped. Raises DivergedError at the limit."""
+        failure = self.experiment.failure
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
+        status = metrics["failure/status"]
         what = (
             f"the loss at step {step} is {metrics['failure/loss']:g} and its gradient's norm "
             f"{metrics['optim/grad_norm']:g}, {self._record_examples(step, metrics)}"
         )
-        if verdict == NOT_FINITE and failure.nonfinite == "stop":
+        if status == NOT_FINITE and failure.nonfinite == "stop":
             raise DivergedError(
                 f"{what}; lower optimizer.learning_rate, or set failure.nonfinite=skip"
             )
-        goes_back = verdict == SPIKE and failure.spike == "rollback"
-        if metrics["failure/rollbacks" if goes_back else "failure/in_a_row"] >= failure.limit:
+        rolls_back = status == SPIKE and failure.spike == "rollback"
+        if metrics["failure/rollbacks" if rolls_back else "failure/in_a_row"] >= failure.limit:
             raise DivergedError(
-                f"{what}, after {failure.limit} {'rollbacks' if goes_back else 'steps in a row'} "
+                f"{what}, after {failure.limit} {'rollbacks' if rolls_back else 'steps in a row'} "
                 "(failure.limit); lower optimizer.learning_rate"
             )
-        self.reporter.log(f"{what}: {'going back' if goes_back else 'skipped'}")
-        return goes_back
+        self.reporter.log(f"{what}: {'rolling back' if rolls_back else 'skipped'}")
+        return rolls_back
 
     def _report(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         metrics = dict(jax.device_get(metrics))
@@ -233,8 +300,8 @@ class Loop:
         self.reporter.report(step, metrics | rates)
 
     def _record_examples(self, step: int, metrics: Mapping[str, float]) -> str:
-        """Which examples a step was made of: some in words, all in failures.jsonl."""
-        ids = self.data.train_ids(step - 1 + self._left_out)
+        """Writes the example ids of a failed step to failures.jsonl; returns some in words."""
+        ids = self.data.train_ids(step - 1 + self._batches_left_out)
         own = f"-{jax.process_index()}" if jax.process_count() > 1 else ""
         name = f"failures{own}.jsonl"
         record = {"step": step, "loss": str(metrics["failure/loss"]), "examples": ids}
@@ -243,71 +310,87 @@ class Loop:
         more = f" and {len(ids) - NAMED_EXAMPLES} more in {name}" if ids[NAMED_EXAMPLES:] else ""
         return f"from the examples {', '.join(ids[:NAMED_EXAMPLES])}{more}"
 
-    def _go_back(self, spike: int, metrics: Mapping[str, jax.Array]) -> TrainState:
-        """The state of an older checkpoint, and from there on with other batches."""
+    def _roll_back(self, spike: StepResult) -> tuple[int, TrainState]:
+        """The newest regular checkpoint at least `rollback_steps` before the spike, or step 0.
+
+        From there on, the run takes other batches: those up to the spike's are left out, and at
+        least `rollback_batches`.
+        """
         failure = self.experiment.failure
-        latest = spike - failure.rollback_steps
-        try:
-            step = self.checkpoints.regular_before(latest, self.reporter.log) or 0
-        except ConfigError as error:
-            raise DivergedError(
-                f"step {spike} leaps, with nothing to go back to: {error}"
-            ) from None
-        self._left_out += max(failure.rollback_batches, spike - step)
-        state = self.state_at(step)
-        rollbacks = int(metrics["failure/rollbacks"]) + 1
+        with implicit_transfers("allow"):
+            try:
+                newest = spike.step - failure.rollback_steps
+                step = self.checkpoints.regular_before(newest, self.reporter.log) or 0
+            except ConfigError as error:
+                raise DivergedError(
+                    f"step {spike.step} is a loss spike, with nothing to roll back to: {error}"
+                ) from None
+            self._batches_left_out += max(failure.rollback_batches, spike.step - step)
+            state = self._state_at(step)
+        rollbacks = int(jax.device_get(spike.metrics["failure/rollbacks"])) + 1
         self.checkpoints.forget_after(step)
-        self.patience.forget_after(step)
+        self._patience.forget_after(step)
         self.reporter.rewind(step)
         self.reporter.log(
-            f"back at step {step}; {self._left_out:,} batches are left out from here in all"
+            f"rolled back to step {step}; {self._batches_left_out:,} batches are left out so far"
         )
-        return state.replace(guard=gone_back(state.guard, rollbacks, self._left_out))
+        anomalies = after_rollback(state.anomalies, rollbacks, self._batches_left_out)
+        return step, state.replace(anomalies=anomalies)
 
-    def _scores(self, step: int, state, stop: StopRequest, watchdog: Watchdog) -> dict[str, float]:
-        """None of them if the evaluation failed: that is no reason for training to end."""
+    def _try_to_evaluate(self, step: int, state: TrainState, stop: StopRequest) -> dict[str, float]:
+        """The scores; {} if the evaluation fails, which does not end the training."""
 
-        def between():
-            watchdog.beat()
+        def before_batch():
+            self._watchdog.beat()
             if stop.cuts_short:
                 raise CutShortError
 
         try:
-            return self.evaluate(step, state, between)
+            return self._evaluate(step, state, before_batch)
         except CutShortError:
             return {}
-        except Exception as error:  # a full disk, a metric's library: whatever it may be
+        except Exception as error:  # a full disk, a metric's library: anything
             self._failed_evaluations += 1
             traceback.print_exc(file=sys.stderr)
             self.reporter.log(f"the evaluation at step {step} failed ({error}); training goes on")
             self.reporter.report(step, {"eval/failures": self._failed_evaluations})
             return {}
 
+    def _evaluate(
+        self, step: int, state: TrainState, before_batch: Callable[[], None]
+    ) -> dict[str, float]:
+        evaluator, sets = self.evaluator, self.eval_sets
+        params = self._merge(state.eval_params, self.frozen_inputs.base)
+        try:
+            scores = eval_sets.evaluate(
+                evaluator,
+                params,
+                sets,
+                show_progress=is_primary(),
+                keep_bars=False,
+                between=before_batch,
+            )
+            self.reporter.report(step, scores)
+            prefix, count = self.workdir / "samples" / f"{step:08d}", self.experiment.eval.samples
+            eval_sets.write_samples(prefix, evaluator, params, sets, self.data, count)
+        finally:
+            evaluator.release()
+        return scores
 
-def compiled_for(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
-    """The shapes that a step is compiled for, and why there is more than one."""
-    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
-    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
-    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
-    if bucket and bucket[1] > 1:
-        shown += " (bucket {} of {})".format(*bucket)
-    return shown
+
+def _shape(batch: Mapping[str, np.ndarray]) -> tuple:
+    return tuple(array.shape for array in batch.values())
+
+
+@contextlib.contextmanager
+def implicit_transfers(level: str) -> Iterator[None]:
+    """Allows or disallows transfers that nobody asked for; device_put and device_get always work.
+
+    On CPUs, jax does not guard the way from device to host.
+    """
+    with jax.transfer_guard_host_to_device(level), jax.transfer_guard_device_to_host(level):
+        yield
 
 
 def is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def unit_of(model: TransformerConfig) -> str:
-    """What a run's speed is counted in."""
-    return "images" if model.input == "patches" else "tokens"
-
-
-def amount_in(batch: Mapping[str, np.ndarray]) -> int:
-    """Images, or real tokens on all sides, of this process's rows."""
-    if "images" in batch:
-        return len(batch["images"])
-    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
-    return sum(
-        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
-    )

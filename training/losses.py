@@ -1,7 +1,7 @@
-"""Losses as sums and counts, so that a batch may be split and added up again.
+"""Losses as sums and counts, so that the parts of a split batch add up.
 
-Nothing here divides but `total_loss`, and it divides by counts that `term_counts` knows from
-the whole batch before any model has run: gradients of micro-batches simply add.
+Only `total_loss` divides, and by the counts of the whole batch (`term_counts`), which are known
+before the model runs. So gradients of micro-batches add up to the gradient of the batch.
 """
 
 import functools
@@ -16,11 +16,11 @@ from training.config import TaskConfig
 
 
 class CrossEntropy(NamedTuple):
-    """Sums over positions, each times its weight."""
+    """Weighted sums over positions."""
 
-    loss: Array  # what is optimised: with label smoothing and z-loss
+    loss: Array  # what is minimised: with label smoothing and z-loss
     nll: Array  # negative log-likelihood of the targets, in nats
-    correct: Array  # 1 where no other logit reaches the target's
+    correct: Array  # 1 where the target's logit is greater than all others
 
 
 def cross_entropy(
@@ -30,13 +30,13 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> CrossEntropy:
-    """Cross-entropy in float32 whatever the type of the logits; other leading axes will do.
+    """Cross-entropy in float32, whatever the type of the logits. Any leading axes will do.
 
     Label smoothing e gives the target 1 - e and spreads e evenly over all V entries, the target
     included, as torch.nn.CrossEntropyLoss does. z-loss adds z_loss * log(Z) ** 2.
 
-    Targets and weights may have one more axis than there are places to answer: several answers
-    are then right, each as much as its weight says (mixup).
+    Targets and weights may have one more axis than the positions: then each position has several
+    targets with a weight each (mixup).
     """
     if targets_bt.ndim == logits_btv.ndim:
         shape = (*targets_bt.shape, logits_btv.shape[-1])
@@ -50,10 +50,10 @@ def cross_entropy(
 def _per_position(
     logits_btv: Array, targets_bt: Array, label_smoothing: float, z_loss: float
 ) -> tuple[Array, Array, Array]:
-    """Loss, negative log-likelihood and whether the answer is right, at every position.
+    """Loss, negative log-likelihood and correctness at every position.
 
-    The gradient is written out because automatic differentiation would keep exp(logits), often
-    the largest array of a step, from the forward pass.
+    The gradient is written by hand: automatic differentiation would keep exp(logits), often the
+    largest array of a step, for the backward pass.
     """
     return _per_position_forward(logits_btv, targets_bt, label_smoothing, z_loss)[0]
 
@@ -64,8 +64,7 @@ def _per_position_forward(
     """The three values, and what the backward pass needs."""
     logits_32 = logits_btv.astype(jnp.float32)
     log_z_bt = jax.nn.logsumexp(logits_32, axis=-1)
-    # A masked sum, not a gather: it fuses with its neighbours, and stays local when the
-    # vocabulary is split over devices.
+    # A masked sum, not a gather: it fuses, and stays local on a sharded vocabulary.
     is_target_btv = _is_target(logits_btv, targets_bt)
     target_bt = jnp.where(is_target_btv, logits_32, 0).sum(axis=-1)
 
@@ -73,7 +72,7 @@ def _per_position_forward(
     loss_bt = nll_bt + z_loss * jnp.square(log_z_bt)
     if label_smoothing:
         loss_bt += label_smoothing * (target_bt - logits_32.mean(axis=-1))
-    # Exact and cheaper than argmax; a tie is not a right answer, and neither is NaN.
+    # Cheaper than argmax. Ties and NaN count as wrong.
     correct_bt = (is_target_btv | (logits_32 < target_bt[..., None])).all(axis=-1)
     values = (loss_bt, nll_bt, correct_bt.astype(jnp.float32))
     return values, (logits_btv, targets_bt, log_z_bt)
@@ -81,7 +80,7 @@ def _per_position_forward(
 
 def _per_position_backward(label_smoothing: float, z_loss: float, saved, gradients):
     logits_btv, targets_bt, log_z_bt = saved
-    d_loss_bt, d_nll_bt, _ = gradients  # whether an answer is right has no slope
+    d_loss_bt, d_nll_bt, _ = gradients  # correctness has no gradient
     # The gradients of log_z, of the target's logit and of the mean of the logits.
     d_log_z_bt = d_loss_bt * (1 + 2 * z_loss * log_z_bt) + d_nll_bt
     d_target_bt = d_loss_bt * (label_smoothing - 1) - d_nll_bt
@@ -106,11 +105,11 @@ def _is_target(logits_btv: Array, targets_bt: Array) -> Array:
 def teacher_divergence(
     logits_btv: Array, teacher_btv: Array, weights_bt: Array, temperature: float
 ) -> Array:
-    """T^2 KL(teacher || student) of the softmaxes of logits / T, summed over weighted positions.
+    """T^2 KL(teacher || student) of the softmaxes of logits / T, as a weighted sum over positions.
 
-    The factor keeps the size of the gradient whatever the temperature T (arXiv:1503.02531).
+    The factor T^2 keeps the scale of the gradient for any temperature T (arXiv:1503.02531).
     """
-    if weights_bt.ndim == logits_btv.ndim:  # several right answers (mixup), but one of the teacher
+    if weights_bt.ndim == logits_btv.ndim:  # several targets per position (mixup)
         weights_bt = weights_bt.sum(axis=-1)
     divergence_bt = _divergence(logits_btv, jax.lax.stop_gradient(teacher_btv), temperature)
     return (divergence_bt * weights_bt.astype(jnp.float32)).sum()
@@ -118,7 +117,7 @@ def teacher_divergence(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _divergence(logits_btv: Array, teacher_btv: Array, temperature: float) -> Array:
-    """At every position. The gradient is written out as that of `_per_position` is."""
+    """The divergence at every position. The gradient is written by hand, as above."""
     log_p_btv = jax.nn.log_softmax(teacher_btv.astype(jnp.float32) / temperature)
     log_q_btv = jax.nn.log_softmax(logits_btv.astype(jnp.float32) / temperature)
     return temperature**2 * (jnp.exp(log_p_btv) * (log_p_btv - log_q_btv)).sum(axis=-1)
@@ -140,40 +139,40 @@ _divergence.defvjp(_divergence_forward, _divergence_backward)
 
 
 class Term(NamedTuple):
-    """One thing the model is asked to predict."""
+    """One term of the loss."""
 
     output: str  # the key of its logits among the model's outputs
     targets: Array
     weights: Array
-    factor: float = 1.0  # how much its mean counts beside the others'
+    factor: float = 1.0  # on its mean
 
 
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
     match task.objective:
         case "classify_text" | "classify_images":
             terms = {"labels": Term("logits", batch["labels"], batch["weights"])}
-            if "token_weights" in batch:  # in training alone
+            if "token_weights" in batch:  # in training only
                 tokens = batch["targets"], batch["token_weights"]
-                terms["hidden_tokens"] = Term("hidden_tokens", *tokens, task.auxiliary_masked_lm)
+                terms["masked_tokens"] = Term("masked_tokens", *tokens, task.auxiliary_masked_lm)
             return terms
         case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
             terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
             if task.next_sentence:
-                # A row that fills up a batch has text but no weights; a real one has some.
+                # A row that only fills up the batch has no weights; a real row has some.
                 is_real_b = (batch["weights"] > 0).any(axis=-1)
                 terms["next_sentence"] = Term("next_sentence", batch["next_sentence"], is_real_b)
             return terms
 
 
 def adds_to_cross_entropy(task: TaskConfig) -> bool:
-    """Whether more is minimised than the cross-entropy that evaluation reports as its loss."""
+    """Whether the loss that is minimised has more terms than the loss that evaluation reports."""
     return bool(
         task.label_smoothing or task.z_loss or task.auxiliary_masked_lm or task.next_sentence
     )
 
 
 def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
-    """What the sum of each term is to be divided by; needs no model."""
+    """The sum of weights of each term: what `total_loss` divides by."""
     return {
         name: term.weights.astype(jnp.float32).sum() for name, term in _terms(task, batch).items()
     }
@@ -185,9 +184,9 @@ def term_sums(
     batch: Mapping[str, Array],
     teacher_logits: Array | None = None,
 ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-    """The loss sum of each term, and every metric as its sum and count.
+    """The loss sum of each term, and every metric as (sum, count).
 
-    A teacher's answers are targets of the main term, beside those of the data.
+    A teacher's logits are additional targets of the main term.
     """
     counts = term_counts(task, batch)
     sums, metrics = {}, {}
@@ -210,7 +209,7 @@ def term_sums(
 
 
 def total_loss(sums: Mapping[str, Array], counts: Mapping[str, Array]) -> Array:
-    """The one number to minimise: the sum of the terms' means. A term without data is 0."""
+    """The loss to minimise: the sum of the terms' means. A term without data is 0."""
     means = [
         jnp.where(counts[name] > 0, sums[name] / jnp.where(counts[name] > 0, counts[name], 1), 0)
         for name in sums

@@ -1,4 +1,4 @@
-"""Devices as a mesh, and arrays on it."""
+"""The device mesh, and the placement of arrays on it."""
 
 import dataclasses
 import math
@@ -15,11 +15,11 @@ from experiment.schema import ConfigError
 from model.sharding import MESH_AXES, mesh_axes, partition_spec
 from training.config import MeshConfig, OptimizerConfig
 
-HOST = "pinned_host"  # jax's name for memory of the host that a device reads and writes by itself
+HOST = "pinned_host"  # jax's name for host memory that a device reads and writes directly
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh of a config over all devices, the axis of size -1 taking what the others leave."""
+    """The mesh of a config over all devices. An axis of size -1 takes the devices left over."""
     devices = jax.devices() if devices is None else devices
     count, sizes = len(devices), dataclasses.asdict(config)
     fixed = math.prod(size for size in sizes.values() if size != -1)
@@ -30,7 +30,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             "one of them may be -1 for the rest"
         )
     shape = [sizes[axis] if sizes[axis] != -1 else count // fixed for axis in MESH_AXES]
-    # Explicit axes, jax's default, would ask every operation for its output's sharding.
+    # Explicit axes, jax's default, would need a sharding for the output of every operation.
     types = (AxisType.Auto,) * len(MESH_AXES)
     return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
@@ -40,7 +40,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def check_batch(key: str, rows: int, mesh: Mesh, accumulate: int = 1) -> None:
-    """Refuses a batch that the mesh cannot share out evenly."""
+    """Refuses a batch size that the mesh cannot divide evenly."""
     shares = mesh.shape["data"] * mesh.shape["fsdp"] * accumulate
     if rows % shares:
         micro = f" and {accumulate} micro-batches" if accumulate > 1 else ""
@@ -51,7 +51,7 @@ def check_batch(key: str, rows: int, mesh: Mesh, accumulate: int = 1) -> None:
 
 
 def check_offload(config: OptimizerConfig, mesh: Mesh) -> None:
-    """Refuses to keep the optimizer's state where these devices have no such place."""
+    """Refuses optimizer.offload where devices have no separate host memory."""
     device = mesh.devices.flat[0]
     kinds = {memory.kind for memory in device.addressable_memories()}
     if config.offload and (device.platform == "cpu" or HOST not in kinds):
@@ -64,36 +64,41 @@ def check_offload(config: OptimizerConfig, mesh: Mesh) -> None:
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows as its part of a global array."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, array)
-        for name, array in batch.items()
-    }
+    """Global arrays on the mesh, from this process's rows."""
+    return {name: put_local(array, batch_sharding(mesh)) for name, array in batch.items()}
+
+
+def put_local(
+    array: np.ndarray, sharding: NamedSharding, shape: tuple[int, ...] | None = None
+) -> jax.Array:
+    """A global array, of this shape if it is given, from this process's part."""
+    # An explicit transfer, but with several processes jax takes it for an implicit one.
+    with jax.transfer_guard_host_to_device("allow"):
+        return jax.make_array_from_process_local_data(sharding, array, shape)
 
 
 def fetch(arrays):
-    """A tree of arrays that may be spread over processes, whole on every one of them."""
+    """A tree of global arrays as NumPy arrays, in full on every process."""
     return process_allgather(arrays, tiled=True)
 
 
 def rows_of_batch(batch_size: int, mesh: Mesh) -> np.ndarray:
-    """Which row of a batch each row of its global arrays is.
+    """For each row of a global array, its row number in the batch.
 
-    Processes put their shares where their devices are, which need not be in the processes' order.
+    Rows lie where their process's devices are, which need not be in the order of processes.
     """
     shares = np.arange(batch_size, dtype=np.int32).reshape(jax.process_count(), -1)
     return fetch(put_batch({"row": shares[jax.process_index()]}, mesh)["row"])
 
 
 def parameter_shardings(boxed_params, mesh: Mesh):
-    """Where every parameter lives, from the axis names it was declared with."""
+    """The sharding of every parameter, from the axis names it was declared with."""
 
     def sharding(boxed):
         if not isinstance(boxed, nn.LogicallyPartitioned):
             raise ValueError(f"a parameter of shape {boxed.shape} declares no axis names")
         entries = zip(boxed.value.shape, mesh_axes(boxed.names), strict=True)
-        # An axis that the mesh does not divide stays whole on every device.
+        # An axis that the mesh does not divide is replicated.
         spec = [axes or None if _divides(mesh, axes, size) else None for size, axes in entries]
         return NamedSharding(mesh, PartitionSpec(*spec))
 
@@ -106,31 +111,31 @@ def _divides(mesh: Mesh, axes: tuple[str, ...], size: int) -> bool:
 
 
 def offloaded(shapes, shardings):
-    """The same places in the host's memory; numbers that are counted with stay on the devices."""
+    """The same shardings in host memory, except for scalars (counters)."""
     return jax.tree.map(
         lambda leaf, at: at.with_memory_kind(HOST) if leaf.ndim else at, shapes, shardings
     )
 
 
 def on_devices(tree, shardings):
-    """Arrays of a traced program, brought to their devices from wherever their shardings are."""
+    """Inside jit: the arrays moved to device memory."""
     return jax.tree.map(
         lambda leaf, at: jax.device_put(leaf, at.with_memory_kind("device")), tree, shardings
     )
 
 
 def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Mesh):
-    """Moments live where their parameter lives; everything else is on every device."""
-    everywhere = NamedSharding(mesh, PartitionSpec())
+    """Moments are sharded like their parameter; everything else is replicated."""
+    replicated = NamedSharding(mesh, PartitionSpec())
 
-    def is_another_ones(leaf):  # Muon and Adam each see a hole where the other has a parameter
+    def is_masked(leaf):  # Muon and Adam each mask the parameters of the other
         return isinstance(leaf, optax.MaskedNode)
 
     def sharding(leaf, param, param_sharding):
-        if is_another_ones(leaf):
+        if is_masked(leaf):
             return leaf
-        # Adafactor's factors have other shapes than the parameter they belong to.
-        return param_sharding if leaf.shape == param.shape else everywhere
+        # Adafactor's factors have other shapes than their parameter.
+        return param_sharding if leaf.shape == param.shape else replicated
 
     return optax.tree.map_params(
         optimizer,
@@ -138,6 +143,6 @@ def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Me
         opt_state,
         params,
         params_shardings,
-        transform_non_params=lambda _: everywhere,
-        is_leaf=is_another_ones,
+        transform_non_params=lambda _: replicated,
+        is_leaf=is_masked,
     )

@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
+"""Writers of a run's metrics: metrics.jsonl, TensorBoard, Weights & Biases and the terminal."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from experiment.schema import ConfigError
 
-# What a log line shows of the metrics it is given, in this order, and how.
+# The metrics that a log line shows, in this order, and their format.
 LOG_COLUMNS = {
     "train/loss": "loss {:.4f}",
     "train/total_loss": "total loss {:.4f}",
@@ -36,9 +36,9 @@ LOG_COLUMNS = {
 
 
 class Reporter:
-    """Writes metrics wherever they are wanted; a context manager that closes what it opened.
+    """Writes metrics to all writers; a context manager that closes them.
 
-    One process of a job writes: the others pass `primary=False` and stay silent.
+    Only one process of a job writes. The others pass `primary=False` and stay silent.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Reporter:
         if primary:
             workdir = Path(workdir)
             workdir.mkdir(parents=True, exist_ok=True)
-            # First the one that may be refused.
+            # First, because it may be refused.
             if wandb_project:
                 self._sinks.append(WeightsAndBiases(workdir, resume_step, wandb_project))
             self._sinks += [JsonLines(workdir, resume_step), TensorBoard(workdir, resume_step)]
@@ -86,14 +86,14 @@ class Reporter:
 
     @contextlib.contextmanager
     def _told(self, sink, what: str) -> Iterator[None]:
-        """A full disk ends no run, unless it is a checkpoint that does not fit."""
+        """Logs a failed write: a full disk does not end a run unless a checkpoint does not fit."""
         try:
             yield
         except OSError as error:
             self.log(f"{sink.NAME}: {what} not recorded ({error})")
 
     def rewind(self, step: int) -> None:
-        """Forgets what was reported after `step`, from which the run goes on."""
+        """Drops what was reported after `step`, to which the run rolls back."""
         for sink in self._sinks:
             with self._told(sink, f"going back to step {step} is"):
                 sink.rewind(step)
@@ -101,10 +101,10 @@ class Reporter:
         self._bar.update(step)
 
     def log(self, text: str) -> None:
-        """A line on stderr, above the progress bar if there is one.
+        """Writes a line to stderr, above the progress bar if there is one.
 
-        All lines have one style: what it is about in lower case, then a colon or the values; no
-        full stop; thousands with commas, except in step numbers, which are names of checkpoints.
+        Style: the subject in lower case, then a colon or values; no full stop; commas in thousands,
+        except in step numbers, which are names of checkpoints.
         """
         if self._primary:
             tqdm.write(text, file=sys.stderr)
@@ -126,11 +126,11 @@ class JsonLines:
         self._open()
 
     def _open(self) -> None:
-        self._file = self._path.open("a", buffering=1)  # line by line, so that a crash loses none
+        self._file = self._path.open("a", buffering=1)  # line by line: a crash loses none
 
     def rewind(self, step: int) -> None:
-        _drop_lines_after(step, self._path)  # where that fails, it goes on in the file as it is
-        with contextlib.suppress(OSError):  # what could not be written was told of
+        _drop_lines_after(step, self._path)  # if that fails, the file stays as it is
+        with contextlib.suppress(OSError):  # failed writes were logged
             self._file.close()
         self._open()
 
@@ -142,7 +142,7 @@ class JsonLines:
 
 
 def json_line(record: Mapping[str, Any]) -> str:
-    """JSON has no NaN and no infinity: they become strings, which float() reads back."""
+    """A line of JSON. NaN and infinity become strings, which float() reads back."""
     values = {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()
@@ -151,7 +151,7 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 
 def _drop_lines_after(step: int, path: Path) -> None:
-    """Forgets what a crashed run wrote after its last checkpoint, and a line cut in two."""
+    """Drops lines after a step, and a line that a crash cut off."""
     kept = []
     for line in path.read_text(errors="replace").splitlines():
         try:
@@ -166,14 +166,13 @@ def _drop_lines_after(step: int, path: Path) -> None:
 
 
 class TensorBoard:
-    """Events under tensorboard/, in the file when `write` returns.
+    """Events under tensorboard/, written when `write` returns.
 
-    tensorboardX's own writer has a thread for it. A full disk ends that one, and from then on
-    whoever reports would wait for it without end.
+    tensorboardX's own writer uses a thread that a full disk ends; reports would then wait forever.
     """
 
     NAME = "tensorboard"
-    PAUSE = 30  # seconds after a failure, before it is tried again
+    PAUSE = 30  # seconds between a failure and the next attempt
 
     def __init__(self, workdir: Path, resume_step: int):
         self._directory = workdir / self.NAME
@@ -182,15 +181,15 @@ class TensorBoard:
         self._open(resume_step)
 
     def _open(self, resume_step: int) -> None:
-        # Imported here, as it imports all of PyTorch where that is installed: a bad config is to be
-        # refused before such a second has passed.
+        # Imported here because it imports PyTorch where that is installed, which takes a second; a
+        # bad config is refused before.
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._files += 1
         place = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{self._files}"
         path = self._directory / f"events.out.tfevents.{place}"
         self._file = path.open("wb", buffering=0)
-        # Hides what was written before at that step and later.
+        # TensorBoard then hides older events of this step and later ones.
         start = Event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
         self._write(Event(file_version="brain.Event:2"), start)
 
@@ -219,7 +218,7 @@ class TensorBoard:
             action(*args)
         except OSError:
             self._failed = time.monotonic()
-            self.close()  # it may end in half an event: what comes next gets another file
+            self.close()  # it may end in half an event, so the next event gets a new file
             raise
 
     def close(self) -> None:
@@ -229,7 +228,7 @@ class TensorBoard:
 
 
 def _framed(event) -> bytes:
-    """As TensorBoard reads it: its length and itself, each with a checksum behind it."""
+    """TensorBoard's framing: length and event, each followed by a checksum."""
     from tensorboardX.record_writer import masked_crc32c
 
     event.wall_time = time.time()
@@ -248,7 +247,7 @@ class WeightsAndBiases:
             raise ConfigError(
                 f"wandb_project={project} needs Weights & Biases: pip install -e '.[wandb]'"
             ) from error
-        # The id lives in the workdir, so that a resumed run continues its own curves.
+        # The id is stored in the workdir, so a resumed run continues its own curves.
         id_file = workdir / "wandb_id"
         if resume_step == 0 or not id_file.exists():
             id_file.write_text(uuid.uuid4().hex)
@@ -264,21 +263,21 @@ class WeightsAndBiases:
         self._run.log(dict(metrics), step=step)
 
     def rewind(self, step: int) -> None:
-        """It takes no step twice: curves have a gap until the run is where it was."""
+        """W&B takes no step twice: curves have a gap until the run is past its former steps."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 def log_line(step: int, last_step: int, metrics: Mapping[str, float]) -> str:
-    """The metrics a person wants to see, on one line."""
+    """The metrics of LOG_COLUMNS and all eval metrics, on one line."""
     shown = [text.format(metrics[name]) for name, text in LOG_COLUMNS.items() if name in metrics]
     shown += [f"{name} {value:.4g}" for name, value in metrics.items() if name.startswith("eval/")]
     return "  ".join([f"step {step:>{len(str(last_step))}}/{last_step}", *shown])
 
 
 def parameter_table(params) -> str:
-    """One row for each module, with the shapes and the number of its parameters."""
+    """A table with one row per module: shapes, dtype and number of parameters."""
     modules = defaultdict(list)
     for path, leaf in jax.tree.leaves_with_path(params):
         *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")

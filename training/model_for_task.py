@@ -1,4 +1,4 @@
-"""What a task asks of a model: the head it needs, and how a batch goes in."""
+"""The model with the head that a task needs, and its arguments from a batch."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
 
 
 def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple, dict]:
-    """The arrays of a batch as the model's positional and named arguments."""
+    """The model's positional and named arguments, from the arrays of a batch."""
     row = dict(positions_bt=batch.get("positions"), segments_bt=batch.get("segment_ids"))
     match task.objective:
         case "seq2seq" | "span_corruption":
@@ -44,7 +44,7 @@ def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple
 
 
 def smallest_batch(model: TransformerConfig) -> dict[str, np.ndarray]:
-    """One row that a model of this config can read: enough to know the shapes of its parameters."""
+    """The smallest batch that a model can read: enough to infer its parameters' shapes."""
     if model.input == "patches":
         shape = (1, model.image_size, model.image_size, model.image_channels)
         return {"images": np.zeros(shape, np.float32)}
@@ -60,9 +60,9 @@ def forward(
     dropout_key: Array | None = None,
     features_key: Array | None = None,
 ) -> dict[str, Array]:
-    """The model's answers by name; dropout is on if it has a key.
+    """The model's outputs by name. Dropout is on if there is a key for it.
 
-    Without a key of their own, random features are those of evaluation.
+    Without `features_key`, random features are those of evaluation.
     """
     arguments, named = model_arguments(task, batch)
     keys = {"dropout": dropout_key, "features": features_key}
@@ -77,11 +77,11 @@ def forward(
 
 
 def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> dict[str, Array]:
-    """What a task's model gives back, each part with its name."""
+    """The outputs of a task's model by name."""
     if not isinstance(outputs, tuple):
         return {"logits": outputs}
     if task.objective == "embed":
         return dict(zip(("embedding", "hidden"), outputs, strict=True))
     logits, second = outputs
-    name = "next_sentence" if task.objective == "masked_lm" else "hidden_tokens"
+    name = "next_sentence" if task.objective == "masked_lm" else "masked_tokens"
     return {"logits": logits} | ({} if second is None else {name: second})

@@ -1,7 +1,7 @@
-"""From gradients to updates.
+"""Optimizers.
 
-Every optimizer is the same chain: clip, turn the gradient into a direction, add the decoupled
-weight decay, multiply by the learning rate. They differ in the direction alone.
+Every optimizer is the same chain: clip the gradient, turn it into a direction, add decoupled
+weight decay, multiply by the learning rate. Only the direction differs.
 """
 
 import math
@@ -15,23 +15,23 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from training.config import OptimizerConfig
 from training.precision import with_precision
 
-# What a parameter is, by the last name in its path.
+# The role of a parameter, by the last name in its path.
 ROLES = {
     "kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector",
     "lora_a": "kernel", "lora_b": "kernel",
 }  # fmt: skip
 
-# Root mean square of Muon's updates, chosen in arXiv:2502.16982 to equal AdamW's, so that one
-# learning rate suits the matrices and what Adam trains beside them.
+# Root mean square of Muon's updates. arXiv:2502.16982 chooses it to equal AdamW's, so that one
+# learning rate suits Muon's matrices and the parameters that Adam trains.
 MUON_UPDATE_RMS = 0.2
 
 
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule, rate_scales: Callable | None = None
 ) -> optax.GradientTransformation:
-    """The optimizer of a config; its update needs the parameters as third argument.
+    """The optimizer of a config. Its update needs the parameters as third argument.
 
-    `rate_scales` gives for a tree of updates the factors that their learning rates have.
+    `rate_scales` maps a tree of updates to factors on their learning rates.
     """
 
     def decays(params):
@@ -46,12 +46,11 @@ def make_optimizer(
     )
 
     def update(gradients, state, params):
-        # Optax raises floats to the power of its integer count of updates, so strict promotion,
-        # where it is on, has to stop at optax's door.
+        # Optax mixes its integer count with floats, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             updates, state = chain.update(gradients, state, params)
         if rate_scales:
-            # Of the update: Adam would divide a factor on the gradient out again.
+            # On the update, because Adam would divide out a factor on the gradient.
             updates = jax.tree.map(jnp.multiply, updates, rate_scales(updates))
         return updates, state
 
@@ -72,7 +71,7 @@ def parameter_roles(params):
 
 
 def ema_update(ema, params, decay: float):
-    """The moving average `ema` one step further; it starts as the initial parameters."""
+    """The moving average after one more step."""
     return jax.tree.map(lambda average, new: decay * average + (1 - decay) * new, ema, params)
 
 
@@ -82,8 +81,8 @@ def _direction(config: OptimizerConfig) -> optax.GradientTransformation:
         case "adam" | "adamw":
             return adam
         case "adafactor":
-            # As published: the second moment factored, no momentum, updates of bounded size
-            # relative to the parameter's own. A stack of layers counts as one parameter.
+            # As published: factored second moment, no momentum, updates bounded relative to the
+            # parameter's scale. A stack of layers counts as one parameter.
             return optax.chain(
                 optax.scale_by_factored_rms(),
                 optax.clip_by_block_rms(1.0),
@@ -116,7 +115,7 @@ def _muon(momentum: float) -> optax.GradientTransformation:
 
 
 def _muon_or_adam(params):
-    """Muon is for hidden matrices: the blocks' kernels. All else, heads included, is Adam's."""
+    """Labels for optax.partition: "muon" for the kernels of blocks, "adam" for all else."""
 
     def label(path, role):
         return "muon" if role == "kernel" and "blocks" in _names(path) else "adam"
@@ -134,9 +133,9 @@ def _muon_axes(kernels):
 
 
 def matrix_axes(name: str, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Which axes of a block's kernel are the rows and which the columns of its matrix.
+    """The axes of a block's kernel that are rows, and those that are columns, of its matrix.
 
-    The first axis is that of the layers, each of which has a matrix of its own.
+    The first axis is the layers: each layer has its own matrix.
     """
     first, *middle, last = range(1, ndim)
     if name.split("/")[-2] in ("query", "key", "value"):  # (L, D, H, K)

@@ -1,9 +1,9 @@
-"""How an update gets into parameters of bfloat16, which have 8 bits for what a float32 has 24.
+"""Updates of bfloat16 parameters, which have 8 significant bits where float32 has 24.
 
-An update below a 256th of its parameter is lost when their sum is rounded to the nearest. So the
-optimizer works in float32, and either keeps parameters of its own in float32, which the model gets
-rounded (optimizer.rounding=master), or the sum is rounded up or down at random, such that it is
-right on average (stochastic), which costs no memory.
+Rounding to nearest loses any update below 1/256 of its parameter. So the optimizer works in
+float32. It either keeps float32 copies of the parameters and gives the model rounded ones
+(optimizer.rounding=master), or rounds the sum up or down at random so that it is right on average
+(stochastic), which costs no memory.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from jax import Array
 
 
 class Mastered(NamedTuple):
-    """The state of an optimizer that has parameters of its own."""
+    """The state of an optimizer with master parameters."""
 
     master: dict  # float32
     state: optax.OptState
@@ -24,7 +24,7 @@ class Mastered(NamedTuple):
 def with_precision(
     optimizer: optax.GradientTransformation, rounding: str
 ) -> optax.GradientTransformation:
-    """The optimizer as `rounding` wants it; its updates are float32, but with "nearest"."""
+    """The optimizer for a kind of rounding. Its updates are float32 unless that is "nearest"."""
     if rounding == "nearest":
         return optimizer
     if rounding == "stochastic":
@@ -36,12 +36,12 @@ def with_precision(
         )
 
     def init(params):
-        # A copy, also where it was float32 already: the parameters' own memory is given up.
+        # Always a copy, because the parameters' own memory is donated.
         master = jax.tree.map(jnp.copy, _float32(params))
         return Mastered(master, optimizer.init(master))
 
     def update(gradients, state, params):
-        del params  # rounded
+        del params  # they are rounded
         updates, inner = optimizer.update(_float32(gradients), state.state, state.master)
         return updates, Mastered(optax.apply_updates(state.master, updates), inner)
 
@@ -49,7 +49,7 @@ def with_precision(
 
 
 def updated(rounding: str, params, updates, opt_state: optax.OptState, key: Array):
-    """The parameters after an update, of the type that they had; `key` is another each time."""
+    """The updated parameters in their own type. `key` must be new for every update."""
     if rounding == "nearest":
         return optax.apply_updates(params, updates)
     if rounding == "master":
@@ -63,7 +63,7 @@ def updated(rounding: str, params, updates, opt_state: optax.OptState, key: Arra
 
 
 def starting_from(opt_state: optax.OptState, params) -> optax.OptState:
-    """A state that has not seen a gradient yet, for parameters other than it was made with."""
+    """A fresh optimizer state, changed to start from other parameters than it was made with."""
     if not isinstance(opt_state, Mastered):
         return opt_state
     place = lambda new, old: jax.device_put(new, old.sharding)  # noqa: E731
@@ -71,9 +71,9 @@ def starting_from(opt_state: optax.OptState, params) -> optax.OptState:
 
 
 def stochastic_round(x: Array, key: Array) -> Array:
-    """float32 as one of the two nearest bfloat16, the nearer the likelier: x on average."""
-    # A bfloat16 is the upper half of a float32. What is added to the lower half carries over to
-    # the upper as often as the lower is large.
+    """Rounds float32 to one of the two nearest bfloat16, such that the mean is x."""
+    # A bfloat16 is the upper half of a float32. A random number added to the lower half carries
+    # into the upper half with a probability proportional to the lower half.
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
     added = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     upper = ((bits + added) >> 16).astype(jnp.uint16)

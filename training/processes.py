@@ -1,4 +1,4 @@
-"""One job on several processes: how they find each other, and that they mean the same."""
+"""Jobs on several processes: how processes connect, and checks that they agree."""
 
 import json
 import os
@@ -14,21 +14,20 @@ from jax.experimental.multihost_utils import process_allgather
 
 from experiment.schema import ConfigError
 
-# How long a file that one process wrote may take to be seen by the others: network file systems
-# answer from their caches for a while.
+# How long other processes may take to see a new file: network file systems have caches.
 SHARED_SECONDS = 20.0
-GATHERED_BYTES = 8192  # of a text that processes tell each other
+GATHERED_BYTES = 8192  # maximum length of a text in `gather_texts`
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
 def join(heartbeat_seconds: int = 100) -> None:
-    """Connects with the other processes of the job, if there are any. Before jax does anything.
+    """Connects to the other processes of the job, if any. Must run before jax is used.
 
-    One that is not heard of for so many seconds is taken for dead, and ends the others.
+    A process without a sign of life for `heartbeat_seconds` counts as dead, and the others end.
 
-    They are told of each other by the three variables above, or jax finds them out by itself: under
-    SLURM, and on the hosts of a TPU slice (Cloud TPU VMs, GKE).
+    The three variables above say where the processes are. Without them, jax finds the processes
+    under SLURM and on the hosts of a TPU slice (Cloud TPU VMs, GKE).
     """
     if given := _from_environment():
         jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat_seconds)
@@ -59,25 +58,25 @@ def _from_environment() -> dict | None:
 
 
 def _is_slurm_step() -> bool:
-    """Started by srun, as one of several tasks; a lone task in a job needs nobody."""
+    """Whether srun started this process as one of several tasks."""
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     return "SLURM_PROCID" in os.environ and tasks.isdecimal() and int(tasks) > 1
 
 
 def _is_tpu_host() -> bool:
-    """Whether TPU chips are here; jax asks the slice how many hosts it has."""
+    """Whether this host has TPU chips; jax then asks the slice for its other hosts."""
     if jax.config.jax_platforms not in (None, "", "tpu"):
         return False
     return any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*"))
 
 
 def is_primary() -> bool:
-    """The process that writes what the job has once."""
+    """Whether this is the process that writes files and logs."""
     return jax.process_index() == 0
 
 
 def refuse_disagreement(what: Mapping[str, str]) -> None:
-    """Processes that read other data or have another config would train on something else."""
+    """Refuses values, by name, that differ between processes, such as digests of the config."""
     if jax.process_count() == 1:
         return
     for name, value in what.items():
@@ -96,9 +95,9 @@ def refuse_disagreement(what: Mapping[str, str]) -> None:
 def refuse_unshared(workdir: Path, problem: str) -> None:
     """Refuses a workdir that is not the same directory for all processes of the job.
 
-    All of them save a checkpoint together: where each has a directory of its own, on its own disk,
-    they would wait for each other's files forever. `problem` is what this process found wrong with
-    the directory before; if any did, all of them say so.
+    Processes save a checkpoint together: with separate directories they would wait for each
+    other's files forever. `problem` is what this process found wrong with the directory, or "".
+    A problem of one process is an error on all.
     """
     if jax.process_count() > 1:
         compare_directories(workdir, problem, jax.process_index(), gather_texts, SHARED_SECONDS)
@@ -111,24 +110,23 @@ def compare_directories(
     gather: Callable[[str], Sequence[str]],
     seconds: float,
 ) -> None:
-    """As `refuse_unshared`, for the process `index` of those whose texts `gather` collects."""
+    """`refuse_unshared` for process `index`, with `gather` in place of `gather_texts`."""
     name = f".shared-{secrets.token_hex(8)}"
     if index == 0 and not problem:
         try:
             (workdir / name).write_text(name)
         except OSError as error:
             problem = f"{workdir} cannot be written ({error.strerror})"
-    # The others hear the name of the file when it is there: who looks for a file too early may be
-    # told from a cache for a while that there is none.
+    # The others learn the name when the file exists: a lookup before that may be cached.
     name = gather(name)[0]
     try:
         seen = not problem and _appears(workdir / name, name, seconds)
-        # Cut to what GATHERED_BYTES hold of them, however JSON has to write their characters.
+        # Cut so that they fit into GATHERED_BYTES even if JSON escapes every character.
         host, path = platform.node()[:64], os.path.abspath(workdir)[-256:]
         mine = {"host": host, "path": path, "seen": seen, "problem": problem[:256]}
         said = [json.loads(text) for text in gather(json.dumps(mine))]
     finally:
-        if index == 0:  # all have looked by now
+        if index == 0:  # all processes have looked by now
             (workdir / name).unlink(missing_ok=True)
     if all(each["seen"] for each in said):
         return
@@ -154,13 +152,13 @@ def compare_directories(
 
 
 def _appears(path: Path, content: str, seconds: float) -> bool:
-    """Whether a file with this content is there, or comes to be within so many seconds."""
+    """Whether a file with this content appears within so many seconds."""
     end = time.monotonic() + seconds
     while True:
         try:
             if path.read_text() == content:
                 return True
-            os.listdir(path.parent)  # opening a directory makes NFS ask the server anew
+            os.listdir(path.parent)  # makes NFS ask the server again
         except OSError:
             pass
         if time.monotonic() > end:
@@ -169,7 +167,7 @@ def _appears(path: Path, content: str, seconds: float) -> bool:
 
 
 def gather_texts(text: str) -> list[str]:
-    """The texts of all processes, by their index; of at most GATHERED_BYTES each."""
+    """The texts of all processes in order of index; at most GATHERED_BYTES each."""
     encoded = np.frombuffer(text.encode(), np.uint8)
     padded = np.zeros(GATHERED_BYTES, np.uint8)
     padded[: len(encoded)] = encoded

@@ -1,4 +1,4 @@
-"""The learning rate of every update."""
+"""Learning-rate schedules."""
 
 from typing import Protocol
 
@@ -13,15 +13,15 @@ class Schedule(Protocol):
     def __call__(self, count: Array, time_used: Array | None = None) -> Array:
         """The learning rate after `count` updates.
 
-        `time_used` is the share of the run's time that has passed, where it has a limit: decay
-        ends when the first of them does, the steps or the time. Warm-up counts updates alone.
+        `time_used` is the used share of the run's time limit, if there is one. Decay then ends
+        with the steps or with the time, whichever comes first. Warm-up counts updates only.
         """
 
 
 def learning_rate(config: OptimizerConfig, steps: int, width: int) -> Schedule:
-    """The schedule of a run of `steps` updates of a model with `width` channels.
+    """The schedule for `steps` updates of a model of this width.
 
-    Optax calls it with the number of updates already made, so the first update asks for 0.
+    Optax calls it with the number of updates made so far: 0 for the first.
     """
     peak = config.learning_rate
     final = peak * config.final_fraction
@@ -45,9 +45,9 @@ def learning_rate(config: OptimizerConfig, steps: int, width: int) -> Schedule:
 
 
 def _after_warmup(config: OptimizerConfig, decay: optax.Schedule, end: int) -> Schedule:
-    """A linear rise to the peak, then `decay`, which counts from the end of the rise to `end`.
+    """Linear warm-up to the peak, then `decay`, which counts from the end of the warm-up to `end`.
 
-    The rise starts one step above 0, because an update with a learning rate of 0 is wasted.
+    Warm-up starts one step above 0, because an update with learning rate 0 is wasted.
     """
     peak, warmup = config.learning_rate, config.warmup_steps
     rise = optax.constant_schedule(peak)
@@ -56,12 +56,12 @@ def _after_warmup(config: OptimizerConfig, decay: optax.Schedule, end: int) -> S
     by_count = optax.join_schedules([rise, decay], [warmup]) if warmup else decay
 
     def schedule(count, time_used=None):
-        # optax.cosine_decay_schedule mixes an integer count with floats, which strict dtype
-        # promotion refuses.
+        # optax.cosine_decay_schedule mixes an integer count with floats, which strict promotion
+        # refuses.
         count = jnp.asarray(count, jnp.float32)
         if time_used is None:
             return by_count(count)
-        # As many updates as there would be by now, had the run time for all of its steps.
+        # The count that a run with time for all of its steps would have by now.
         furthest = jnp.maximum(count, jnp.minimum(time_used, 1.0) * end)
         return jnp.minimum(rise(count), decay(jnp.maximum(furthest - warmup, 0.0)))
 
@@ -70,11 +70,11 @@ def _after_warmup(config: OptimizerConfig, decay: optax.Schedule, end: int) -> S
 
 def _inverse_sqrt(factor: float, warmup: int, width: int) -> Schedule:
     """Section 5.3 of "Attention Is All You Need" (2017), which counts updates from 1."""
-    # Without warm-up the formula's limit is step ** -0.5 from the start, as with one step of it.
+    # Without warm-up: step ** -0.5 from the start, as with one step of warm-up.
     warmup = max(warmup, 1)
 
     def schedule(count, time_used=None):
-        del time_used  # it has no end to come to
+        del time_used  # this schedule has no end
         step = jnp.asarray(count, jnp.float32) + 1
         return factor * width**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
 

@@ -1,5 +1,6 @@
-"""The state of a run, how it is born, and how one step changes it."""
+"""The state of a run, how it is initialised, and how one training step updates it."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -14,14 +15,22 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.config import TransformerConfig
-from training.anomalies import WATCHES, Guard, after, findings, judge, new_guard, unless_faulty
+from training.anomalies import (
+    STOP_ON_NONFINITE,
+    AnomalyState,
+    detect_anomaly,
+    init_anomalies,
+    select_if_ok,
+    status_metrics,
+    update_anomalies,
+)
 from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
-from training.finetune import EVERYTHING, Tuning
+from training.finetune import TRAIN_ALL, Tuning
 from training.losses import adds_to_cross_entropy, term_counts, term_sums, total_loss
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.model_for_task import forward, model_arguments
-from training.optimizer import ema_update
+from training.optimizer import ema_update, make_optimizer
 from training.precision import updated
 from training.schedules import Schedule
 
@@ -30,73 +39,93 @@ TIME_USED = "progress/time_used"  # the metric: a share of the run's time limit
 
 @flax.struct.dataclass
 class TrainState:
-    step: Array  # updates made so far
-    params: dict  # the run's own: see training/finetune.py
+    step: Array  # steps made so far
+    params: dict  # the run's own parameters: see training/finetune.py
     opt_state: optax.OptState
-    ema: dict | None  # moving average of the parameters, None where it is switched off
-    guard: Guard | None = None  # of steps that do not count; None where nothing is trained
+    ema: dict | None  # moving average of the parameters; None: switched off
+    anomalies: AnomalyState | None = None  # checkpoints store it as "guard"
 
     @property
     def eval_params(self) -> dict:
         return self.params if self.ema is None else self.ema
 
 
-class Fixed(NamedTuple):
+class FrozenInputs(NamedTuple):
     """Parameters of other runs that a step reads. They never change and are never saved."""
 
     base: dict  # what adapters adapt
     teacher: dict
 
 
-NOTHING_FIXED = Fixed({}, {})
+NO_FROZEN_INPUTS = FrozenInputs({}, {})
 
 
 class Teacher(NamedTuple):
-    """A trained model whose answers are soft targets; its parameters are in `Fixed`."""
+    """A trained model whose outputs are soft targets; its parameters are in `FrozenInputs`."""
 
     model: nn.Module
     task: TaskConfig
 
 
-def abstract_state(
-    model: nn.Module,
-    task: TaskConfig,
-    optimizer: optax.GradientTransformation,
-    config: OptimizerConfig,
-    batch: Mapping,
-    mesh: Mesh,
-    tuning: Tuning = EVERYTHING,
-    failure: FailureConfig = WATCHES,
-) -> tuple[TrainState, Callable[[Array], TrainState]]:
-    """Shapes and shardings of the state, and the function that makes one from a random key.
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """What the state and the step of a run are made from."""
 
-    The state is born sharded: no device ever holds more of it than its part.
+    model: nn.Module
+    task: TaskConfig
+    optimizer_config: OptimizerConfig
+    schedule: Schedule
+    rate_scales: Callable[[dict], dict] | None = None  # factors on the learning rate
+    tuning: Tuning = TRAIN_ALL
+    teacher: Teacher | None = None
+    failure: FailureConfig = STOP_ON_NONFINITE
+    seed: int = 0
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        return self.make_optimizer(self.schedule)
+
+    def make_optimizer(self, schedule: optax.Schedule) -> optax.GradientTransformation:
+        """The optimizer with another schedule. Its state does not depend on the schedule."""
+        return make_optimizer(self.optimizer_config, schedule, self.rate_scales)
+
+
+def abstract_state(
+    spec: TrainSpec, batch: Mapping, mesh: Mesh
+) -> tuple[TrainState, Callable[[Array], TrainState]]:
+    """Shapes and shardings of the state, and a jitted function from a random key to a state.
+
+    The state is created sharded: no device ever holds more of it than its part.
     """
-    init_model = _initializer(model, task, batch)
+    config, tuning = spec.optimizer_config, spec.tuning
+    init_model = _initializer(spec.model, spec.task, batch)
 
     def init_params(key):
-        return tuning.own(init_model(key), key)
+        return tuning.init_params(init_model(key), key)
 
     def init(key):
         params = nn.meta.unbox(init_params(key))
-        trained, _ = tuning.split(params)
+        trainable, _ = tuning.split(params)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         step = jnp.zeros((), jnp.int32)
-        return TrainState(step, params, optimizer.init(trained), ema, new_guard(failure))
+        opt_state = spec.optimizer.init(trainable)
+        return TrainState(step, params, opt_state, ema, init_anomalies(spec.failure))
 
     shapes = jax.eval_shape(init, _key_shape())
     params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
-    trained, trained_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    opt_state_at = optimizer_shardings(optimizer, shapes.opt_state, trained, trained_at, mesh)
+    trainable, trainable_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
+    replicated = NamedSharding(mesh, PartitionSpec())
+    opt_state_at = optimizer_shardings(
+        spec.optimizer, shapes.opt_state, trainable, trainable_at, mesh
+    )
     if config.offload:
         opt_state_at = offloaded(shapes.opt_state, opt_state_at)
     shardings = TrainState(
-        step=everywhere,
+        step=replicated,
         params=params_at,
         opt_state=opt_state_at,
         ema=params_at if config.ema_decay else None,
-        guard=jax.tree.map(lambda _: everywhere, shapes.guard),
+        anomalies=jax.tree.map(lambda _: replicated, shapes.anomalies),
     )
     return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
@@ -108,7 +137,7 @@ def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Me
 
 
 def _initializer(model: nn.Module, task: TaskConfig, batch: Mapping) -> Callable[[Array], dict]:
-    # Zeros of NumPy: nothing here compiles or runs.
+    # NumPy zeros, so that nothing compiles or runs here.
     example = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
     arguments, named = model_arguments(task, example)
     return lambda key: model.init({"params": key}, *arguments, **named)["params"]
@@ -127,129 +156,92 @@ def _placed(shapes, shardings):
 
 
 def make_train_step(
-    model: nn.Module,
-    task: TaskConfig,
-    optimizer: optax.GradientTransformation,
-    config: OptimizerConfig,
-    schedule: Schedule,
-    seed: int,
-    abstract: TrainState,
-    tuning: Tuning = EVERYTHING,
-    teacher: Teacher | None = None,
-    failure: FailureConfig = WATCHES,
-    with_schedule: Callable[[optax.Schedule], optax.GradientTransformation] | None = None,
+    spec: TrainSpec, abstract: TrainState
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The jitted update (state, batch, fixed, time_used) -> (state, metrics as arrays).
+    """The jitted update (state, batch, frozen_inputs, time_used) -> (state, metrics as arrays).
 
-    It gives up the old state's memory. `time_used` is for a run with a time limit, see
-    training/time_limit.py; it needs `with_schedule`, which makes the optimizer with another
-    schedule.
+    It donates the old state. `abstract` gives the shardings of the state. `time_used` is for runs
+    with a time limit: see training/time_limit.py.
     """
-
+    model, task, tuning, teacher = spec.model, spec.task, spec.tuning, spec.teacher
+    config, failure = spec.optimizer_config, spec.failure
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-
-    def loss_and_gradients(trained, kept, fixed, batch, counts, dropout_key, features_key):
-        soft = None
-        if teacher is not None:  # no dropout for it, and no gradient
-            soft = forward(teacher.model, teacher.task, fixed.teacher, batch)["logits"]
-
-        def loss_of(trained):
-            params = tuning.whole(tuning.join(trained, kept), fixed.base)
-            outputs = forward(model, task, params, batch, dropout_key, features_key)
-            sums, metrics = term_sums(task, outputs, batch, soft)
-            return total_loss(sums, counts), metrics
-
-        (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trained)
-        if config.rounding != "nearest":  # nor are those of micro-batches added up in bfloat16
-            gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
-        return gradients, loss, {name: total for name, (total, _) in metrics.items()}
-
-    def accumulated(trained, kept, fixed, batch, counts, dropout_key, features_key):
-        """The same sums, one micro-batch after another: only one's activations are alive."""
-        parts = config.accumulate
-        if parts == 1:
-            return loss_and_gradients(
-                trained, kept, fixed, batch, counts, dropout_key, features_key
-            )
-
-        def micro_batch(index):
-            # Every parts-th row, so that each device contributes rows it already has.
-            return {
-                name: x.reshape(x.shape[0] // parts, parts, *x.shape[1:])[:, index]
-                for name, x in batch.items()
-            }
-
-        def add(total, index):
-            # All micro-batches see the same features, as they would in one batch.
-            keys = jax.random.fold_in(dropout_key, index), features_key
-            new = loss_and_gradients(trained, kept, fixed, micro_batch(index), counts, *keys)
-            return jax.tree.map(jnp.add, total, new), None
-
-        shapes = jax.eval_shape(
-            loss_and_gradients,
-            *(trained, kept, fixed, micro_batch(0), counts, dropout_key, features_key),
-        )
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
 
     def step(
         state: TrainState,
         batch: Mapping,
-        fixed: Fixed = NOTHING_FIXED,
+        frozen_inputs: FrozenInputs = NO_FROZEN_INPUTS,
         time_used: Array | None = None,
     ) -> tuple[TrainState, dict[str, Array]]:
-        schedule_now, optimizer_now = schedule, optimizer
+        schedule, optimizer = spec.schedule, spec.optimizer
         if time_used is not None:
-            # An entry for each device, of which one process's tell the time.
+            # One entry per device; only those of the first process are not 0.
             time_used = jnp.max(time_used)
-            schedule_now = functools.partial(schedule, time_used=time_used)
-            # Of the same state: the schedule has no part in that.
-            optimizer_now = with_schedule(schedule_now)
-        # Folding in the step makes dropout a function of (seed, step): resuming repeats nothing.
-        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
-        features_key = _features_key(model.config, seed, state.step)
-        # The counts of the whole batch are known before the model runs, so every micro-batch
-        # divides by them and the parts simply add up to the gradient of the whole.
+            schedule = functools.partial(schedule, time_used=time_used)
+            optimizer = spec.make_optimizer(schedule)
+        # Dropout is a function of (seed, step), so a resumed run draws the same masks.
+        dropout_key = jax.random.fold_in(jax.random.key(spec.seed), state.step)
+        features_key = _features_key(model.config, spec.seed, state.step)
+        # The counts of the whole batch are known before the model runs. Every micro-batch divides
+        # by them, so the gradients of micro-batches add up to that of the whole batch.
         counts = term_counts(task, batch)
-        # What is frozen has no gradient, no update and nothing in the optimizer's state.
-        trained, kept = tuning.split(state.params)
-        keys = dropout_key, features_key
-        gradients, loss, sums = accumulated(trained, kept, fixed, batch, counts, *keys)
+        # Frozen parameters have no gradient, no update and no optimizer state.
+        trainable, frozen = tuning.split(state.params)
+
+        def gradients_of(batch, dropout_key):
+            """(gradients, total loss, sums of metrics) of a batch or micro-batch."""
+            soft_targets = None
+            if teacher is not None:  # without dropout and without gradient
+                outputs = forward(teacher.model, teacher.task, frozen_inputs.teacher, batch)
+                soft_targets = outputs["logits"]
+
+            def loss_of(trainable):
+                params = tuning.merge(tuning.join(trainable, frozen), frozen_inputs.base)
+                outputs = forward(model, task, params, batch, dropout_key, features_key)
+                sums, metrics = term_sums(task, outputs, batch, soft_targets)
+                return total_loss(sums, counts), metrics
+
+            (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+            if config.rounding != "nearest":  # micro-batches, too, add up in float32
+                gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
+            return gradients, loss, {name: total for name, (total, _) in metrics.items()}
+
+        gradients, loss, sums = _accumulate(gradients_of, batch, dropout_key, config.accumulate)
         grad_norm = optax.tree.norm(gradients)
-        verdict = judge(state.guard, failure, loss, grad_norm)
-        before = state.opt_state
+        status = detect_anomaly(state.anomalies, failure, loss, grad_norm)
+        old_opt_state = state.opt_state
         if config.offload:
-            before = on_devices(before, shardings.opt_state)
-        updates, opt_state = optimizer_now.update(gradients, before, trained)
-        rounding_key = _key_beside_dropout(seed, ROUNDING, state.step)
-        trained = updated(config.rounding, trained, updates, opt_state, rounding_key)
-        params = tuning.join(trained, kept)
+            old_opt_state = on_devices(old_opt_state, shardings.opt_state)
+        updates, opt_state = optimizer.update(gradients, old_opt_state, trainable)
+        rounding_key = _key_beside_dropout(spec.seed, ROUNDING, state.step)
+        trainable = updated(config.rounding, trainable, updates, opt_state, rounding_key)
+        params = tuning.join(trainable, frozen)
         ema = state.ema
         if config.ema_decay:
-            ema = tuning.join(ema_update(tuning.split(ema)[0], trained, config.ema_decay), kept)
+            ema = tuning.join(ema_update(tuning.split(ema)[0], trainable, config.ema_decay), frozen)
         if failure.skips:
-            old = state.params, before, state.ema
-            params, opt_state, ema = unless_faulty(verdict, (params, opt_state, ema), old)
-        answers = next(iter(counts.values()))  # of the main term: tokens or rows
+            old = state.params, old_opt_state, state.ema
+            params, opt_state, ema = select_if_ok(status, (params, opt_state, ema), old)
+        count = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
-            # What evaluation calls its loss; the rest of what is minimised is told beside it.
-            "train/loss": sums["nll"] / jnp.maximum(answers, 1),
-            "train/accuracy": sums["accuracy"] / jnp.maximum(answers, 1),
-            # The optimizer counts the updates, of which a step that is skipped makes none.
+            # The same quantity as evaluation's loss; "train/total_loss" is what is minimised.
+            "train/loss": sums["nll"] / jnp.maximum(count, 1),
+            "train/accuracy": sums["accuracy"] / jnp.maximum(count, 1),
+            # The optimizer counts updates, and a skipped step makes none.
             "optim/learning_rate": jnp.asarray(
-                schedule_now(state.step - state.guard.skipped), jnp.float32
+                schedule(state.step - state.anomalies.skipped), jnp.float32
             ),
             "optim/grad_norm": grad_norm,
         }
         if time_used is not None:
             metrics[TIME_USED] = time_used
         if teacher is not None:
-            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(answers, 1)
+            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(count, 1)
         if teacher is not None or adds_to_cross_entropy(task):
             metrics["train/total_loss"] = loss
-        guard = after(state.guard, verdict, loss)
-        metrics |= findings(guard, verdict, loss)
-        return TrainState(state.step + 1, params, opt_state, ema, guard), metrics
+        anomalies = update_anomalies(state.anomalies, status, loss)
+        metrics |= status_metrics(anomalies, status, loss)
+        return TrainState(state.step + 1, params, opt_state, ema, anomalies), metrics
 
     return jax.jit(
         step,
@@ -259,6 +251,30 @@ def make_train_step(
     )
 
 
+def _accumulate(gradients_of: Callable, batch: Mapping, dropout_key: Array, parts: int):
+    """The sum of `gradients_of(micro_batch, key)` over `parts` micro-batches, one at a time.
+
+    Only one micro-batch's activations are alive at any time.
+    """
+    if parts == 1:
+        return gradients_of(batch, dropout_key)
+
+    def micro_batch(index):
+        # Every parts-th row, so that each device contributes rows it already has.
+        return {
+            name: x.reshape(x.shape[0] // parts, parts, *x.shape[1:])[:, index]
+            for name, x in batch.items()
+        }
+
+    def add(total, index):
+        new = gradients_of(micro_batch(index), jax.random.fold_in(dropout_key, index))
+        return jax.tree.map(jnp.add, total, new), None
+
+    shapes = jax.eval_shape(gradients_of, micro_batch(0), dropout_key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, zeros, jnp.arange(parts))[0]
+
+
 def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
     """Of the random features of a step: another every so many steps, or None for the fixed ones."""
     if not config.draws_features:
@@ -266,7 +282,7 @@ def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | 
     return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)
 
 
-# No step has these numbers, so that no dropout is drawn from the same key.
+# No step has these numbers, so these keys are never dropout keys.
 FEATURES, ROUNDING = np.uint32(2**32 - 1), np.uint32(2**32 - 2)
 
 
@@ -275,9 +291,9 @@ def _key_beside_dropout(seed: int, purpose: np.uint32, number: Array) -> Array:
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
-    """Metrics of a batch as sums and counts, and what the model answers.
+    """The jitted (params, batch) -> (metrics as sums and counts, outputs).
 
-    That is each class's probability where there are classes, else the likeliest token.
+    The outputs are class probabilities (B, C) for classifiers, else the likeliest tokens (B, T).
     """
     has_classes = task.objective in ("classify_text", "classify_images")
 

@@ -1,4 +1,4 @@
-"""Being asked to stop: by a scheduler (SIGTERM) or at the keyboard (Ctrl-C, SIGINT)."""
+"""Requests to stop: by a scheduler (SIGTERM) or at the keyboard (Ctrl-C, SIGINT)."""
 
 import os
 import signal
@@ -8,14 +8,14 @@ import threading
 import jax
 from jax.experimental.multihost_utils import reached_preemption_sync_point
 
-AT_ONCE = 130  # the exit code after a second Ctrl-C, which waits for nothing
+AT_ONCE = 130  # the exit code after a second Ctrl-C, which ends the process at once
 
 
 class StopRequest:
-    """Within this context signals are noted rather than obeyed; the loop asks when it is ready.
+    """Within this context, signals only set a flag, which the loop reads after each step.
 
-    Of several processes, one alone may be told. jax's preemption service, which has SIGTERM then,
-    lets all of them know, and agrees on a step that all have still to come to.
+    With several processes, the signal may reach only one. jax's preemption service handles SIGTERM
+    then: it tells all processes, and they agree on a step to stop after.
     """
 
     def __init__(self):
@@ -47,12 +47,12 @@ class StopRequest:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def is_for(self, step: int) -> bool:
-        """Whether the run is to stop after this step. To be asked once after each."""
+        """Whether the run is to stop after this step. Call it exactly once per step."""
         if jax.process_count() > 1:
             return reached_preemption_sync_point(step)
         return self._signal is not None
 
     @property
     def cuts_short(self) -> bool:
-        """Whether something may be left off in the middle: not if others wait for its end."""
+        """Whether an evaluation may be cut short: not if other processes wait for its end."""
         return self._signal is not None and jax.process_count() == 1

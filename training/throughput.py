@@ -1,18 +1,20 @@
-"""How fast a run goes: tokens or images and FLOPs in a second, time spent waiting for data."""
+"""Speed of a run: tokens or images per second, FLOP/s, time spent waiting for data."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
+import numpy as np
 
+from model.config import TransformerConfig
 from training.chips import peak_flops
 
 
 class Throughput:
-    """Counts steps since the last report; time inside `paused` does not count.
+    """Counts steps since the last report. Time inside `paused` does not count.
 
-    `unit` is what a step's data is counted in: tokens or images.
+    `unit` is "tokens" or "images".
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.perf_counter):
@@ -39,20 +41,20 @@ class Throughput:
         self._begin += self._clock() - begin
 
     def caught_up(self) -> None:
-        """The device has finished all steps so far, as after a compilation."""
+        """Notes that the device has finished all steps so far, as after a compilation."""
         self._is_idle = True
 
     def count(self, amount: int, flops: int) -> None:
-        """One step more, of so many tokens or images and FLOPs on all devices."""
+        """Adds a step of so many tokens or images and FLOPs, on all devices together."""
         self._steps += 1
         self._amount += amount
         self._flops += flops
 
     def report(self, *, is_queued: bool = False) -> dict[str, float]:
-        """Rates since the last report, per device where they say so; then starts anew.
+        """Rates since the last report, per device where the name says so; then starts anew.
 
-        None of them, if no step was counted since, or if the only one was counted when the device
-        was idle and `is_queued`: it has not been finished yet.
+        Empty if no step was counted since, or if there was one, the device was idle before it, and
+        a newer step `is_queued`: then the counted one may not be finished.
         """
         if not self._steps:
             return {}
@@ -73,3 +75,18 @@ class Throughput:
             rates["perf/mfu"] = flops / peak
         self._restart()
         return rates
+
+
+def unit_of(model: TransformerConfig) -> str:
+    """What the speed of a run is counted in."""
+    return "images" if model.input == "patches" else "tokens"
+
+
+def amount_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Images, or tokens of encoder and decoder without padding, in this process's rows."""
+    if "images" in batch:
+        return len(batch["images"])
+    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
+    return sum(
+        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
+    )

@@ -1,4 +1,4 @@
-"""Tells where a run hangs: in its data, in a step that never ends, or anywhere else."""
+"""A watchdog that logs all stacks when a run makes no progress."""
 
 import faulthandler
 import os
@@ -11,9 +11,9 @@ from training.exits import STALLED
 
 
 class Watchdog:
-    """A thread that writes the stacks of all others if nobody calls `beat` for some time.
+    """A thread that writes the stacks of all threads after `seconds` without a call of `beat`.
 
-    They go to stderr and to stacks.txt in the workdir. With `ends`, the process ends then.
+    They go to stderr and to stacks.txt in the workdir. With `ends`, the process then exits.
     """
 
     def __init__(self, workdir: Path, seconds: float, ends: bool):
@@ -40,7 +40,7 @@ class Watchdog:
         told = None
         while not self._left.wait(self._seconds / 10):
             last = self._last
-            # Once for each standstill.
+            # Once per standstill.
             if time.monotonic() - last > self._seconds and told != last:
                 told = last
                 self._tell()
@@ -51,7 +51,7 @@ class Watchdog:
         try:
             with self._path.open("a") as file:
                 self._dump(text, file)
-        except OSError:  # a disk that hangs may be the reason
+        except OSError:  # the disk may be the reason of the standstill
             pass
         self._dump(text, sys.stderr)
         if self._ends:

@@ -169,6 +169,21 @@ def test_the_newest_are_kept(tmp_path):
     assert save(tmp_path, [{}] * 5, keep=2) == [4, 5]
 
 
+def test_regular_checkpoints_are_kept_beside_the_newest(tmp_path):
+    """Of steps 1 to 11 the regular ones are 3, 6 and 9; a rollback must find the last two."""
+    assert save(tmp_path, [{}] * 11, keep=2, every=3) == [6, 9, 10, 11]
+
+
+def test_only_regular_checkpoints_are_rolled_back_to(tmp_path):
+    with Checkpoints(tmp_path, dataclasses.replace(CONFIG, keep=2, every=3)) as checkpoints:
+        for step in range(1, 12):
+            checkpoints.save(step, make_state(step=step), {})
+        found = [checkpoints.regular_before(step, print) for step in (11, 9, 8, 6, 5)]
+        assert found == [9, 9, 6, 6, None]
+        checkpoints.forget_after(6)
+    assert saved_steps(tmp_path) == [6]
+
+
 def test_a_step_is_saved_once(tmp_path):
     with Checkpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(1, make_state(seed=1), {})

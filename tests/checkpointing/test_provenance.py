@@ -73,7 +73,7 @@ def test_adapters_are_trained_resumed_and_used(first, tmp_path, capsys):
         return config_of(steps=steps, init_from=base, finetune=LORA)
 
     scores = train.train_and_evaluate(config(), whole)
-    assert "trained: 128 of " in capsys.readouterr().err
+    assert "trainable: 128 of " in capsys.readouterr().err
     train.train_and_evaluate(config(2), parts)
     # The base goes on; what the adapters are for stays the checkpoint that they began with.
     train.train_and_evaluate(config_of(steps=4), base)

@@ -163,11 +163,11 @@ def test_a_key_younger_than_the_run_has_its_default(tmp_path):
 
 
 def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
-    assert run_directory.read_origins(tmp_path) == {}
-    run_directory.record_origins(tmp_path, {"teacher": {"step": 3}})
-    assert run_directory.read_origins(tmp_path) == {"teacher": {"step": 3}}
-    run_directory.record_origins(tmp_path, {})
-    assert run_directory.read_origins(tmp_path) == {}
+    assert run_directory.read_provenance(tmp_path) == {}
+    run_directory.record_provenance(tmp_path, {"teacher": {"step": 3}})
+    assert run_directory.read_provenance(tmp_path) == {"teacher": {"step": 3}}
+    run_directory.record_provenance(tmp_path, {})
+    assert run_directory.read_provenance(tmp_path) == {}
 
 
 def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):

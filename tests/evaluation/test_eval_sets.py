@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from evaluation import eval_sets
-from evaluation.evaluator import HeldOut
+from evaluation.evaluator import EvalSet
 from training.metric_writers import Reporter
 
 
@@ -19,16 +19,16 @@ class Terminal(io.StringIO):
 class Counter:
     """Takes the place of an evaluator."""
 
-    def measure(self, params, split):
+    def evaluate(self, params, split):
         return {"batches": float(sum(1 for _ in split.batches))}
 
 
-SETS = {"first": HeldOut([0, 1, 2], 0, False), "second": HeldOut([3], 0, False)}
+SETS = {"first": EvalSet([0, 1, 2], 0, False), "second": EvalSet([3], 0, False)}
 SCORES = {"eval/first/batches": 3.0, "eval/second/batches": 1.0}
 
 
-def measure(**options):
-    return eval_sets.measure(Counter(), {}, SETS, **options)
+def evaluate(**options):
+    return eval_sets.evaluate(Counter(), {}, SETS, **options)
 
 
 def test_evaluation_has_a_bar_of_its_own_below_that_of_training(tmp_path, monkeypatch):
@@ -37,7 +37,7 @@ def test_evaluation_has_a_bar_of_its_own_below_that_of_training(tmp_path, monkey
     calls = []
     with Reporter(tmp_path, resume_step=0, last_step=10) as reporter:
         reporter.progress(5)
-        found = measure(show_progress=True, keep_bars=False, between=lambda: calls.append(1))
+        found = evaluate(show_progress=True, keep_bars=False, between=lambda: calls.append(1))
         reporter.log("hello")
     assert found == SCORES and len(calls) == 4
     shown = screen.getvalue()
@@ -57,10 +57,10 @@ def test_a_stop_in_the_middle_closes_the_bar(monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(show_progress=True, keep_bars=False, between=stop)
+        evaluate(show_progress=True, keep_bars=False, between=stop)
     assert screen.getvalue().endswith("\r")
 
 
 def test_there_is_no_bar_where_stderr_is_no_terminal(capsys):
-    assert measure(show_progress=True) == SCORES
+    assert evaluate(show_progress=True) == SCORES
     assert capsys.readouterr().err == ""

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from configs.default import get_config
+from evaluation import evaluator as evaluator_module
 from evaluation import metrics
-from evaluation.evaluator import Evaluator, HeldOut, measure_names, refuse_measures
+from evaluation.evaluator import EvalSet, Evaluator, metric_names, refuse_metrics
 from experiment.schema import ConfigError
+from inference.generation import Generator
 from tests.tiny import tiny_config
 from training.config import EvalConfig, TaskConfig
 
@@ -73,13 +75,11 @@ def make_evaluator(objective, model=None, measures=(), labels=(), **task):
     return Evaluator(model or Bigrams(), config, task, settings, Tokenizer(), labels), task
 
 
-def measure(
-    objective, table, *batches, text_bytes=0, has_one_answer=False, references=(), **options
-):
+def measure(objective, table, *batches, text_bytes=0, has_target=False, references=(), **options):
     evaluator, task = make_evaluator(objective, **options)
-    held_out = HeldOut(batches, text_bytes, has_one_answer, references)
-    scores = evaluator.measure(params_with(table), held_out)
-    promised = measure_names(task, held_out, options.get("measures", ()))
+    eval_set = EvalSet(batches, text_bytes, has_target, references)
+    scores = evaluator.evaluate(params_with(table), eval_set)
+    promised = metric_names(task, eval_set, options.get("measures", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
     return scores
 
@@ -145,7 +145,7 @@ def test_answers_are_right_or_wrong_as_a_whole():
             ],
             weights=[[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]],
         ),
-        has_one_answer=True,
+        has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(1 / 4)
     # Told the truth before each token: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
@@ -162,10 +162,10 @@ def test_an_answer_that_was_truncated_cannot_be_right():
         targets=[[5, 6, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    scores = measure("seq2seq", CHAIN, batch(**rows), has_one_answer=True)
+    scores = measure("seq2seq", CHAIN, batch(**rows), has_target=True)
     assert scores["exact_match"] == 1
     cut = batch(**rows, target_cut=[0, 1, 0, 1, 0])
-    assert measure("seq2seq", CHAIN, cut, has_one_answer=True)["exact_match"] == pytest.approx(0.6)
+    assert measure("seq2seq", CHAIN, cut, has_target=True)["exact_match"] == pytest.approx(0.6)
 
 
 def test_the_answer_begins_where_the_prompt_ends():
@@ -188,7 +188,7 @@ def test_the_answer_begins_where_the_prompt_ends():
             prefix=[[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]],
             weights=[[0, 0, 1, 1, 1], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]],
         ),
-        has_one_answer=True,
+        has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(2 / 3)
 
@@ -224,7 +224,7 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
         CHAIN,
         batch(**TWO_ANSWERS),
         batch(**TWO_ANSWERS),
-        has_one_answer=True,
+        has_target=True,
         measures=("bleu", "chrf", "rouge"),
         references=["56", "77", None, "a 56", "56", None],
     )
@@ -241,7 +241,7 @@ def test_any_of_several_ends_ends_an_answer(monkeypatch):
     table = CHAIN.copy()
     table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
     scores = measure(
-        "seq2seq", table, batch(**TWO_ANSWERS), has_one_answer=True,
+        "seq2seq", table, batch(**TWO_ANSWERS), has_target=True,
         measures=("rouge",), references=["5", "5", None],
     )  # fmt: skip
     assert scores["rouge1"] == 1
@@ -260,7 +260,7 @@ def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
         "seq2seq",
         CHAIN,
         batch(**TWO_ANSWERS),
-        has_one_answer=True,
+        has_target=True,
         measures=("bleu", "chrf", "rouge"),
         references=["56", "77", None],
     )
@@ -309,7 +309,7 @@ def test_the_best_five_of_many_classes():
 
 
 @pytest.mark.parametrize(
-    ("measure", "labels", "has_one_answer", "reason"),
+    ("measure", "labels", "has_target", "reason"),
     [
         ("bleu", (), False, "bleu compares answers with references, which some has none of"),
         ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
@@ -317,12 +317,12 @@ def test_the_best_five_of_many_classes():
         ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
     ],
 )
-def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_one_answer, reason):
-    sets = {"some": HeldOut([], 0, has_one_answer)}
+def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
+    sets = {"some": EvalSet([], 0, has_target)}
     with pytest.raises(ConfigError, match=reason):
-        refuse_measures((measure,), labels, sets)
-    allowed = {"some": HeldOut([], 0, has_one_answer=True)}
-    refuse_measures((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
+        refuse_metrics((measure,), labels, sets)
+    allowed = {"some": EvalSet([], 0, has_target=True)}
+    refuse_metrics((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
 
 
 def test_rows_that_fill_up_a_batch_have_no_next_sentence():
@@ -354,9 +354,9 @@ def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
         targets=[[SEP, 5, 6, EOS]] * 4 + [[SEP, 5, 7, EOS]],
         weights=[[1, 1, 1, 1]] * 5,
     )
-    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == 0
+    assert measure("seq2seq", table, rows, has_target=True)["exact_match"] == 0
     monkeypatch.setattr(Tokenizer, "text_start_ids", (SEP,))
-    assert measure("seq2seq", table, rows, has_one_answer=True)["exact_match"] == pytest.approx(0.8)
+    assert measure("seq2seq", table, rows, has_target=True)["exact_match"] == pytest.approx(0.8)
 
 
 def test_samples_show_question_answer_and_truth():
@@ -368,10 +368,42 @@ def test_samples_show_question_answer_and_truth():
         targets=[[5, 7, EOS]] * 5,
         weights=[[1, 1, 1]] * 5,
     )
-    held_out = HeldOut([rows], 0, has_one_answer=True)
-    text = evaluator.samples(params_with(CHAIN), held_out, [{"source": "four"}] * 2)
+    eval_set = EvalSet([rows], 0, has_target=True)
+    text = evaluator.samples(params_with(CHAIN), eval_set, [{"source": "four"}] * 2)
     block = "given:    four\nanswer:   56\nexpected: 57"
     assert text == f"{block}\n\n{block}\n"
+
+
+def test_parameters_are_laid_out_for_decoding_once_per_evaluation(monkeypatch):
+    calls = []
+
+    class Counting(Generator):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            lay_out = self.lay_out
+            self.lay_out = lambda params: calls.append(params) or lay_out(params)
+
+    monkeypatch.setattr(evaluator_module, "Generator", Counting)
+    evaluator, _ = make_evaluator("seq2seq")
+    rows = batch(
+        **SOURCE,
+        segment_ids=[[1, 1, 1]] * 5,
+        inputs=[[BOS, 5, 6]] * 5,
+        targets=[[5, 6, EOS]] * 5,
+        weights=[[1, 1, 1]] * 5,
+    )
+    eval_set = EvalSet([rows] * 3, 0, has_target=True)
+    params = params_with(CHAIN)
+    for _ in range(2):  # two sets
+        assert evaluator.evaluate(params, eval_set)["exact_match"] == 1
+    evaluator.samples(params, eval_set, [{"source": "four"}])
+    assert len(calls) == 1
+    evaluator.release()
+    other = params_with(np.zeros((V, V), np.float32))
+    assert evaluator.evaluate(other, eval_set)["exact_match"] == 0
+    assert len(calls) == 2, "other parameters are laid out anew"
+    evaluator.evaluate(params, eval_set)
+    assert len(calls) == 3
 
 
 def test_samples_of_a_classifier_name_the_classes():
@@ -380,5 +412,5 @@ def test_samples_of_a_classifier_name_the_classes():
     )
     rows = batch(inputs=[[1], [2], [3]], labels=[0, 1, 0], weights=[1, 1, 1])
     examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
-    text = evaluator.samples(params_with(HALVES), HeldOut([rows], 0, False), examples)
+    text = evaluator.samples(params_with(HALVES), EvalSet([rows], 0, False), examples)
     assert text == "x -> half (half)\ny -> half (quarter)\n"

@@ -134,6 +134,30 @@ def test_ties_share_their_mean_rank():
     assert metrics.spearman(np.array([0, 7, 7, 9]), np.arange(4)) == pytest.approx(expected)
 
 
+def test_one_class_alone():
+    labels = np.zeros(3, int)
+    assert metrics.macro_f1(labels, labels) == 1
+    assert metrics.macro_f1(labels, labels + 1) == 0
+    assert metrics.matthews(labels, labels) == 0
+    assert metrics.macro_f1(labels[:1], labels[:1]) == 1
+    assert metrics.pearson(labels[:1], labels[:1] + 1) == 0
+
+
+def test_a_set_without_rows_has_no_scores():
+    nothing = np.zeros(0, int)
+    with pytest.raises(ValueError):
+        metrics.class_scores(["macro_f1"], nothing, np.zeros((0, 3)))
+    for correlation in (metrics.pearson, metrics.spearman):
+        with pytest.raises(IndexError):
+            correlation(nothing, nothing)
+
+
+def test_classes_that_nobody_guesses_and_none_that_occur_count_in_the_mean():
+    # Class 0: 1 right, 1 missed; class 1: 1 wrongly guessed; class 9: right. Others do not occur.
+    labels, guesses = np.array([0, 0, 9]), np.array([0, 1, 9])
+    assert metrics.macro_f1(labels, guesses) == pytest.approx((2 / 3 + 0 + 1) / 3)
+
+
 def test_what_never_changes_correlates_with_nothing():
     constant, other = np.full(7, 0.1), np.arange(7)
     assert metrics.pearson(constant, other) == 0

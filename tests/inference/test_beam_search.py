@@ -120,7 +120,7 @@ def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
     for row in range(ROWS):
         expected = all_sequences(row, steps, alpha)
         assert len(expected) == sequences
-        assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+        assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -131,7 +131,7 @@ def test_any_of_several_ends_ends_a_sequence(more, alpha):
     everything = [all_sequences(row, steps, alpha, ends) for row in range(ROWS)]
     found = search(beams=len(everything[0]), steps=steps, alpha=alpha, more_eos_ids=more)
     for row, expected in enumerate(everything):
-        assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+        assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
     for beams in (1, 2, 3):
         found = search(beams=beams, steps=steps, alpha=alpha, more_eos_ids=more)
         for row in range(ROWS):
@@ -140,7 +140,7 @@ def test_any_of_several_ends_ends_a_sequence(more, alpha):
                 beams=beams, steps=steps, alpha=alpha, eos_id=EOS, more_eos_ids=more,
             )  # fmt: skip
             expected += [(NEVER, [])] * (beams - len(expected))
-            assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+            assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -148,10 +148,10 @@ def test_more_beams_than_sequences_leave_the_rest_empty(alpha):
     sequences = 1 + 3 + 9
     found = search(beams=20, steps=2, alpha=alpha)
     for row in range(ROWS):
-        there = found.tokens_bkn[row, :sequences], found.scores_bk[row, :sequences]
+        there = found.tokens_bnt[row, :sequences], found.scores_bn[row, :sequences]
         assert_found(*there, all_sequences(row, 2, alpha))
-    assert (found.scores_bk[:, sequences:] == NEVER).all()
-    assert (found.tokens_bkn[:, sequences:] == PAD).all()
+    assert (found.scores_bn[:, sequences:] == NEVER).all()
+    assert (found.tokens_bnt[:, sequences:] == PAD).all()
 
 
 @pytest.mark.parametrize("beams", [1, 2, 3, 5])
@@ -163,13 +163,13 @@ def test_few_beams_find_what_plain_python_finds(alpha, beams):
         expected = plain.beam_search(
             next_logits(TABLE, row), beams=beams, steps=steps, alpha=alpha, eos_id=EOS
         )
-        assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+        assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
 def test_the_penalty_lets_longer_sequences_win():
     def lengths(alpha):
         found = search(beams=3, steps=8, alpha=alpha)
-        return [(np.append(row, EOS) == EOS).argmax() for row in found.tokens_bkn[:, 0]]
+        return [(np.append(row, EOS) == EOS).argmax() for row in found.tokens_bnt[:, 0]]
 
     short, long = lengths(0.0), lengths(3.0)
     assert all(a <= b for a, b in zip(short, long, strict=True)) and short != long
@@ -183,10 +183,10 @@ def test_one_beam_without_a_penalty_is_greedy():
         decoder(TABLE), progress, positions_b, None,
         until=10, sampling=GREEDY, ends=Ends(EOS, PAD),
     )  # fmt: skip
-    assert found.tokens_bkn[:, 0].tolist() == greedy.tokens_bn.tolist()
+    assert found.tokens_bnt[:, 0].tolist() == greedy.tokens_bt.tolist()
     for row in range(ROWS):
         tokens = plain.greedy(next_logits(TABLE, row), steps=10, eos_id=EOS)
-        assert found.tokens_bkn[row, 0].tolist() == plain.filled_up(tokens, 10, PAD)
+        assert found.tokens_bnt[row, 0].tolist() == plain.filled_up(tokens, 10, PAD)
 
 
 def test_without_an_end_sequences_count_at_the_last_step():
@@ -196,7 +196,7 @@ def test_without_an_end_sequences_count_at_the_last_step():
             next_logits(TABLE, row), beams=3, steps=5, alpha=0.6, eos_id=-1
         )
         assert all(len(tokens) == 5 for _, tokens in expected)
-        assert_found(found.tokens_bkn[row], found.scores_bk[row], expected)
+        assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
 def test_a_row_does_not_depend_on_those_beside_it():
@@ -204,10 +204,10 @@ def test_a_row_does_not_depend_on_those_beside_it():
     together = search(**sizes)
     for row in range(ROWS):
         alone = search(rows=(row,), **sizes)
-        np.testing.assert_array_equal(alone.tokens_bkn[0], together.tokens_bkn[row])
-        np.testing.assert_allclose(alone.scores_bk[0], together.scores_bk[row], rtol=1e-6)
+        np.testing.assert_array_equal(alone.tokens_bnt[0], together.tokens_bnt[row])
+        np.testing.assert_allclose(alone.scores_bn[0], together.scores_bn[row], rtol=1e-6)
     backwards = search(rows=tuple(range(ROWS))[::-1], **sizes)
-    np.testing.assert_array_equal(backwards.tokens_bkn[::-1], together.tokens_bkn)
+    np.testing.assert_array_equal(backwards.tokens_bnt[::-1], together.tokens_bnt)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,6 @@ def test_the_search_is_over_when_nothing_alive_can_win(end, beams, alpha, calls)
     assert count == calls
     # Plain Python goes on to the last step, and finds nothing better.
     expected = plain.beam_search(next_logits(table, 0), **options)
-    np.testing.assert_allclose(found.scores_bk[0], [score for score, _ in expected], atol=1e-5)
+    np.testing.assert_allclose(found.scores_bn[0], [score for score, _ in expected], atol=1e-5)
     if alpha or end > 0.5:  # where no two are equally likely
-        assert_found(np.asarray(found.tokens_bkn[0]), found.scores_bk[0], expected)
+        assert_found(np.asarray(found.tokens_bnt[0]), found.scores_bn[0], expected)

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inference.decoding import GREEDY, Ends, Sampling, adjusted, advance, begin, for_each, pick
+from inference.decoding import (
+    GREEDY,
+    Ends,
+    Sampling,
+    adjust_logits,
+    advance,
+    begin,
+    repeat_rows,
+    sample_token,
+)
 from tests.inference.plain_decoding import assert_drawn_from, shares
 from tests.tiny import quick_jit
 
@@ -58,7 +67,7 @@ def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, 
         progress = compiled(decode, **given)(
             progress, jnp.asarray(positions_b), keys_b, until=until
         )
-    return progress.tokens_bn.tolist()
+    return progress.tokens_bt.tolist()
 
 
 def said(decode, first, positions_b=None, **options):
@@ -200,7 +209,7 @@ SAMPLINGS = [
 ]
 
 
-limited = quick_jit(adjusted, static_argnums=1)
+limited = quick_jit(adjust_logits, static_argnums=1)
 
 
 @pytest.mark.parametrize("changes", SAMPLINGS, ids=str)
@@ -269,7 +278,7 @@ def test_a_penalty_counts_the_prompt_and_what_was_said():
 
 def test_without_temperature_the_likeliest_is_picked():
     logits_bv = jnp.asarray([[0.0, 3.0, 2.9], [-1.0, -3.0, -2.0]])
-    assert pick(logits_bv, GREEDY, None).tolist() == [1, 0]
+    assert sample_token(logits_bv, GREEDY, None).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +290,7 @@ def test_tokens_are_drawn_from_the_distribution(changes):
     draws, logits_v = 20_000, np.array([2.0, 1.0, 0.0, -1.0, 0.5], np.float32)
     sampling = Sampling(**{"temperature": 1.0} | changes)
     keys_b = jax.random.split(jax.random.key(0), draws)
-    picked = pick(jnp.broadcast_to(logits_v, (draws, 5)), sampling, keys_b)
+    picked = sample_token(jnp.broadcast_to(logits_v, (draws, 5)), sampling, keys_b)
     assert_drawn_from(shares(logits_v, sampling), np.asarray(picked))
 
 
@@ -294,13 +303,13 @@ def test_every_step_and_every_row_draws_anew():
         options = dict(steps=3, sampling=MODEL_SAYS, ends=NO_END)
         return np.array(run(indifferent, jnp.zeros((300, V)), keys_b=keys_b, **options))
 
-    tokens_bn = draw(1)
+    tokens_bt = draw(1)
     # Two columns agree by chance in a ninth of the rows.
     for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert 10 < (tokens_bn[:, a] == tokens_bn[:, b]).sum() < 60
-    assert len(np.unique(tokens_bn, axis=0)) > 200
-    np.testing.assert_array_equal(tokens_bn, draw(1))
-    assert (tokens_bn != draw(2)).mean() > 0.8
+        assert 10 < (tokens_bt[:, a] == tokens_bt[:, b]).sum() < 60
+    assert len(np.unique(tokens_bt, axis=0)) > 200
+    np.testing.assert_array_equal(tokens_bt, draw(1))
+    assert (tokens_bt != draw(2)).mean() > 0.8
 
 
 def test_half_precision_logits_are_filtered_in_single():
@@ -310,8 +319,8 @@ def test_half_precision_logits_are_filtered_in_single():
 
 def test_copies_stand_side_by_side():
     tree = dict(rows=jnp.asarray([[1, 2], [3, 4]]), number=jnp.int32(5), nothing=None)
-    assert for_each(1, tree) is tree
-    copies = for_each(3, tree)
+    assert repeat_rows(1, tree) is tree
+    copies = repeat_rows(3, tree)
     assert copies["rows"].tolist() == [[1, 2]] * 3 + [[3, 4]] * 3
     assert copies["number"] == 5 and copies["nothing"] is None
 
@@ -321,9 +330,12 @@ def test_the_first_of_equally_likely_tokens_is_picked():
     logits_bv = np.float32(
         [[1, 3, 2, 3], [-inf, -inf, -inf, -inf], [0.0, -0.0, -1, 0], [2, 2, inf, inf]]
     )
-    found_b = pick(jnp.asarray(logits_bv), GREEDY, None)
+    found_b = sample_token(jnp.asarray(logits_bv), GREEDY, None)
     assert found_b.dtype == jnp.int32
     assert found_b.tolist() == [1, 0, 0, 2]
     drawn_bv = np.random.default_rng(0).integers(0, 30, (50, 101)).astype(np.float32)
-    assert pick(jnp.asarray(drawn_bv), GREEDY, None).tolist() == drawn_bv.argmax(axis=1).tolist()
-    assert pick(jnp.asarray([[1, nan, 0, 2.0]]), GREEDY, None).tolist() == [3]
+    assert (
+        sample_token(jnp.asarray(drawn_bv), GREEDY, None).tolist()
+        == drawn_bv.argmax(axis=1).tolist()
+    )
+    assert sample_token(jnp.asarray([[1, nan, 0, 2.0]]), GREEDY, None).tolist() == [3]

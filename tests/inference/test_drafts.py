@@ -39,15 +39,15 @@ def test_the_same_tokens_with_ends_and_stops():
     assert_not_trivial(unending)
     ends = Ends(early_token(unending), PAD, (tuple(unending[2][1:3]),))
     generator = make_generator(DECODER, ends=ends)
-    tokens_bn = generator.sequences(generator.lay_out(lively_params(DECODER)), prompts(DECODER))
+    tokens_bt = generator.sequences(generator.lay_out(lively_params(DECODER)), prompts(DECODER))
     smaller = small(family="decoder", position="alibi", decoder_layers=1, width=8, heads=2)
     found = drafted(DECODER, smaller, ahead=2, ends=ends)
-    assert found.tokens_bn.tolist() == tokens_bn.tolist()
+    assert found.tokens_bt.tolist() == tokens_bt.tolist()
 
 
 def test_its_own_twin_drafts_perfectly():
     found = drafted(DECODER, DECODER, ahead=2)
-    assert found.tokens_bn.tolist() == greedy(DECODER)
+    assert found.tokens_bt.tolist() == greedy(DECODER)
     assert found.rounds == -(-(STEPS - 1) // 3)
 
 
@@ -58,7 +58,7 @@ def test_answers_are_drafted_up_to_the_last_position():
     expected = greedy(config)
     assert_not_trivial(expected)
     smaller = small(**changes, decoder_layers=1, encoder_layers=1, kv_heads=1)
-    assert drafted(config, smaller, ahead=4).tokens_bn.tolist() == expected
+    assert drafted(config, smaller, ahead=4).tokens_bt.tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def test_greedy_and_beam_search(changes, position):
 
     generator = make_generator(config, ends=Ends(end, PAD))
     params = generator.lay_out(lively_params(config))
-    tokens_bn = generator.sequences(params, prompts(config))
-    assert tokens_bn.tolist() == greedy(config, end)
+    tokens_bt = generator.sequences(params, prompts(config))
+    assert tokens_bt.tolist() == greedy(config, end)
 
     found = generator.search(params, prompts(config), beams=BEAMS, alpha=0.6)
     for row, tokens_kn, scores_k in zip(range(ROWS), *map(np.asarray, found), strict=True):

@@ -73,8 +73,8 @@ def test_rows_go_on_beside_one_that_has_no_positions_left():
     decoder = {**decoder, "position_embedding": table}
     params = {**params, "backbone": {**params["backbone"], "decoder": decoder}}
     generator = make_generator(fewer)
-    tokens_bn = generator.sequences(generator.lay_out(params), prompts(fewer)).tolist()
-    for row, (said, expected) in enumerate(zip(tokens_bn, greedy(config), strict=True)):
+    tokens_bt = generator.sequences(generator.lay_out(params), prompts(fewer)).tolist()
+    for row, (said, expected) in enumerate(zip(tokens_bt, greedy(config), strict=True)):
         # The last token that has a position of its own decides on the one behind it.
         certain = min(STEPS, fewer.max_length - LENGTHS[row] + 1)
         assert said[:certain] == expected[:certain]
@@ -228,7 +228,7 @@ def test_the_source_is_read_once():
     broken = jax.tree.map_with_path(destroyed, params)
     progress = generator._begin(params, given, outputs=1)
     rest = given.lengths_b, given.source_segments_bs, None
-    assert generator._advance(broken, progress, *rest, until=STEPS).tokens_bn.tolist() == (
+    assert generator._advance(broken, progress, *rest, until=STEPS).tokens_bt.tolist() == (
         greedy(config)
     )
     assert np.isnan(generator._begin(broken, given, outputs=1).logits_bv).all()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from inference.output_text import cut, settled, spell, stop_sequences, written
+from inference.output_text import cut, settled, stop_sequences, to_text, up_to_end
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
@@ -13,7 +13,7 @@ PAD, EOS = T.pad_id, T.eos_id
 
 def test_an_answer_goes_up_to_its_end():
     def kept(*tokens):
-        return written(np.array(tokens), T).tolist()
+        return up_to_end(np.array(tokens), T).tolist()
 
     assert kept(9, 8, EOS, PAD, PAD) == [9, 8, EOS]
     assert kept(9, 8, EOS, 7, EOS) == [9, 8, EOS]
@@ -29,19 +29,19 @@ def test_text_reads_as_it_does_behind_the_prompt(name):
     whole = tokenizer.encode("the one and the other")
     for place in range(1, len(whole)):
         before, after = whole[:place], whole[place:]
-        assert tokenizer.decode(before) + spell(after, tokenizer, behind=before) == (
+        assert tokenizer.decode(before) + to_text(after, tokenizer, behind=before) == (
             "the one and the other"
         )
     alone = tokenizer.encode("the one")
-    assert spell(alone, tokenizer) == "the one"
+    assert to_text(alone, tokenizer) == "the one"
 
 
 def test_sentinels_show():
     first, third = T.sentinel_ids[[0, 2]]
     tokens = np.array([first, *T.encode("né"), third, *T.encode("b"), EOS])
-    assert spell(tokens, T, sentinels=True) == "<extra_id_0>né<extra_id_2>b"
-    assert spell(tokens, T) == "néb"
-    assert spell(tokens[:0], T, sentinels=True) == ""
+    assert to_text(tokens, T, sentinels=True) == "<extra_id_0>né<extra_id_2>b"
+    assert to_text(tokens, T) == "néb"
+    assert to_text(tokens[:0], T, sentinels=True) == ""
 
 
 def test_stop_strings_end_the_writing_where_tokens_spell_them():

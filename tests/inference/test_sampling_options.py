@@ -30,11 +30,11 @@ from inference import sampling_options
 )
 def test_options_without_effect_are_refused(options, reason):
     with pytest.raises(ConfigError) as refused:
-        sampling_options.choose(options)
+        sampling_options.from_flags(options)
     assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
 def test_defaults_may_be_spelt_out_for_any_method(method):
     spelt_out = {**dataclasses.asdict(sampling_options.DEFAULTS), "method": method}
-    assert dataclasses.asdict(sampling_options.choose(spelt_out)) == spelt_out
+    assert dataclasses.asdict(sampling_options.from_flags(spelt_out)) == spelt_out

@@ -65,26 +65,26 @@ def test_the_oldest_token_is_forgotten_when_the_cache_is_full(changes, monkeypat
     config = small(**changes)
     generator = make_generator(config, steps=STEPS, slots=SLOTS)
     params, given = generator.lay_out(lively_params(config)), prompts(config)
-    tokens_bn = generator.sequences(params, given)
+    tokens_bt = generator.sequences(params, given)
     found = generator.search(params, given, beams=BEAMS, alpha=0.6)
 
     whole = greedy(config, steps=STEPS)
     logits = masked_logits(monkeypatch)
     expected = greedy(config, steps=STEPS, logits=logits)
     assert expected != whole, "what was forgotten must have mattered"
-    assert tokens_bn.tolist() == expected
+    assert tokens_bt.tolist() == expected
     for row in range(ROWS):
         model = recomputed(config, row, steps=STEPS, logits=logits)
         best = plain.beam_search(model, beams=BEAMS, steps=STEPS, alpha=0.6, eos_id=NEVER)
-        assert found.tokens_bkn[row].tolist() == [tokens for _, tokens in best]
+        assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
 def test_a_cache_with_a_slot_for_every_token_forgets_nothing():
     config = small(family="decoder", position="rope", kv_heads=2)
     generator = make_generator(config, steps=STEPS, slots=COLUMNS + STEPS)
     params = generator.lay_out(lively_params(config))
-    tokens_bn = generator.sequences(params, prompts(config))
-    assert tokens_bn.tolist() == greedy(config, steps=STEPS)
+    tokens_bt = generator.sequences(params, prompts(config))
+    assert tokens_bt.tolist() == greedy(config, steps=STEPS)
 
 
 def test_a_prompt_must_fit_in():

@@ -107,7 +107,7 @@ def plain(prompts, steps, ends=NO_END):
 def test_the_likeliest_tokens_are_the_targets(draft, ahead):
     expected = plain(PROMPTS, steps=11)
     assert len({tuple(row) for row in expected}) > 3
-    assert speculated(draft, ahead=ahead, steps=11).tokens_bn.tolist() == expected
+    assert speculated(draft, ahead=ahead, steps=11).tokens_bt.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_likeliest_tokens_are_the_targets(draft, ahead):
 )
 def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
     found = speculated("perfect", ahead=ahead, steps=steps)
-    assert found.tokens_bn.tolist() == plain(PROMPTS, steps)
+    assert found.tokens_bt.tolist() == plain(PROMPTS, steps)
     # The prompt gives one token, and every call as many as were drafted, and one more.
     assert found.rounds == rounds == -(-(steps - 1) // (ahead + 1))
 
@@ -158,17 +158,17 @@ def test_rows_end_by_themselves(draft, ends, lengths):
         for row, length in zip(unending, lengths, strict=True)
     ]
     assert expected == plain(PROMPTS, steps=11, ends=ends)
-    assert speculated(draft, ahead=3, steps=11, ends=ends).tokens_bn.tolist() == expected
+    assert speculated(draft, ahead=3, steps=11, ends=ends).tokens_bt.tolist() == expected
 
 
 def test_a_row_does_not_depend_on_those_beside_it():
     options = dict(ahead=2, steps=8, sampling=Sampling(temperature=1.0), ends=Ends(3, PAD))
     keys_b = jax.random.split(jax.random.key(0), len(PROMPTS))
-    together = speculated("good", PROMPTS, keys_b, **options).tokens_bn
+    together = speculated("good", PROMPTS, keys_b, **options).tokens_bt
     assert len({tuple(row) for row in together.tolist()}) > 3
     for row, prompt in enumerate(PROMPTS):
         two = speculated("good", [prompt, PROMPTS[1]], keys_b[jnp.asarray([row, 0])], **options)
-        assert two.tokens_bn[0].tolist() == together[row].tolist()
+        assert two.tokens_bt[0].tolist() == together[row].tolist()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_drawn_tokens_have_the_targets_distribution(draft, ahead, changes):
     keys_b = jax.random.split(jax.random.key(ahead), rows)
     options = dict(ahead=ahead, steps=3, copies=rows, sampling=sampling)
     found = speculated(draft, [prompt], keys_b, **options)
-    drawn = np.asarray(found.tokens_bn) @ [V**2, V, 1]
+    drawn = np.asarray(found.tokens_bt) @ [V**2, V, 1]
     assert_drawn_from(chances(TARGET, prompt, sampling), drawn)
     with pytest.raises(AssertionError, match="drawn"):
         assert_drawn_from(chances(DRAFTS[draft], prompt, sampling), drawn)

@@ -53,7 +53,7 @@ def test_greedy_and_beam_search(name):
         best = plain.beam_search(
             recomputed(config, row), beams=BEAMS, steps=STEPS, alpha=0.6, eos_id=NEVER
         )
-        assert found.tokens_bkn[row].tolist() == [tokens for _, tokens in best]
+        assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
 def test_a_prompt_that_is_read_both_ways():
@@ -76,7 +76,7 @@ def test_drafts_are_taken_back():
         prompts(config),
         ahead=2,
     )
-    assert found.tokens_bn.tolist() == greedy(config)
+    assert found.tokens_bt.tolist() == greedy(config)
     assert found.rounds > -(-(STEPS - 1) // 3), "or no draft was taken back"
 
 
@@ -84,8 +84,8 @@ def test_several_outputs_share_a_prompt():
     config = CONFIGS["linear"]
     generator = make_generator(config)
     params = generator.lay_out(lively_params(config))
-    tokens_bn = generator.sequences(params, prompts(config), outputs=2).tolist()
-    assert tokens_bn[0::2] == tokens_bn[1::2] == greedy(config)
+    tokens_bt = generator.sequences(params, prompts(config), outputs=2).tolist()
+    assert tokens_bt[0::2] == tokens_bt[1::2] == greedy(config)
 
 
 def test_slots_forget_and_sums_do_not(monkeypatch):
@@ -94,7 +94,7 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
     config = CONFIGS["linear"]
     forgetful = make_generator(config, steps=steps, slots=slots)
     params = forgetful.lay_out(lively_params(config))
-    tokens_bn = forgetful.sequences(params, prompts(config))
+    tokens_bt = forgetful.sequences(params, prompts(config))
     progress = forgetful._begin.eval_shape(params, prompts(config), outputs=1)
     assert progress.cache.layers[0].self_attention.has_token_slots
     whole = greedy(config, steps=steps)
@@ -121,4 +121,4 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
 
     expected = greedy(config, steps=steps, logits=logits)
     assert expected != whole, "what was forgotten must have mattered"
-    assert tokens_bn.tolist() == expected
+    assert tokens_bt.tolist() == expected

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inference import generation
-from inference.decoding import GREEDY, Ends, Sampling, adjusted
+from inference.decoding import GREEDY, Ends, Sampling, adjust_logits
 from inference.generation import Generator, Prompts
 from model.heads import LanguageModel
 from tests.inference import plain_decoding as plain
@@ -76,19 +76,19 @@ def test_answers_are_those_of_transformers(name, question):
     penalised = question == "penalised"
     generator = make_generator(name, Sampling(repetition_penalty=PENALTY) if penalised else GREEDY)
     params, prompts = generator.lay_out(our_params(name)), prompts_of(asked)
-    expected_bkn = [
+    expected_bnt = [
         [plain.filled_up(answer["tokens"], STEPS, PAD) for answer in answers]
         for answers in asked["answers"]
     ]
-    if len(expected_bkn[0]) == 1:
-        tokens_bn = generator.sequences(params, prompts)
-        assert [[row] for row in tokens_bn.tolist()] == expected_bkn
+    if len(expected_bnt[0]) == 1:
+        tokens_bt = generator.sequences(params, prompts)
+        assert [[row] for row in tokens_bt.tolist()] == expected_bnt
         return
     # Without a length penalty, which is not the same there.
     found = generator.search(params, prompts, beams=BEAMS, alpha=0.0)
-    assert found.tokens_bkn.tolist() == expected_bkn
-    scores_bk = [[answer["score"] for answer in answers] for answers in asked["answers"]]
-    np.testing.assert_allclose(found.scores_bk, scores_bk, rtol=0, atol=1e-4)
+    assert found.tokens_bnt.tolist() == expected_bnt
+    scores_bn = [[answer["score"] for answer in answers] for answers in asked["answers"]]
+    np.testing.assert_allclose(found.scores_bn, scores_bn, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "question"), QUESTIONS)
@@ -134,11 +134,11 @@ def test_beams_with_several_ends_are_those_of_transformers(more):
     )
     params = generator.lay_out(our_params("gpt2"))
     found = generator.search(params, prompts_of(asked), beams=BEAMS, alpha=0.0)
-    assert found.tokens_bkn.tolist() == [
+    assert found.tokens_bnt.tolist() == [
         [plain.filled_up(answer["tokens"], STEPS, PAD) for answer in answers] for answers in rows
     ]
-    scores_bk = [[answer["score"] for answer in answers] for answers in rows]
-    np.testing.assert_allclose(found.scores_bk, scores_bk, rtol=0, atol=1e-4)
+    scores_bn = [[answer["score"] for answer in answers] for answers in rows]
+    np.testing.assert_allclose(found.scores_bn, scores_bn, rtol=0, atol=1e-4)
 
 
 @pytest.mark.oracle
@@ -174,5 +174,5 @@ def test_the_limits_on_drawing_are_those_of_transformers(sampling):
     for processor in processors:
         theirs = processor(torch.tensor(said_bt), theirs)
     seen_bv = (said_bt[:, :, None] == np.arange(13)).any(axis=1)
-    ours = adjusted(jnp.asarray(logits_bv), sampling, jnp.asarray(seen_bv))
+    ours = adjust_logits(jnp.asarray(logits_bv), sampling, jnp.asarray(seen_bv))
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)

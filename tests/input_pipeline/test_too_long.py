@@ -5,8 +5,8 @@ import pytest
 
 from input_pipeline import too_long
 from tests.input_pipeline.corpora import COUNT, load, write_corpus
-from train import describe
-from training.loop import compiled_for
+from train import data_lines
+from training.compilation import shapes_line
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
     source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
     held_out = lengths(corpus, "validation", "de")
     assert (source > 24).any() and (target > 20).any() and (held_out > 20).any()
-    lines = describe(data.description)
+    lines = data_lines(data)
     assert lines[0].startswith("data: ") and "too long" not in lines[0]
     assert (
         f"too long: {(source > 24).sum()} of {COUNT} sources of train were {done} "
@@ -83,7 +83,7 @@ def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
     made = {}
     for n in range(40):
         batch = data.train_batch(n)
-        made[batch["inputs"].shape[1]] = compiled_for(batch, 8, data.bucket_of(batch))
+        made[batch["inputs"].shape[1]] = shapes_line(batch, 8, data.bucket_of(batch))
     assert made == {
         12: "inputs 8 x 12 (bucket 1 of 3)",
         20: "inputs 8 x 20 (bucket 2 of 3)",
@@ -95,5 +95,5 @@ def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
     # Rows are those of the whole batch, of which a process has its share.
     share = load(corpus, "pairs", process_count=2)
     batch = share.train_batch(0)
-    shown = compiled_for(batch, 8, share.bucket_of(batch))
+    shown = shapes_line(batch, 8, share.bucket_of(batch))
     assert shown == "encoder_inputs 8 x 48, inputs 8 x 48"

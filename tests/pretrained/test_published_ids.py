@@ -32,7 +32,7 @@ WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[UNK]", "[CLS]", "[SEP]", "cat", "sa
 
 def ids_in(workdir, text):
     """What the model would be asked, without asking it."""
-    fields = predictors.choose(loaded_run.load(workdir), {}, 1).prompt(text, "--prompt")
+    fields = predictors.make_predictor(loaded_run.load(workdir), {}, 1).prompt(text, "--prompt")
     return fields.get("encoder_inputs", fields["inputs"]).tolist()
 
 
@@ -86,7 +86,9 @@ def test_a_pair_of_texts_is_framed_as_robertas(tmp_path):
     both = processors.RobertaProcessing(("</s>", 2), ("<s>", 1))
     word_tokenizer(source, both, bos_token="<s>", eos_token="</s>")
     convert.convert(str(source), str(tmp_path / "in"))
-    fields = predictors.choose(loaded_run.load(tmp_path / "in"), {}, 1).prompt("cat\tsat", "")
+    fields = predictors.make_predictor(loaded_run.load(tmp_path / "in"), {}, 1).prompt(
+        "cat\tsat", ""
+    )
     assert fields["inputs"].tolist() == [1, 7, 2, 2, 8, 2]
     assert fields["token_types"].tolist() == [0] * 6
 
@@ -215,7 +217,7 @@ def test_several_ids_may_end_an_answer(tmp_path):
     assert line == "llama as task.objective=causal_lm; a text is read as TEXT; eos is </s> or mat"
     tokenizer = loaded_run.load(tmp_path / "in").tokenizer
     assert (tokenizer.eos_id, tokenizer.more_eos_ids) == (2, (9,))
-    assert output_text.written(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
+    assert output_text.up_to_end(np.array([7, 9, 7, 2]), tokenizer).tolist() == [7, 9]
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     for name in (CONFIG, "generation_config.json"):
         assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == [2, 9]
@@ -392,8 +394,8 @@ def test_a_decoder_reads_and_writes_the_ids_of_transformers(case, tmp_path):
     assert len(texts) >= 20
     expected = [theirs(text)["input_ids"] for text in texts]
     loaded = loaded_run.load(tmp_path / "in")
-    answerer = predictors.choose(loaded, dict(max_new_tokens=32), 1)
-    asked = [answerer.prompt(text, "")["inputs"].tolist() for text in texts]
+    predictor = predictors.make_predictor(loaded, dict(max_new_tokens=32), 1)
+    asked = [predictor.prompt(text, "")["inputs"].tolist() for text in texts]
     assert asked == expected
 
     # Rows of several lengths are several compilations; two of them are enough to be sure.
@@ -506,7 +508,7 @@ def test_spaces_beside_a_mask_are_read_as_its_files_say(case, strips, says, tmp_
     path.write_text(json.dumps(config))
     theirs = hf.AutoTokenizer.from_pretrained(source)
     convert.convert(str(source), str(tmp_path / "in"))
-    prompt = predictors.choose(loaded_run.load(tmp_path / "in"), {}, 1).prompt
+    prompt = predictors.make_predictor(loaded_run.load(tmp_path / "in"), {}, 1).prompt
     texts = ["the {} was", "the{} was", "the {}was", "{} was {}", "the  {}  was", " {}", "a{}{} {}"]
     expected = [theirs(text.replace("{}", mask))["input_ids"] for text in texts]
     for name in (mask, "[MASK]"):

@@ -11,7 +11,7 @@ from tests.reliability.altered import train_with
 
 def recorded(step):
     def with_note(loop, state, batch):
-        rows = [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in batch["inputs"]]
+        rows = [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in batch.host["inputs"]]
         own = os.environ.get("JAX_PROCESS_ID", "0")
         with Path(loop.workdir, f"rows-{own}.jsonl").open("a") as file:
             file.write(json.dumps({"step": int(state.step) + 1, "rows": rows}) + "\n")

@@ -8,8 +8,9 @@ import pytest
 import train
 from checkpointing import digests
 from checkpointing.checkpoint_manager import saved_steps
+from evaluation import eval_sets
 from tests.reliability.commands import Command, config_of, contents, loaded, metrics
-from training import loop
+from training import prefetch
 from training import step as training_step
 from training.exits import STALLED, DivergedError, EvaluationFailedError
 
@@ -19,7 +20,8 @@ BAD = 7  # the batch, counted from 1, that is made to go wrong
 @pytest.fixture
 def spoilt(monkeypatch):
     """Multiplies the loss of some batches, and notes which were given to the steps."""
-    put, counts_of, loss_of = loop.put_batch, training_step.term_counts, training_step.total_loss
+    put, counts_of = prefetch.put_batch, training_step.term_counts
+    loss_of = training_step.total_loss
     given, factors = [], {}
 
     def put_with_factor(batch, mesh):
@@ -35,7 +37,7 @@ def spoilt(monkeypatch):
         counts = dict(counts)
         return counts.pop("factor") * loss_of(sums, counts)
 
-    monkeypatch.setattr(loop, "put_batch", put_with_factor)
+    monkeypatch.setattr(prefetch, "put_batch", put_with_factor)
     monkeypatch.setattr(training_step, "term_counts", counts_and_factor)
     monkeypatch.setattr(training_step, "total_loss", loss_times_factor)
     return given, factors
@@ -149,7 +151,7 @@ def test_a_rollback_may_come_while_the_run_is_profiled(job, tmp_path):
 def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
     monkeypatch.setattr(digests, "fault", lambda directory: f"{directory}/x is damaged")
     with pytest.raises(
-        DivergedError, match=r"^step 7 leaps, with nothing to go back to: .* is damaged"
+        DivergedError, match=r"^step 7 is a loss spike, with nothing to roll back to: .* is damaged"
     ):
         job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=3)
     figure(16, f"rollback with every checkpoint damaged: ended (code {DivergedError.exit_code})")
@@ -195,7 +197,7 @@ def test_a_failed_evaluation_does_not_end_training(job, texts, tmp_path, monkeyp
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "write_samples", fails)
+        patch.setattr(eval_sets, "write_samples", fails)
         with pytest.raises(EvaluationFailedError, match="step 6, the last, is saved, but its"):
             train.train_and_evaluate(config, tmp_path / "run")
     assert len(calls) == 3

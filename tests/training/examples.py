@@ -9,17 +9,17 @@ import numpy as np
 from configs.default import get_config
 from model.config import TransformerConfig
 from tests.tiny import IMAGES, tiny_config
-from training.anomalies import WATCHES, new_guard
+from training.anomalies import STOP_ON_NONFINITE, init_anomalies
 from training.config import FailureConfig, FinetuneConfig, MeshConfig, OptimizerConfig, TaskConfig
-from training.finetune import Tuning, as_tree, by_name, choose, rate_scales
+from training.finetune import Tuning, as_tree, by_name, rate_scales, select_trainable
 from training.mesh import make_mesh
 from training.model_for_task import make_model
-from training.optimizer import make_optimizer
 from training.schedules import learning_rate
 from training.step import (
-    NOTHING_FIXED,
-    Fixed,
+    NO_FROZEN_INPUTS,
+    FrozenInputs,
     Teacher,
+    TrainSpec,
     TrainState,
     abstract_params,
     abstract_state,
@@ -56,7 +56,7 @@ class Job:
     init: callable
     step: callable
     tuning: Tuning
-    whole: dict  # shapes of the model's parameters
+    model_params: dict  # shapes of the model's parameters
     failure: FailureConfig
 
     def start(self, step: int = 0) -> TrainState:
@@ -72,25 +72,29 @@ class Job:
                 lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.abstract.opt_state
             ),
             ema=None if self.abstract.ema is None else params,
-            guard=jax.device_get(new_guard(self.failure)),
+            anomalies=jax.device_get(init_anomalies(self.failure)),
         )
         return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, self.abstract))
 
-    def fixed(self) -> Fixed:
+    def frozen_inputs(self) -> FrozenInputs:
         """Random parameters of a base to adapt, where there is one."""
         base = {
-            name: leaf for name, leaf in by_name(self.whole).items() if name in self.tuning.base
+            name: leaf
+            for name, leaf in by_name(self.model_params).items()
+            if name in self.tuning.base
         }
         drawn = _draw(as_tree(base), seed=1)
-        return Fixed(jax.device_put(drawn, jax.tree.map(lambda x: x.sharding, as_tree(base))), {})
+        return FrozenInputs(
+            jax.device_put(drawn, jax.tree.map(lambda x: x.sharding, as_tree(base))), {}
+        )
 
     def run(
-        self, state: TrainState, batch, steps: int, fixed: Fixed = NOTHING_FIXED
+        self, state: TrainState, batch, steps: int, frozen_inputs: FrozenInputs = NO_FROZEN_INPUTS
     ) -> tuple[TrainState, list[float]]:
         """The state after some steps on one batch, and the loss before each of them."""
         losses = []
         for _ in range(steps):
-            state, metrics = self.step(state, batch, fixed)
+            state, metrics = self.step(state, batch, frozen_inputs)
             losses.append(metrics["train/loss"])
         return state, [float(loss) for loss in losses]
 
@@ -117,7 +121,7 @@ def make_job(
     teacher: Teacher | None = None,
     seed: int = 0,
     mesh=None,
-    failure: FailureConfig = WATCHES,
+    failure: FailureConfig = STOP_ON_NONFINITE,
 ) -> Job:
     """A job with the sections' defaults changed by the mappings; on one device by default.
 
@@ -129,15 +133,24 @@ def make_job(
     network = make_model(config, task)
     schedule = learning_rate(optimizer_config, 100, config.width)
     finetune = dataclasses.replace(FINETUNE, **finetune or {})
-    transform = make_optimizer(optimizer_config, schedule, rate_scales(finetune, config))
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
-    whole = abstract_params(network, task, batch, mesh)
-    tuning = choose(finetune, whole, new)
-    sections = network, task, transform, optimizer_config
-    abstract, init = abstract_state(*sections, batch, mesh, tuning, failure)
-    step = make_train_step(*sections, schedule, seed, abstract, tuning, teacher, failure)
-    return Job(config, task, network, abstract, init, step, tuning, whole, failure)
+    model_params = abstract_params(network, task, batch, mesh)
+    tuning = select_trainable(finetune, model_params, new)
+    spec = TrainSpec(
+        network,
+        task,
+        optimizer_config,
+        schedule,
+        rate_scales(finetune, config),
+        tuning,
+        teacher,
+        failure,
+        seed,
+    )
+    abstract, init = abstract_state(spec, batch, mesh)
+    step = make_train_step(spec, abstract)
+    return Job(config, task, network, abstract, init, step, tuning, model_params, failure)
 
 
 def make_batch(objective: str, rows: int = 8, length: int = 8, seed: int = 0) -> dict:

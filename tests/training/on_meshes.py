@@ -18,7 +18,7 @@ from tests.tiny import QUICKLY
 from tests.training.examples import make_batch, make_job
 from training.config import MeshConfig
 from training.mesh import make_mesh, put_batch
-from training.step import NOTHING_FIXED
+from training.step import NO_FROZEN_INPUTS
 
 DEVICES = 8
 MESHES = {
@@ -81,7 +81,7 @@ def two_steps(objective, mesh, optimizer, finetune=None, **model):
         job = make_job(
             objective, batch, mesh=mesh, model=model, optimizer=optimizer, finetune=finetune
         )
-        given = job.start(), put_batch(batch, mesh), job.fixed()
+        given = job.start(), put_batch(batch, mesh), job.frozen_inputs()
         job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
         state, losses = job.run(*given[:2], steps=2, fixed=given[2])
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(job.abstract), strict=True):
@@ -142,10 +142,10 @@ def gradients_of(family, mesh, **changes):
             optimizer=DESCENT | optimizer | changes,
         )  # fmt: skip
         batch, state = put_batch(batch, mesh), job.start()
-        step = job.step.lower(state, batch, NOTHING_FIXED).compile(QUICKLY)
+        step = job.step.lower(state, batch, NO_FROZEN_INPUTS).compile(QUICKLY)
         losses = []
         for _ in range(2):
-            state, metrics = step(state, batch, NOTHING_FIXED)
+            state, metrics = step(state, batch, NO_FROZEN_INPUTS)
             losses.append(np.asarray(metrics["train/loss"]))
     seen = {
         "share": bytes_on_first_device(state.params) / bytes_of(state.params),

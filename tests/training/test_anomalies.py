@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 
 from tests.training.examples import make_batch, make_job
-from training.anomalies import FINE, NOT_FINITE, SPIKE, WATCHES, after, judge, new_guard
+from training.anomalies import (
+    NOT_FINITE,
+    OK,
+    SPIKE,
+    STOP_ON_NONFINITE,
+    detect_anomaly,
+    init_anomalies,
+    update_anomalies,
+)
 
-SKIPS = dataclasses.replace(WATCHES, nonfinite="skip", spike="skip", spike_window=4)
+SKIPS = dataclasses.replace(STOP_ON_NONFINITE, nonfinite="skip", spike="skip", spike_window=4)
 OBJECTIVE = "causal_lm"
 
 
@@ -39,11 +47,11 @@ def test_a_gradient_that_is_no_number_is_never_applied(job):
     before = contents(state)
     for row in range(1, 4):
         state, metrics = job.step(state, scaled(batch, np.nan))
-        assert metrics["failure/verdict"] == NOT_FINITE
+        assert metrics["failure/status"] == NOT_FINITE
         assert (metrics["failure/in_a_row"], metrics["failure/skipped"]) == (row, row)
         assert contents(state) == before
     state, metrics = job.step(state, batch)
-    assert metrics["failure/verdict"] == FINE
+    assert metrics["failure/status"] == OK
     assert (metrics["failure/in_a_row"], metrics["failure/skipped"]) == (0, 3)
     assert contents(state) != before
     assert state.step == 6
@@ -73,30 +81,30 @@ def test_a_job_that_does_not_skip_has_the_same_steps(job):
         assert mine == other
 
 
-def verdicts(losses, config=SKIPS):
-    guard, found = new_guard(config), []
+def statuses(losses, config=SKIPS):
+    anomalies, found = init_anomalies(config), []
     for loss in losses:
         loss = np.float32(loss)
-        verdict = judge(guard, config, loss, np.float32(1))
-        guard = after(guard, verdict, loss)
-        found.append(int(verdict))
-    return found, guard
+        status = detect_anomaly(anomalies, config, loss, np.float32(1))
+        anomalies = update_anomalies(anomalies, status, loss)
+        found.append(int(status))
+    return found, anomalies
 
 
 def test_a_spike_is_dropped_and_does_not_move_the_bar():
     losses = [3, 2, 4, 3, 300, 301, 3, 29, 36]
-    found, guard = verdicts(losses)
-    assert found == [FINE] * 4 + [SPIKE, SPIKE, FINE, FINE, SPIKE]  # medians 3, 3, 3, 3, 3.5
-    np.testing.assert_array_equal(guard.losses, [4, 3, 3, 29])
-    assert guard.skipped == 3
+    found, anomalies = statuses(losses)
+    assert found == [OK] * 4 + [SPIKE, SPIKE, OK, OK, SPIKE]  # medians 3, 3, 3, 3, 3.5
+    np.testing.assert_array_equal(anomalies.losses, [4, 3, 3, 29])
+    assert anomalies.skipped == 3
 
 
 def test_nothing_is_a_spike_before_there_is_something_to_compare_with():
-    assert verdicts([1, 1000])[0] == [FINE, FINE]
-    assert verdicts([1, 1, 1000])[0] == [FINE, FINE, FINE]  # the median of 1, 1, inf, inf is inf
-    assert verdicts([1, 1, 1, 1000])[0] == [FINE, FINE, FINE, SPIKE]
+    assert statuses([1, 1000])[0] == [OK, OK]
+    assert statuses([1, 1, 1000])[0] == [OK, OK, OK]  # the median of 1, 1, inf, inf is inf
+    assert statuses([1, 1, 1, 1000])[0] == [OK, OK, OK, SPIKE]
 
 
 def test_spikes_are_ignored_unless_asked_for():
-    assert verdicts([1] * 4 + [1e6], WATCHES)[0] == [FINE] * 5
-    assert verdicts([1, np.nan, np.inf], WATCHES)[0] == [FINE, NOT_FINITE, NOT_FINITE]
+    assert statuses([1] * 4 + [1e6], STOP_ON_NONFINITE)[0] == [OK] * 5
+    assert statuses([1, np.nan, np.inf], STOP_ON_NONFINITE)[0] == [OK, NOT_FINITE, NOT_FINITE]

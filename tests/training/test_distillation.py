@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.examples import make_batch, make_job
 from training.losses import cross_entropy, teacher_divergence
-from training.step import Fixed, Teacher
+from training.step import FrozenInputs, Teacher
 
 DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
 
@@ -66,7 +66,7 @@ def student_job(objective, **task):
     job = teacher_job(objective)
     teacher = Teacher(job.model, job.task)
     job = make_job(objective, make_batch(objective), task=task, optimizer=DESCENT, teacher=teacher)
-    return job, Fixed({}, teacher_job(objective).start().params)
+    return job, FrozenInputs({}, teacher_job(objective).start().params)
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "classify_text"])
@@ -124,7 +124,7 @@ def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
             finetune=dict(lora_rank=2),
             teacher=Teacher(taught.model, taught.task),
         )
-        fixed = job.fixed()._replace(teacher=taught.start().params)
+        fixed = job.frozen_inputs()._replace(teacher=taught.start().params)
         state = job.start()
         before = jax.tree.map(np.array, state.params)
         state, metrics = job.step(state, batch, fixed)

@@ -100,11 +100,11 @@ def test_a_run_that_is_killed_in_its_last_evaluation_makes_the_lost_steps_again(
     class Killed(BaseException):
         pass
 
-    def measure(*_):
+    def evaluate(*_):
         raise Killed
 
     limited = config(time_limit=minutes(20), checkpoint=dict(every=9))
-    monkeypatch.setattr(evaluator.Evaluator, "measure", measure)
+    monkeypatch.setattr(evaluator.Evaluator, "evaluate", evaluate)
     with pytest.raises(Killed):
         train.train_and_evaluate(limited, tmp_path)
     assert saved_steps(tmp_path) == [9, 18]
@@ -143,13 +143,13 @@ def test_an_evaluation_that_would_end_too_late_is_left_to_the_end(tmp_path, monk
         return now[0]
 
     monkeypatch.setattr(time_limit, "clock", clock)
-    measure = evaluator.Evaluator.measure
+    evaluate = evaluator.Evaluator.evaluate
 
     def slowly(*args):
         now[0] += 20
-        return measure(*args)
+        return evaluate(*args)
 
-    monkeypatch.setattr(evaluator.Evaluator, "measure", slowly)
+    monkeypatch.setattr(evaluator.Evaluator, "evaluate", slowly)
     train.train_and_evaluate(config(time_limit=minutes(50), eval=dict(every=10)), tmp_path)
     # At step 10 after 10 seconds, 30 with the evaluation; at step 20 after 40, with 10 left.
     first, last = metrics(tmp_path, "eval/held_out/loss")
@@ -165,11 +165,11 @@ def scored(monkeypatch):
     def use(*accuracies):
         given = iter(accuracies)
 
-        def measure(self, params, held_out):
+        def evaluate(self, params, held_out):
             del self, params, held_out
             return {"loss": 1.0, "accuracy": next(given)}
 
-        monkeypatch.setattr(evaluator.Evaluator, "measure", measure)
+        monkeypatch.setattr(evaluator.Evaluator, "evaluate", evaluate)
 
     return use
 

@@ -12,18 +12,18 @@ import pytest
 from checkpointing import run_directory
 from checkpointing.checkpoint_manager import Checkpoints
 from checkpointing.stored_params import (
+    base_provenance,
     fingerprint,
     load_base,
     load_params,
     read_params,
-    record_of_base,
 )
 from configs.default import get_config
 from experiment.schema import ConfigError
 from tests.tiny import tiny_config
 from tests.training.examples import FINETUNE, make_batch, make_job
 from training.config import CheckpointConfig
-from training.finetune import by_name, choose, merged, rate_scales
+from training.finetune import by_name, merge_lora, rate_scales, select_trainable
 from training.losses import term_counts, term_sums, total_loss
 from training.model_for_task import forward
 from training.step import TrainState
@@ -60,10 +60,10 @@ def assert_same(tree, other):
 
 def test_a_model_with_new_adapters_is_its_base():
     job, batch = lora_job(), make_batch("classify_text")
-    own, base = job.init(jax.random.key(0)).params, job.fixed().base
+    own, base = job.init(jax.random.key(0)).params, job.frozen_inputs().base
     assert set(by_name(own)) == ADAPTERS | set(HEAD)
-    assert set(by_name(base)) == set(by_name(job.whole)) - set(HEAD)
-    whole = job.tuning.whole(own, base)
+    assert set(by_name(base)) == set(by_name(job.model_params)) - set(HEAD)
+    whole = job.tuning.merge(own, base)
     assert_same(whole, {**base, "classes": own["classes"]})
     for kernel in (QUERY, VALUE):
         assert np.all(by_name(own)[f"{kernel}/lora_b"] == 0)
@@ -90,7 +90,7 @@ def test_every_layer_has_a_product_of_its_own():
         kernel = rng.normal(size=shape).astype(np.float32)
         own = {"blocks": {module: {"lora_a": jnp.asarray(a), "lora_b": jnp.asarray(b)}}}
         base = {"blocks": {module: {"kernel": jnp.asarray(kernel)}}}
-        found = merged(own, base, ALPHA)["blocks"][module]["kernel"]
+        found = merge_lora(own, base, ALPHA)["blocks"][module]["kernel"]
         for layer in range(3):
             product = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
             expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * product
@@ -99,7 +99,7 @@ def test_every_layer_has_a_product_of_its_own():
 
 def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
     job, batch = lora_job(), make_batch("classify_text")
-    state, fixed = job.start(), job.fixed()
+    state, fixed = job.start(), job.frozen_inputs()
     own, base = arrays(state.params), arrays(fixed.base)
 
     # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
@@ -107,7 +107,7 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
         sums, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
         return total_loss(sums, term_counts(job.task, batch))
 
-    gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.whole(state.params, fixed.base)))
+    gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.merge(state.params, fixed.base)))
     after = arrays(job.step(state, batch, fixed)[0].params)
     assert after.keys() == own.keys()
     for stem in (QUERY, VALUE):
@@ -123,7 +123,7 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
             assert np.abs(new_a - a).max() > 1e-4, "or there was nothing to compare"
     for name in HEAD:
         np.testing.assert_allclose(after[name], own[name] - 0.5 * gradients[name], atol=1e-6)
-    assert_same(fixed.base, job.fixed().base)
+    assert_same(fixed.base, job.frozen_inputs().base)
     assert base.keys().isdisjoint(after)
 
 
@@ -166,14 +166,16 @@ def test_the_optimizer_knows_what_is_trained_alone():
 )
 def test_patterns_that_cannot_be_meant_are_refused(changes, message):
     with pytest.raises(ConfigError) as refused:
-        choose(dataclasses.replace(FINETUNE, **changes), lora_job().whole, HEAD)
+        select_trainable(dataclasses.replace(FINETUNE, **changes), lora_job().model_params, HEAD)
     (line,) = str(refused.value).splitlines()
     assert message in line
 
 
 def test_a_kernel_that_is_new_is_not_adapted():
     with pytest.raises(ConfigError, match=f"matches {QUERY}/kernel, which is new"):
-        choose(dataclasses.replace(FINETUNE, **LORA), lora_job().whole, (f"{QUERY}/kernel",))
+        select_trainable(
+            dataclasses.replace(FINETUNE, **LORA), lora_job().model_params, (f"{QUERY}/kernel",)
+        )
 
 
 # Freezing
@@ -298,10 +300,10 @@ def runs(tmp_path):
     save(tmp_path / "base", base)
     for step in (1, 2):
         save(tmp_path / "adapted", adapter_params(10 * step), adapter_params(50 + 10 * step), step)
-    record = record_of_base(
+    record = base_provenance(
         str(tmp_path / "base"), tmp_path / "adapted", {"backbone": base["backbone"]}, ALPHA
     )
-    run_directory.record_origins(tmp_path / "adapted", {"base": record})
+    run_directory.record_provenance(tmp_path / "adapted", {"base": record})
     return tmp_path
 
 

@@ -209,7 +209,7 @@ def test_an_auxiliary_masked_lm_counts_by_its_weight_and_in_training_alone():
     rng = np.random.default_rng(0)
     outputs = {
         "logits": rng.normal(size=(3, 4)).astype(np.float32),
-        "hidden_tokens": rng.normal(size=(3, 5, 7)).astype(np.float32),
+        "masked_tokens": rng.normal(size=(3, 5, 7)).astype(np.float32),
     }
     batch = {"labels": np.array([1, 0, 3]), "weights": np.ones(3, np.float32)}
     hidden = np.zeros((3, 5), np.float32)
@@ -224,11 +224,11 @@ def test_an_auxiliary_masked_lm_counts_by_its_weight_and_in_training_alone():
         return -np.log(np.take_along_axis(shares, targets[..., None], -1)).mean()
 
     of_labels = mean_nll(outputs["logits"], batch["labels"])
-    of_tokens = mean_nll(outputs["hidden_tokens"][hidden > 0], tokens["targets"][hidden > 0])
+    of_tokens = mean_nll(outputs["masked_tokens"][hidden > 0], tokens["targets"][hidden > 0])
     np.testing.assert_allclose(loss(batch), of_labels, rtol=1e-5)
     np.testing.assert_allclose(loss(batch | tokens), of_labels + 0.25 * of_tokens, rtol=1e-5)
     _, metrics = term_sums(task, outputs, batch | tokens)
-    assert metrics["accuracy"][1] == 3 and metrics["hidden_tokens_accuracy"][1] == 3
+    assert metrics["accuracy"][1] == 3 and metrics["masked_tokens_accuracy"][1] == 3
 
 
 def test_the_total_is_the_sum_of_the_means():

@@ -17,7 +17,7 @@ def losses(matmul, finetune):
         "causal_lm", batch, model=dict(matmul=matmul), finetune=finetune,
         optimizer=dict(name="adamw", learning_rate=1e-2),
     )  # fmt: skip
-    given = job.start(), batch, job.fixed()
+    given = job.start(), batch, job.frozen_inputs()
     job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
     return np.asarray(job.run(*given[:2], steps=12, fixed=given[2])[1])
 

@@ -3,10 +3,11 @@
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from training import throughput
-from training.throughput import Throughput
+from training.throughput import Throughput, amount_in
 
 
 class Clock:
@@ -112,3 +113,15 @@ def test_utilisation_is_told_where_the_peak_is_known(clock, monkeypatch):
     rates = meter.report()
     assert rates["perf/tflops_per_device"] == 50
     assert rates["perf/mfu"] == pytest.approx(50 / 275)
+
+
+def test_padding_is_not_counted():
+    inputs = np.array([[5, 6, 7, 0], [8, 0, 0, 0]])
+    assert amount_in({"inputs": inputs, "targets": inputs}) == 4, "the padding id is 0"
+    # Where there are segments they decide: 0 may be a token, and padding any id.
+    segments = np.array([[1, 1, 2, 2], [1, 1, 0, 0]])
+    batch = {"inputs": inputs, "segment_ids": segments}
+    assert amount_in(batch) == 6
+    source = {"encoder_inputs": np.full((2, 5), 9), "encoder_segment_ids": np.eye(2, 5, dtype=int)}
+    assert amount_in(batch | source) == 6 + 2
+    assert amount_in({"images": np.zeros((3, 8, 8, 1)), "labels": np.zeros(3)}) == 3
