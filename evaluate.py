@@ -104,7 +104,7 @@ def load_data(model: loaded_run.Trained, split: str) -> tuple[pipeline.Data, tup
         return pipeline.load(
             section,
             objective=experiment.task.objective,
-            hiding=experiment.hiding,
+            masking=experiment.masking,
             seed=experiment.run.seed,
             process_index=jax.process_index(),
             process_count=jax.process_count(),

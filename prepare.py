@@ -16,7 +16,7 @@ from absl import flags
 from experiment import command_line, sections
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 
 
 def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None) -> str:
@@ -24,15 +24,15 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
     begin = time.perf_counter()
     experiment = sections.from_mapping(config)
     if beam_options is None:
-        cache = Cache(experiment.data)
+        cache = TokenCache(experiment.data)
     else:
         from input_pipeline.beam_preparation import on_beam
 
-        cache = Cache(experiment.data, on_beam(experiment.data, beam_options))
+        cache = TokenCache(experiment.data, on_beam(experiment.data, beam_options))
     data = pipeline.load(
         experiment.data,
         objective=experiment.task.objective,
-        hiding=experiment.hiding,
+        masking=experiment.masking,
         seed=experiment.run.seed,
         cache=cache,
     )

@@ -78,7 +78,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
     data = pipeline.load(
         experiment.data,
         objective=task.objective,
-        hiding=experiment.hiding,
+        masking=experiment.masking,
         seed=run.seed,
         process_index=jax.process_index(),
         process_count=jax.process_count(),

@@ -10,7 +10,7 @@ from typing import Any
 from experiment.checks import problems_between_sections
 from experiment.schema import ConfigError, build
 from input_pipeline.config import DataConfig
-from input_pipeline.task_spec import Hiding
+from input_pipeline.task_spec import Masking
 from model.config import TransformerConfig
 from training.config import (
     CheckpointConfig,
@@ -38,10 +38,10 @@ class Experiment:
     eval: EvalConfig
 
     @property
-    def hiding(self) -> Hiding:
-        """What the data has to know of the task, beside its objective."""
+    def masking(self) -> Masking:
+        """The part of the task, beside its objective, that the data depends on."""
         task = self.task
-        return Hiding(
+        return Masking(
             task.noise_rate,
             task.mean_span,
             task.whole_words,

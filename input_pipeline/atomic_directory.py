@@ -8,7 +8,7 @@ from pathlib import Path
 from experiment.schema import ConfigError
 
 
-def make_whole(directory: Path, make: Callable[[Path], None]) -> None:
+def make_directory_atomically(directory: Path, make: Callable[[Path], None]) -> None:
     """Has `make` fill a directory under another name, which then becomes `directory` at once.
 
     If another process was faster, that is as good: it has made the same.

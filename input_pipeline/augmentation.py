@@ -53,7 +53,7 @@ class Augmentation:
         return image
 
 
-def choose(data: DataConfig) -> Augmentation | None:
+def choose_augmentation(data: DataConfig) -> Augmentation | None:
     """None if nothing is to be changed."""
     keys = [field.name for field in dataclasses.fields(Augmentation)]
     values = {key: getattr(data, key) for key in keys}

@@ -16,7 +16,7 @@ def row_outline(
     data: DataConfig,
     *,
     objective: str,
-    hiding: task_spec.Hiding,
+    masking: task_spec.Masking,
     image_shape: tuple[int, int, int] = (1, 1, 1),
 ) -> Fields:
     """One row of a training batch, with nothing in it that means anything.
@@ -26,7 +26,9 @@ def row_outline(
     """
     kind, tokenizer = data.example_kind, ByteTokenizer()
     text_pairs = kind == "labelled" and bool(data.text_pair_field)
-    chosen = task_spec.choose(objective, kind, data, tokenizer, hiding, text_pairs=text_pairs)
+    chosen = task_spec.choose_task_spec(
+        objective, kind, data, tokenizer, masking, text_pairs=text_pairs
+    )
     row, rng = _example(image_shape), np.random.default_rng(0)
     if not text_pairs:
         del row["text_pair"]

@@ -13,9 +13,15 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.preparation import ChunkMaker, Job, chunk_path, make_chunk, read_chunk
+from input_pipeline.preparation import (
+    ChunkMaker,
+    PreparationJob,
+    chunk_path,
+    make_chunk,
+    read_chunk,
+)
 from input_pipeline.sources.registry import Component, components
-from input_pipeline.token_table import Form
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
@@ -26,14 +32,14 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
     except ImportError:
         raise ConfigError("--beam needs a package: pip install 'backbone[beam]'") from None
 
-    def make_chunks(job: Job, partial: Path) -> Iterator[list[str]]:
+    def make_chunks(job: PreparationJob, partial: Path) -> Iterator[list[str]]:
         make = functools.partial(
             _make_chunk_anywhere,
             data=data,
             key=job.key,
             split=job.split,
             tokenizer=job.tokenizer,
-            form=job.form,
+            features=job.features,
             partial=partial.absolute(),
         )
         with _pipeline(options) as pipeline:
@@ -84,13 +90,13 @@ def _make_chunk_anywhere(
     key: str,
     split: str,
     tokenizer: Tokenizer,
-    form: Form,
+    features: FeatureSpec,
     partial: Path,
 ) -> None:
     for component in _opened(data, key):
         splits = component.splits
         examples = splits.train if split == data.train_split else splits.evals.get(split, ())
-        job = Job(splits.digest, split, examples, tokenizer, form)
+        job = PreparationJob(splits.digest, split, examples, tokenizer, features)
         # The key covers text, tokenizer and code: where it is equal, so is the chunk.
         if job.key == key:
             make_chunk(job, partial, number)

@@ -14,7 +14,7 @@ from experiment.schema import (
     Probability,
     path_problems,
 )
-from input_pipeline.tokenizers.train_vocabulary import Kind
+from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
 
 # What only images know, and what each of them is where there are none.
 IMAGE_KEYS = {
@@ -168,7 +168,7 @@ class DataConfig:
                     f"data.{key} sorts batches by length, so data.mixture could not keep its "
                     f"proportions; set data.{key}={off}, or mix with data.packing=True"
                 )
-        trained = typing.get_args(Kind)
+        trained = typing.get_args(TokenizerKind)
         if self.lowercase and self.tokenizer not in trained:
             yield (
                 f"data.lowercase=True is for a tokenizer that is trained on the data "

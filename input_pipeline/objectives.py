@@ -1,6 +1,6 @@
 """Objectives: pure functions (row, random generator) -> the fields of one row of a batch.
 
-A row's text comes as ids that fit; here they are shifted and hidden. Shifting happens here and
+A row's text comes as ids that fit; here they are shifted and masked. Shifting happens here and
 nowhere else: `inputs` is what the model sees at a position, `targets` what it should say there,
 `weights` how much that counts. Fields are as long as the text makes them: `layout` pads them.
 """
@@ -82,32 +82,32 @@ def span_corruption(
     noise_rate: float,
     mean_span: float,
 ) -> Fields:
-    """T5: the encoder sees a sentinel for each hidden span, the decoder says what they hide."""
+    """T5: the encoder sees a sentinel for each masked span, the decoder predicts the spans."""
     text = row["text"]
     noise, spans = span_counts(len(text), noise_rate, mean_span)
     lengths = np.empty(2 * spans, np.int64)
     lengths[0::2] = _random_lengths(len(text) - noise, spans, rng)
     lengths[1::2] = _random_lengths(noise, spans, rng)
-    hidden = np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
-    source = _spans_replaced(text, hidden, tokenizer.sentinel_ids)
-    target = _spans_replaced(text, ~hidden, tokenizer.sentinel_ids)
+    masked = np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
+    source = _spans_replaced(text, masked, tokenizer.sentinel_ids)
+    target = _spans_replaced(text, ~masked, tokenizer.sentinel_ids)
     return _encoder_and_decoder(source, target, tokenizer)
 
 
 def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, int]:
-    """How many of the tokens span_corruption hides, and in how many spans."""
+    """The number of tokens that span_corruption masks, and of their spans."""
     noise = min(max(round(tokens * noise_rate), 1), tokens - 1)
     return noise, max(1, min(round(noise / mean_span), noise, tokens - noise))
 
 
 @dataclasses.dataclass(frozen=True)
-class HideInHalf:
-    """Marks half of the rows, for classify_text to hide tokens in them."""
+class MaskHalfOfRows:
+    """Marks a random half of the rows, in which classify_text then masks tokens."""
 
     needs_other_row: bool = False
 
     def __call__(self, row: Row, rng: np.random.Generator) -> Row:
-        return {**row, "hide": rng.random() < 0.5}
+        return {**row, "masked": rng.random() < 0.5}
 
 
 def classify_text(
@@ -115,14 +115,14 @@ def classify_text(
 ) -> Fields:
     """The class of a text, or of a pair of texts, between special tokens.
 
-    Rows that are marked get the fields of masked_lm besides; some of their tokens are hidden, or
-    none are, so that the classifier also sees texts as they will be.
+    Rows with the key `masked` also get the fields of masked_lm. If it is True, some of their tokens
+    are masked; if False, none are, so that the classifier also sees unmasked text.
     """
     texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
     answer = {"labels": np.int32(row["label"]), "weights": np.float32(1)}
-    if "hide" not in row:
+    if "masked" not in row:
         return {**between_separators(texts, tokenizer), **answer}
-    if row["hide"]:
+    if row["masked"]:
         fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
     else:
         fields = between_separators(texts, tokenizer)
@@ -224,7 +224,7 @@ def _masked(
 def _whole_words(starts: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Places of whole words in random order, as many words as fit into `count` places.
 
-    The first word is taken even if it does not fit: something has to be hidden.
+    The first word is taken even if it does not fit: at least one word is masked.
     """
     if not len(starts):
         return np.empty(0, np.int64)

@@ -22,20 +22,20 @@ from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
-from input_pipeline.row_builder import Rowmaker, Stream
-from input_pipeline.row_layout import Layout
+from input_pipeline.row_builder import RowBuilder, Stream
+from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Rows
 from input_pipeline.shuffle import sampled
 from input_pipeline.sources.base import Example, LazyList, content_digest
 from input_pipeline.sources.registry import Component, components, name_of
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import ORIGIN
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # To be raised when the same config and source come to give other batches: it is part of the
 # digest, so that no run continues on data it did not start with.
 VERSION = 2
-# Held-out data is hidden and cut in the same way in every run.
+# Held-out data is masked and cut in the same way in every run.
 EVAL_SEED = 0
 # Arrays of at least this size come from worker processes in shared memory, smaller ones by copy.
 MIN_SHARED_BYTES = 2**20
@@ -47,11 +47,11 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    hiding: task_spec.Hiding,
+    masking: task_spec.Masking,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
-    cache: Cache | None = None,
+    cache: TokenCache | None = None,
     tokenizer: Tokenizer | None = None,
     to_train: bool = True,
     evaluate_on_train: bool = False,
@@ -70,16 +70,16 @@ def load(
             dataclasses.replace(each, splits=each.splits.scored_on_train(data.train_split))
             for each in found
         ]
-    cache = cache or Cache(data)
+    cache = cache or TokenCache(data)
     splits = found[0].splits
     if tokenizer is None:
         tokenizer = cache.tokenizer([component.splits for component in found])
-    chosen = task_spec.choose(
-        objective, splits.kind, data, tokenizer, hiding, text_pairs=splits.text_pairs
+    chosen = task_spec.choose_task_spec(
+        objective, splits.kind, data, tokenizer, masking, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
-    make = Rowmaker(data, tokenizer, chosen, cache)
+    make = RowBuilder(data, tokenizer, chosen, cache)
     streams = [
         dataclasses.replace(stream, name=each.name or data.source)
         for each in found
@@ -97,8 +97,8 @@ class Data:
         config: DataConfig,
         found: Sequence[Component],
         tokenizer: Tokenizer | None,
-        chosen: task_spec.Task,
-        make: Rowmaker,
+        chosen: task_spec.TaskSpec,
+        make: RowBuilder,
         streams: Sequence[Stream],
         seed: int,
         process_index: int,
@@ -286,7 +286,7 @@ class Data:
         rows: Rows,
         index: int,
         rng: np.random.Generator,
-        layout: Layout,
+        layout: RowLayout,
         augment: task_spec.Augment | None = None,
     ) -> Fields:
         parts = rows.parts(index)

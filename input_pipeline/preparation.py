@@ -28,9 +28,9 @@ from absl import logging
 from tqdm import tqdm
 
 from experiment.schema import ConfigError
-from input_pipeline.atomic_directory import make_directory, make_whole
+from input_pipeline.atomic_directory import make_directory, make_directory_atomically
 from input_pipeline.sources.base import BadRecordError, Example, content_digest
-from input_pipeline.token_table import Form, Table, open_table, table_of, write_table
+from input_pipeline.token_table import FeatureSpec, TokenTable, open_table, table_of, write_table
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # To be raised when the same source and tokenizer come to give another table.
@@ -43,19 +43,19 @@ _SENTENCE_END = re.compile(r"[.!?…][\"'»”’)\]]*(?=\s)|[。！？।][」�
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class PreparationJob:
     """A split to be tokenized."""
 
     source_digest: str
     split: str
     examples: Sequence[Example]
     tokenizer: Tokenizer
-    form: Form
+    features: FeatureSpec
 
     @property
     def key(self) -> str:
         parts = [str(VERSION), self.source_digest, self.split, self.tokenizer.digest]
-        return content_digest([*parts, repr(self.form), str(CHUNK)])[:32]
+        return content_digest([*parts, self.features.cache_key, str(CHUNK)])[:32]
 
     @property
     def chunk_count(self) -> int:
@@ -64,10 +64,10 @@ class Job:
 
 # Makes the chunks of a job in its partial directory; gives, chunk by chunk and in their order,
 # what is wrong with the records that had to be left out.
-ChunkMaker = Callable[[Job, Path], Iterator[list[str]]]
+ChunkMaker = Callable[[PreparationJob, Path], Iterator[list[str]]]
 
 
-def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
+def in_threads(job: PreparationJob, partial: Path) -> Iterator[list[str]]:
     """Threads will do on one machine: the tokenizers work outside the GIL."""
     pool = concurrent.futures.ThreadPoolExecutor(THREADS)
     try:
@@ -77,8 +77,12 @@ def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
 
 
 def prepare(
-    job: Job, cache_dir: Path, *, make_chunks: ChunkMaker = in_threads, max_bad_records: int = 0
-) -> Table:
+    job: PreparationJob,
+    cache_dir: Path,
+    *,
+    make_chunks: ChunkMaker = in_threads,
+    max_bad_records: int = 0,
+) -> TokenTable:
     """The table of a split: found in the cache, or made there first."""
     directory, partial = cache_dir / job.key, cache_dir / f"{job.key}.partial"
     while (table := opened(directory)) is None:
@@ -88,7 +92,7 @@ def prepare(
             with contextlib.closing(make_chunks(job, partial)) as made:
                 _refuse_bad_chunks(job, made, max_bad_records)
             chunks = (read_chunk(partial, number) for number in range(job.chunk_count))
-            make_whole(directory, functools.partial(write_table, chunks=chunks))
+            make_directory_atomically(directory, functools.partial(write_table, chunks=chunks))
         except FileNotFoundError:
             # Another process has finished the table and cleared the chunks away.
             if not directory.exists():
@@ -105,7 +109,9 @@ def prepare(
     return table
 
 
-def _refuse_bad_chunks(job: Job, made: Iterator[list[str]], max_bad_records: int) -> None:
+def _refuse_bad_chunks(
+    job: PreparationJob, made: Iterator[list[str]], max_bad_records: int
+) -> None:
     """Goes through the chunks as they are made, and stops as soon as too much is wrong."""
     bad: list[str] = []
     label = f"tokenizing {job.split}"
@@ -114,7 +120,7 @@ def _refuse_bad_chunks(job: Job, made: Iterator[list[str]], max_bad_records: int
         refuse_bad_records(bad, max_bad_records)
 
 
-def opened(directory: Path) -> Table | None:
+def opened(directory: Path) -> TokenTable | None:
     """The table that is there, if there is one; a damaged one is removed."""
     if not directory.exists():
         return None
@@ -136,20 +142,20 @@ def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
         )
 
 
-def make_chunk(job: Job, partial: Path, number: int) -> list[str]:
+def make_chunk(job: PreparationJob, partial: Path, number: int) -> list[str]:
     """Makes a chunk, unless it is there; returns what is wrong with its bad records."""
     try:
         return read_chunk(partial, number).bad
     except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile):
         numbers = range(number * CHUNK, min((number + 1) * CHUNK, len(job.examples)))
-        made = tokenized(job.examples, numbers, job.tokenizer, job.form)
+        made = tokenized(job.examples, numbers, job.tokenizer, job.features)
         write_chunk(partial, number, made)
         return made.bad
 
 
 def tokenized(
-    examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, form: Form
-) -> Table:
+    examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, features: FeatureSpec
+) -> TokenTable:
     """The table of these examples. Whoever makes it makes the same."""
     kept, origins, bad = [], [], []
     for index in numbers:
@@ -158,10 +164,10 @@ def tokenized(
         except BadRecordError as error:
             bad.append(str(error))
             continue
-        entries = list(sentences(example)) if form.sentences else [example]
+        entries = list(sentences(example)) if features.sentences else [example]
         kept += entries
         origins += [index] * len(entries)
-    return table_of(kept, tokenizer, form, origins, bad)
+    return table_of(kept, tokenizer, features, origins, bad)
 
 
 def sentences(document: Example) -> Iterator[Example]:
@@ -176,15 +182,15 @@ def chunk_path(partial: Path, number: int) -> Path:
     return partial / f"{number:07d}.npz"
 
 
-def write_chunk(partial: Path, number: int, table: Table) -> None:
+def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
     bad = np.frombuffer(json.dumps(table.bad).encode(), np.uint8)
     with tempfile.NamedTemporaryFile(dir=partial, suffix=".writing", delete=False) as file:
         np.savez(file, **table.arrays, bad=bad)
     os.replace(file.name, chunk_path(partial, number))
 
 
-def read_chunk(partial: Path, number: int) -> Table:
+def read_chunk(partial: Path, number: int) -> TokenTable:
     # Opened here: NumPy would leave a damaged file open.
     with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}
-    return Table(arrays, json.loads(arrays.pop("bad").tobytes()))
+    return TokenTable(arrays, json.loads(arrays.pop("bad").tobytes()))

@@ -10,18 +10,11 @@ from experiment.schema import ConfigError
 from input_pipeline.buckets import choose_buckets
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
-from input_pipeline.row_layout import Layout
-from input_pipeline.rows import (
-    ExampleRows,
-    GroupedRows,
-    ImageRows,
-    Rows,
-    SentenceRows,
-    WindowRows,
-)
+from input_pipeline.row_layout import RowLayout
+from input_pipeline.rows import ExampleRows, GroupedRows, ImageRows, Rows, SentenceRows, WindowRows
 from input_pipeline.sources.base import Example, Splits
-from input_pipeline.task_spec import Task
-from input_pipeline.token_cache import Cache
+from input_pipeline.task_spec import TaskSpec
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from input_pipeline.too_long import NAMES, TooLong
 
@@ -32,14 +25,16 @@ class Stream:
 
     rows: Rows
     weight: float  # by which it is mixed with others; 0: by its size
-    layout: Layout
+    layout: RowLayout
     name: str = ""  # of the part of a mixture
 
 
-class Rowmaker:
+class RowBuilder:
     """Makes rows of splits, for one task."""
 
-    def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
+    def __init__(
+        self, data: DataConfig, tokenizer: Tokenizer | None, task: TaskSpec, cache: TokenCache
+    ):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
         # By split: examples that had to be cut or left out, and records that could not be read.
         self.too_long: Counter[str] = Counter()
@@ -93,18 +88,13 @@ class Rowmaker:
         return self._rows(splits, name, examples, "truncate", storage)
 
     def _rows(
-        self,
-        splits: Splits,
-        split: str,
-        examples: Sequence[Example],
-        over_long: str,
-        storage: str,
+        self, splits: Splits, split: str, examples: Sequence[Example], over_long: str, storage: str
     ) -> Rows:
         task = self._task
         if splits.kind == "images":
             return ImageRows(examples)
-        table = self._cache.table(splits, split, examples, self._tokenizer, task.form, storage)
-        if task.form.sentences:
+        table = self._cache.table(splits, split, examples, self._tokenizer, task.features, storage)
+        if task.features.sentences:
             rows = SentenceRows(table, task.sides[0].room)
         elif splits.kind == "documents" and self._data.packing:
             rows = ExampleRows(table, task.sides, "split")

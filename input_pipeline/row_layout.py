@@ -14,7 +14,7 @@ from input_pipeline.objectives import Fields
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class RowLayout:
     length: int
     encoder_length: int
     # Text read from left to right needs no segments: padding behind it is never seen from before.

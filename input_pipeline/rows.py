@@ -13,13 +13,13 @@ import numpy as np
 
 from input_pipeline.packing import Plan
 from input_pipeline.sources.base import Example
-from input_pipeline.token_table import LazyTable, Table
+from input_pipeline.token_table import LazyTokenTable, TokenTable
 
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class RowSide:
     """One side of the model: the fields it is made of, and the room that they have together."""
 
     fields: tuple[str, ...]
@@ -54,13 +54,15 @@ class ExampleRows:
     With `over_long="split"`, which is for a single text, the rest goes on in rows of its own.
     """
 
-    def __init__(self, table: Table | LazyTable, sides: Sequence[Side], over_long: str):
+    def __init__(
+        self, table: TokenTable | LazyTokenTable, sides: Sequence[RowSide], over_long: str
+    ):
         self._table, self._sides = table, sides
         self._entries = self._starts = None  # all of them, from their beginnings
         self.too_long = 0
         # Sides that are too long in some entries: in how many, and columns that the longest needs.
-        self.long_sides: list[tuple[Side, int, int]] = []
-        if isinstance(table, LazyTable):
+        self.long_sides: list[tuple[RowSide, int, int]] = []
+        if isinstance(table, LazyTokenTable):
             return
         too_long = np.zeros(len(table), bool)
         for side in sides:
@@ -81,7 +83,7 @@ class ExampleRows:
             number = np.arange(len(self._entries)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             self._starts = number * side.room
 
-    def _lengths(self, side: Side) -> np.ndarray:
+    def _lengths(self, side: RowSide) -> np.ndarray:
         return sum(self._table.lengths(field) for field in side.fields)
 
     def __len__(self):
@@ -147,7 +149,7 @@ class WindowRows:
     Every id is in exactly one window; only the last window may be shorter.
     """
 
-    def __init__(self, table: Table, width: int):
+    def __init__(self, table: TokenTable, width: int):
         self._table, self._width = table, width
 
     def __len__(self):
@@ -182,7 +184,7 @@ class SentenceRows:
     A sentence that has no neighbour is left out.
     """
 
-    def __init__(self, table: Table, room: int):
+    def __init__(self, table: TokenTable, room: int):
         self._table = table
         self._bounds = _sentence_groups(table.numbers("first"), table.lengths("text"), room)
 

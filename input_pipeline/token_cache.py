@@ -11,24 +11,24 @@ from absl import logging
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline import packing
-from input_pipeline.atomic_directory import make_whole
+from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
-from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
+from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
 from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, good_records
-from input_pipeline.token_table import Form, LazyTable, Table
+from input_pipeline.token_table import FeatureSpec, LazyTokenTable, TokenTable
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizers.train_vocabulary import (
     VERSION,
-    Kind,
+    TokenizerKind,
     spelling_problem,
     train_tokenizer,
 )
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
-TRAINABLE = typing.get_args(Kind)
+TRAINABLE = typing.get_args(TokenizerKind)
 SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # of each part; of each text
 TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
 
@@ -37,11 +37,11 @@ def cache_directory(data: DataConfig) -> Path:
     return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
 
 
-class Cache:
+class TokenCache:
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
         self.directory = cache_directory(data)
-        self.tables: list[tuple[str, Table]] = []  # by split: what has been asked for so far
+        self.tables: list[tuple[str, TokenTable]] = []  # by split: what has been asked for so far
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
         name, size = self._data.tokenizer, self._data.tokenizer_size
@@ -62,7 +62,7 @@ class Cache:
         if not directory.exists():
             lowercase = self._data.lowercase
             tokenizer = train_tokenizer(name, _texts(splits), size, lowercase=lowercase)
-            make_whole(directory, tokenizer.save)
+            make_directory_atomically(directory, tokenizer.save)
         tokenizer = load_tokenizer(directory)
         if problem := spelling_problem(name, tokenizer, size, _sample(splits)):
             logging.warning("%s", problem)
@@ -74,17 +74,17 @@ class Cache:
         split: str,
         examples: Sequence[Example],
         tokenizer: Tokenizer,
-        form: Form,
+        features: FeatureSpec,
         storage: str,
-    ) -> Table | LazyTable:
+    ) -> TokenTable | LazyTokenTable:
         """The examples of a split as ids."""
         match storage:
             case "none":
-                return LazyTable(examples, tokenizer, form)
+                return LazyTokenTable(examples, tokenizer, features)
             case "memory":
-                return tokenized(examples, range(len(examples)), tokenizer, form)
+                return tokenized(examples, range(len(examples)), tokenizer, features)
         table = prepare(
-            Job(splits.digest, split, examples, tokenizer, form),
+            PreparationJob(splits.digest, split, examples, tokenizer, features),
             self.directory,
             make_chunks=self._make_chunks,
             max_bad_records=self._data.max_bad_records,
@@ -103,7 +103,7 @@ class Cache:
         except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
             shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all
         plan = packing.plan(sizes, capacities)
-        make_whole(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
+        make_directory_atomically(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
         return plan
 
 

@@ -21,16 +21,21 @@ ORIGIN = "origin"  # a number every entry has: which example of the source it co
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class FeatureSpec:
     """What becomes of an example: which fields are text to be tokenized, which are numbers."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...] = ()
-    closed: bool = False  # eos behind the text of an example, unless the next one goes on with it
-    sentences: bool = False  # an entry for each sentence, with a mark on a document's first
+    closed: bool = False  # eos follows the text of an example, unless the next one continues it
+    sentences: bool = False  # one entry per sentence; `first` marks the first of a document
+
+    @property
+    def cache_key(self) -> str:
+        """The spec in cache keys, under the former class name: old caches stay valid."""
+        return repr(self).replace("FeatureSpec", "Form", 1)
 
 
-class Table:
+class TokenTable:
     """One split. Its arrays are `ids.<field>` and `ends.<field>` for text, `number.<name>` else."""
 
     def __init__(
@@ -80,24 +85,24 @@ class Table:
     def __reduce__(self):
         if self.directory is not None:
             return open_table, (self.directory,)
-        return Table, (self.arrays, self.bad)
+        return TokenTable, (self.arrays, self.bad)
 
 
-class LazyTable:
+class LazyTokenTable:
     """A split whose examples are made when asked for, because they are too many to be stored."""
 
     bad: Sequence[str] = ()
 
-    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, form: Form):
-        self._examples, self._tokenizer, self._form = examples, tokenizer, form
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, features: FeatureSpec):
+        self._examples, self._tokenizer, self._features = examples, tokenizer, features
 
     def __len__(self):
         return len(self._examples)
 
     def entry(self, index: int) -> dict[str, np.ndarray | int]:
         example = self._examples[index]
-        texts = {field: self._tokenizer.encode(example[field]) for field in self._form.texts}
-        return texts | {name: example[name] for name in self._form.numbers} | {ORIGIN: index}
+        texts = {field: self._tokenizer.encode(example[field]) for field in self._features.texts}
+        return texts | {name: example[name] for name in self._features.numbers} | {ORIGIN: index}
 
     def origin(self, index: int) -> int:
         return index
@@ -106,29 +111,29 @@ class LazyTable:
 def table_of(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
-    form: Form,
+    features: FeatureSpec,
     origins: Sequence[int],
     bad: Sequence[str] = (),
-) -> Table:
+) -> TokenTable:
     """Examples that are all in memory, as a table that is too."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
-    for field in form.texts:
+    for field in features.texts:
         ids = tokenizer.encode_batch([example[field] for example in examples])
-        if form.closed:
+        if features.closed:
             ids = [
                 np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
                 for part, example in zip(ids, examples, strict=True)
             ]
         arrays[f"ids.{field}"] = np.concatenate([*ids, np.empty(0, dtype)]).astype(dtype)
         arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
-    for name in form.numbers:
+    for name in features.numbers:
         arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
     arrays[f"number.{ORIGIN}"] = np.array(origins, np.int64)
-    return Table(arrays, bad)
+    return TokenTable(arrays, bad)
 
 
-def write_table(directory: Path, chunks: Iterable[Table]) -> None:
+def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:
     """The chunks as one table, in the files of a directory; one chunk in memory at a time."""
     files, layout, ids_so_far, bad = {}, {}, {}, []
     with contextlib.ExitStack() as opened:
@@ -150,7 +155,7 @@ def write_table(directory: Path, chunks: Iterable[Table]) -> None:
     (directory / META).write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
 
 
-def open_table(directory: Path) -> Table:
+def open_table(directory: Path) -> TokenTable:
     """What `write_table` left there; raises OSError or ValueError if it is damaged."""
     meta = json.loads((directory / META).read_text())
     arrays = {}
@@ -162,4 +167,4 @@ def open_table(directory: Path) -> Table:
         # whose slices take several times as long to make.
         mapped = np.memmap(path, dtype, "r") if layout["size"] else np.empty(0, dtype)
         arrays[name] = mapped.view(np.ndarray)
-    return Table(arrays, meta["bad"], directory)
+    return TokenTable(arrays, meta["bad"], directory)

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
-from pretrained.layouts import Table
+from pretrained.layouts import ModuleTable
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -53,10 +53,10 @@ class Architecture:
     # Their key -> the one value of it that is computed here, and that an absent key stands for.
     fixed: Mapping[str, Any]
     # Our modules <- their modules, for a model and a head of this kind, with these special ids.
-    table: Callable[[TransformerConfig, Head, Specials], Table]
+    table: Callable[[TransformerConfig, Head, Specials], ModuleTable]
     # What is not a matter of renaming: (their options, the shapes of their tensors, head) -> our
     # keys; and our model -> their keys, or a MisfitError.
-    read_more: Callable[["Options", Shapes, Head], dict[str, Any]]
+    read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
     base: str = ""  # what the names of a whole model have in front, and those of a base model lack
     renames: tuple[tuple[str, str], ...] = ()  # patterns of other versions' names -> ours
@@ -75,7 +75,7 @@ class Architecture:
     generates: bool = False
 
 
-class Options:
+class PublishedConfig:
     """A config.json whose keys are asked for one by one, so that none is overlooked."""
 
     def __init__(self, config: Mapping[str, Any], path: str):
@@ -111,7 +111,7 @@ class Options:
             )
         return value
 
-    def choose(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
+    def translate(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
         """What a value stands for here."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in choices:
@@ -138,7 +138,7 @@ class Options:
         return frozenset(self._asked)
 
 
-def heads_of(options: Options, width: str, heads: str) -> dict[str, Any]:
+def heads_of(options: PublishedConfig, width: str, heads: str) -> dict[str, Any]:
     """Heads that share the width evenly, as nearly all architectures have them."""
     size, count = options.size(width), options.size(heads)
     if size % count:

@@ -94,7 +94,7 @@ def read_more(options, shapes, head):
     return dict(
         kv_heads=heads,
         head_size=width // heads,
-        activation=options.choose("activation_function", ACTIVATIONS, "gelu"),
+        activation=options.translate("activation_function", ACTIVATIONS, "gelu"),
     )
 
 

@@ -86,7 +86,7 @@ def read_more(options, shapes, head):
     has_pooler = head.objective != "embed" or any("pooler.dense" in name for name in shapes)
     return dict(
         **heads_of(options, "hidden_size", "num_attention_heads"),
-        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
+        activation=options.translate("hidden_act", ACTIVATIONS, "gelu"),
         max_length=options.get("max_position_embeddings", 512),
         pooler=has_pooler,
         decoder_layers=0,

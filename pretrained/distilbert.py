@@ -46,7 +46,7 @@ def read_more(options, shapes, head):
     del shapes
     return dict(
         **heads_of(options, "dim", "n_heads"),
-        activation=options.choose("activation", ACTIVATIONS, "gelu"),
+        activation=options.translate("activation", ACTIVATIONS, "gelu"),
         pooler=head.objective != "embed",
         decoder_layers=0,
         pooler_activation="relu",

@@ -41,7 +41,7 @@ def read_more(options, shapes, head):
     return dict(
         **sizes,
         feed_forward=options.get("n_inner", 4 * sizes["width"]),
-        activation=options.choose("activation_function", ACTIVATIONS, "gelu_new"),
+        activation=options.translate("activation_function", ACTIVATIONS, "gelu_new"),
         encoder_layers=0,
         pooling="last",
     )

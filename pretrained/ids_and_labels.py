@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiment.schema import ConfigError
-from pretrained.architecture import Architecture, Head, Options, Specials
+from pretrained.architecture import Architecture, Head, PublishedConfig, Specials
 
 CLASSIFIES = ("classify_text", "classify_images")
 MOST_LABELS = 2**20
@@ -30,15 +30,15 @@ def without_aliases(
 
 
 def read_specials(
-    options: Options,
+    options: PublishedConfig,
     architecture: Architecture,
     model: Mapping[str, Any],
     notes: list[str],
-    generation: Options | None = None,
+    generation: PublishedConfig | None = None,
 ) -> Specials:
     """The ids with a role. `generation` is generation_config.json, where there is one."""
 
-    def read_ids(key: str, options: Options = options) -> list[int]:
+    def read_ids(key: str, options: PublishedConfig = options) -> list[int]:
         ids = options.get(key, None)
         ids = ids if isinstance(ids, list) else [ids]  # several may end a text
         for id in ids:
@@ -77,7 +77,9 @@ def read_specials(
     return specials
 
 
-def read_labels(options: Options, architecture: Architecture, head: Head) -> tuple[str, ...]:
+def read_labels(
+    options: PublishedConfig, architecture: Architecture, head: Head
+) -> tuple[str, ...]:
     """The names of the classes. As in transformers, num_labels wins over an older id2label."""
     if head.objective not in CLASSIFIES:
         return ()

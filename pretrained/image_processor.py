@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrained import files
-from pretrained.architecture import Options
+from pretrained.architecture import PublishedConfig
 
 FILE = "preprocessor_config.json"
 # The values of data.image_resample, at the numbers that Pillow and transformers give them.
@@ -19,7 +19,7 @@ def read(directory: Path, image_size: int) -> dict[str, Any]:
     path = directory / FILE
     if not path.is_file():
         return {}
-    options = Options(files.read_json(directory, FILE), str(path))
+    options = PublishedConfig(files.read_json(directory, FILE), str(path))
     options.require("do_rescale", True)
     if abs(255 * options.get("rescale_factor", 1 / 255) - 1) > 1e-3:
         options.refuse("rescale_factor", options.get("rescale_factor"), "only 1 / 255 is")
@@ -31,7 +31,7 @@ def read(directory: Path, image_size: int) -> dict[str, Any]:
     return found
 
 
-def _fit(options: Options, image_size: int) -> str:
+def _fit(options: PublishedConfig, image_size: int) -> str:
     size = options.get("size") or {"height": image_size, "width": image_size}
     crop = options.get("crop_size") if options.get("do_center_crop", False) else None
     square = (image_size, _square(image_size))
@@ -45,7 +45,7 @@ def _fit(options: Options, image_size: int) -> str:
     )
 
 
-def _resample(options: Options) -> str:
+def _resample(options: PublishedConfig) -> str:
     number = options.get("resample", BILINEAR)
     if not 0 <= number < len(RESAMPLE):
         options.refuse("resample", number, f"Pillow's filters are 0 to {len(RESAMPLE) - 1}")

@@ -31,10 +31,10 @@ class At:
     patch: tuple[int, int, int] | None = None  # a convolution over patches: rows, columns, channels
 
 
-Table = Mapping[str, str | At]
+ModuleTable = Mapping[str, str | At]
 
 
-def below(ours: str, theirs: str, modules: Table) -> dict[str, str | At]:
+def below(ours: str, theirs: str, modules: ModuleTable) -> dict[str, str | At]:
     """The same table for modules that are parts of others."""
 
     def inside(entry: str | At) -> str | At:
@@ -46,7 +46,7 @@ def below(ours: str, theirs: str, modules: Table) -> dict[str, str | At]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """How an array of ours, seen with the axes of `view`, lies in a tensor of theirs.
 
     `groups` has the axes of the view that each of their axes holds, slowest first. Along `axis`
@@ -114,10 +114,10 @@ class Place:
     path: str
     layer: int | None
     name: str
-    layout: Layout
+    layout: TensorLayout
 
 
-def places(shapes: Mapping[str, tuple[int, ...]], table: Table) -> Iterator[Place]:
+def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterator[Place]:
     """Where parameters of these shapes lie, by their paths such as backbone/encoder/.../kernel."""
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
@@ -133,7 +133,7 @@ def places(shapes: Mapping[str, tuple[int, ...]], table: Table) -> Iterator[Plac
             yield Place(path, layer, name.replace(LAYER, str(layer)), where)
 
 
-def layout(at: At, path: str, shape: tuple[int, ...]) -> Layout:
+def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
     if at.patch and path.endswith("/kernel"):
@@ -156,7 +156,7 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> Layout:
     if at.rows_before:
         start, total = at.rows_before, at.rows_before + shape[0]
     ones = ((),) * at.leading_ones
-    return Layout(shape, view, (*ones, *groups), axis + len(ones), start, total)
+    return TensorLayout(shape, view, (*ones, *groups), axis + len(ones), start, total)
 
 
 def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
@@ -178,7 +178,7 @@ def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterato
 
 
 def to_ours(
-    shapes: Mapping[str, tuple[int, ...]], table: Table, weights: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[int, ...]], table: ModuleTable, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], set[str]]:
     """Our parameters by path, and the names of the weights that found no place in them."""
     ours, unused = {}, set(weights)

@@ -17,10 +17,10 @@ import numpy as np
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained import files, known_keys, sentence
-from pretrained.architecture import Architecture, Head, MisfitError, Options, Specials
+from pretrained.architecture import Architecture, Head, MisfitError, PublishedConfig, Specials
 from pretrained.catalog import ARCHITECTURES, recognise
 from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
-from pretrained.layouts import Index, Place, Table, places, their_shapes
+from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
 ROWS_OF = 1 << 22  # numbers that are compared at a time
 
@@ -80,7 +80,7 @@ class Published:
         return read
 
     def _match(
-        self, expected: Mapping[str, tuple[int, ...]], table: Table
+        self, expected: Mapping[str, tuple[int, ...]], table: ModuleTable
     ) -> tuple[dict[str, str], list[str]]:
         """The names in the files by those that the table gives, and which of them have no use."""
         kind, copies = self.architecture, dict(self.architecture.copies)
@@ -164,7 +164,7 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
         # BERT's own files name the smaller of its two heads, and hold both.
         head = dataclasses.replace(head, next_sentence=True)
-    options = Options(without_aliases(config, architecture, path), path)
+    options = PublishedConfig(without_aliases(config, architecture, path), path)
     if quantised := options.get("quantization_config"):
         options.refuse("quantization_config", quantised, "get the model unquantised")
     if code := options.get("auto_map"):
@@ -183,7 +183,7 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     generation = None
     if architecture.generates and (directory / files.GENERATION).exists():
         path = str(directory / files.GENERATION)
-        generation = Options(files.read_json(directory, files.GENERATION), path)
+        generation = PublishedConfig(files.read_json(directory, files.GENERATION), path)
     specials = read_specials(options, architecture, model, notes, generation)
     labels = read_labels(options, architecture, head)
     zeros = tuple(
@@ -225,7 +225,7 @@ class Description:
 
     architecture: Architecture
     config: dict[str, Any]
-    table: Table
+    table: ModuleTable
 
 
 def describe(

@@ -63,7 +63,7 @@ def read_more(options, shapes, head):
     # transformers 4 scales where weights are tied; 5 ties in any case and says apart if it scales.
     scaled = options.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
-    activation = options.choose("feed_forward_proj", FEED_FORWARDS, "relu")
+    activation = options.translate("feed_forward_proj", FEED_FORWARDS, "relu")
     # transformers writes what follows from it, and believes what is written.
     *gate, name = options.get("feed_forward_proj", "relu").split("-")
     options.require("is_gated_act", bool(gate))

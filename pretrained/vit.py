@@ -81,7 +81,7 @@ def read_more(options, shapes, head):
         options.require("pooler_output_size", sizes["width"])
     return dict(
         **sizes,
-        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
+        activation=options.translate("hidden_act", ACTIVATIONS, "gelu"),
         image_size=image,
         patch_size=patch,
         max_length=tokens,

@@ -18,7 +18,7 @@ Example = Mapping[str, Any]
 #   documents  text, and optionally ends              (running text; False: the next one goes on)
 #   labelled   text, optionally text_pair, and label  (short text, an index into `labels`)
 #   images     image [H, W, C], label                 (uint8, or float32 in [0, 1])
-Kind = Literal["pairs", "documents", "labelled", "images"]
+ExampleKind = Literal["pairs", "documents", "labelled", "images"]
 
 
 class BadRecordError(ConfigError):
@@ -42,7 +42,7 @@ def refusal_of_split(problem: str, split: str, known: Iterable[str]) -> ConfigEr
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    kind: Kind
+    kind: ExampleKind
     train: Sequence[Example]
     evals: Mapping[str, Sequence[Example]]
     labels: tuple[str, ...]

@@ -31,7 +31,7 @@ def load(data: DataConfig) -> Splits:
     image = features.get("image")
     stored = _undecoded(stored, features)
 
-    def cut(key: str, split: str) -> record_fields.Cut:
+    def select(key: str, split: str) -> record_fields.SplitRecords:
         lengths = {name: len(records) for name, records in stored.items()}
         try:
             parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
@@ -49,12 +49,12 @@ def load(data: DataConfig) -> Splits:
             for batch in joined.select_columns([field]).iter(batch_size=1000):
                 yield from batch[field]
 
-        return record_fields.Cut(joined, pieces, column)
+        return record_fields.SplitRecords(joined, pieces, column)
 
     return record_fields.splits(
         data,
-        cut("data.train_split", data.train_split),
-        cut("data.eval_split", data.eval_split),
+        select("data.train_split", data.train_split),
+        select("data.eval_split", data.eval_split),
         features=features,
         identity=identity,
         description={"huggingface": data.name, "revision": data.version},

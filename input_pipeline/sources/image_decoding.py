@@ -1,4 +1,4 @@
-"""An image file becomes an array, of the form that all images of the data set have."""
+"""An image file becomes an array, of the spec that all images of the data set have."""
 
 import dataclasses
 import io
@@ -21,7 +21,7 @@ FORMATS = ("PNG", "JPEG")
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageForm:
+class ImageSpec:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # of both sides
     resize: bool  # whether an image of another size is made to fit, or refused
@@ -32,12 +32,13 @@ class ImageForm:
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
-        """What a data set's digest needs of the form."""
+        """The spec as parts of a digest. Recorded digests have the former class name."""
+        part = repr(self).replace("ImageSpec", "ImageForm", 1)
         is_default = (self.fit, self.resample) == ("crop", "bicubic")
-        return (repr(self),) if is_default else (repr(self), self.fit, self.resample)
+        return (part,) if is_default else (part, self.fit, self.resample)
 
     def fitted(self, image: Image.Image) -> np.ndarray:
-        """uint8 [H, W, C]: the image resized to the size of this form.
+        """uint8 [H, W, C]: the image resized to the size of this spec.
 
         `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
         """
@@ -49,7 +50,7 @@ class ImageForm:
         return np.asarray(image).reshape(*square, -1)
 
 
-def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageForm:
+def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:
     """What is not given is as in the first image that can be read."""
     first_fault = None
     for file in files:
@@ -60,27 +61,27 @@ def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) ->
             continue
         mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
         if data.image_size:
-            return ImageForm(mode, data.image_size, True, data.image_fit, data.image_resample)
+            return ImageSpec(mode, data.image_size, True, data.image_fit, data.image_resample)
         if image.width != image.height:
             raise ConfigError(
                 f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
                 "set data.image_size to resize all images to one"
             )
-        return ImageForm(mode, image.width, resize=False)
+        return ImageSpec(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
 
 
-def read(file: File, form: ImageForm) -> np.ndarray:
+def read(file: File, spec: ImageSpec) -> np.ndarray:
     """uint8 [H, W, C]. Transparency is dropped."""
     image = _opened(file)
-    if not form.resize and image.size != (form.size, form.size):
+    if not spec.resize and image.size != (spec.size, spec.size):
         raise BadRecordError(
             f"{_name(file)} has {image.width}x{image.height} pixels, unlike the first image's "
-            f"{form.size}x{form.size}; set data.image_size={form.size} to resize all"
+            f"{spec.size}x{spec.size}; set data.image_size={spec.size} to resize all"
         )
     if image.mode == "P":
         image = image.convert("RGBA")  # a palette may have transparent entries
-    return form.fitted(image.convert(form.mode))
+    return spec.fitted(image.convert(spec.mode))
 
 
 def _name(file: File) -> str:

@@ -14,13 +14,13 @@ from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import FIELD_KEYS, DataConfig
 from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
 from input_pipeline.sources.files.checking import check, check_record
-from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
 Record = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
+class SplitRecords:
     """The records that a config's split stands for, and where they lie."""
 
     records: Sequence[Record]
@@ -36,8 +36,8 @@ class Cut:
 
 def splits(
     data: DataConfig,
-    train: Cut,
-    held_out: Cut,
+    train: SplitRecords,
+    held_out: SplitRecords,
     *,
     features: Mapping[str, Any],
     identity: Sequence[str],
@@ -53,16 +53,16 @@ def splits(
         labels = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
         by_name = labels is None
         labels = _names_in(train, data) if by_name else tuple(labels)
-    form = None
+    spec = None
     if data.kind == "images":
-        form = form_of(map(_file, train.records), data, image_mode)
+        spec = infer_image_spec(map(_file, train.records), data, image_mode)
     cuts = {data.train_split: train, data.eval_split: held_out}
     examples = {
-        split: _Examples(cut.records, data, split, labels, by_name, form)
+        split: _Examples(cut.records, data, split, labels, by_name, spec)
         for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
-    parts = form.digest_parts if form else (repr(form),)
+    parts = spec.digest_parts if spec else (repr(spec),)
     digest = content_digest(
         [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
     )
@@ -93,10 +93,10 @@ class _Examples(Sequence[Example]):
         split: str,
         labels: tuple[str, ...],
         by_name: bool,
-        form: ImageForm | None,
+        spec: ImageSpec | None,
     ):
         self._records, self._data, self._split = records, data, split
-        self._labels, self._form = labels, form
+        self._labels, self._spec = labels, spec
         self._numbers = {name: number for number, name in enumerate(labels)} if by_name else None
 
     def __len__(self):
@@ -131,7 +131,7 @@ class _Examples(Sequence[Example]):
                 }
             case "images":
                 return {
-                    "image": read(_file(record), self._form),
+                    "image": read(_file(record), self._spec),
                     "label": self._label(record),
                 }
 
@@ -181,7 +181,7 @@ def _file(record: Record) -> bytes:
     return stored or b""
 
 
-def _names_in(train: Cut, data: DataConfig) -> tuple[str, ...]:
+def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
     """Labels that are names in the records: those of the training split, sorted, as of files."""
     names, problem = set(), None
     for value in train.values(data.label_field):
@@ -225,7 +225,7 @@ def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:
         raise ConfigError(problems)
 
 
-def _refuse_overlap(data: DataConfig, train: Cut, held_out: Cut) -> None:
+def _refuse_overlap(data: DataConfig, train: SplitRecords, held_out: SplitRecords) -> None:
     for place, first, end in train.pieces:
         for other_place, other_first, other_end in held_out.pieces:
             if place == other_place and max(first, other_first) < min(end, other_end):

@@ -42,7 +42,7 @@ def load(data: DataConfig) -> Splits:
     has_images = data.kind == "images" and "image" in info.features
     decoders = _undecoded(info.features)
 
-    def cut(key: str, split: str) -> record_fields.Cut:
+    def select(key: str, split: str) -> record_fields.SplitRecords:
         try:
             records = builder.as_data_source(split, decoders=decoders)
         except ValueError as error:
@@ -54,14 +54,14 @@ def load(data: DataConfig) -> Splits:
             ) from None
         files = info.splits[split].file_instructions
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
-        return record_fields.Cut(records, pieces)
+        return record_fields.SplitRecords(records, pieces)
 
     # A version stands for its content; the sizes tell data sets of one's own apart, too.
     sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]
     return record_fields.splits(
         data,
-        cut("data.train_split", data.train_split),
-        cut("data.eval_split", data.eval_split),
+        select("data.train_split", data.train_split),
+        select("data.eval_split", data.eval_split),
         features=info.features,
         identity=[info.full_name, *sizes],
         description={"tfds": info.full_name},

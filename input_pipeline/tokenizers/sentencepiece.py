@@ -19,7 +19,7 @@ LANGUAGE_CODE = re.compile(">>.+<<")  # Marian's, in front of a text: what to tr
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class VocabularyPiece:
     text: str
     score: float
     kind: int
@@ -27,7 +27,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
-    pieces: list[Piece]
+    pieces: list[VocabularyPiece]
     kind: int
     byte_fallback: bool
     unk_id: int
@@ -141,7 +141,7 @@ def _parse(data: bytes) -> SentencePieceModel:
             case 1:
                 piece = dict(_fields(value))
                 (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-                pieces.append(Piece(piece[1].decode(), score, piece.get(3, NORMAL)))
+                pieces.append(VocabularyPiece(piece[1].decode(), score, piece.get(3, NORMAL)))
             case 2:
                 trainer = dict(_fields(value))
             case 3:

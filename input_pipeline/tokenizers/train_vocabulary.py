@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.subword import ROLES, SubwordTokenizer
 
-Kind = Literal["bpe", "wordpiece", "unigram", "word"]
+TokenizerKind = Literal["bpe", "wordpiece", "unigram", "word"]
 
 # To be raised when the same texts come to give another vocabulary.
 VERSION = 1
@@ -41,7 +41,7 @@ MANY_UNKNOWN = 0.35  # share of the tokens
 
 
 def train_tokenizer(
-    kind: Kind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
+    kind: TokenizerKind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
 ) -> SubwordTokenizer:
     """At most `vocab_size` ids: fewer if the texts do not yield as many pieces."""
     texts = [text for text in texts if text]
@@ -60,7 +60,7 @@ def train_tokenizer(
 
 
 def spelling_problem(
-    kind: Kind, tokenizer: SubwordTokenizer, vocab_size: int, texts: Iterable[str]
+    kind: TokenizerKind, tokenizer: SubwordTokenizer, vocab_size: int, texts: Iterable[str]
 ) -> str | None:
     """What is wrong with a vocabulary that spells words by characters, or does not know them."""
     texts = [text for text in texts if text.strip()]
@@ -189,7 +189,7 @@ def _bytes() -> list[str]:
     return sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def _pieces_allowed(kind: Kind, vocab_size: int, alphabet: int) -> int:
+def _pieces_allowed(kind: TokenizerKind, vocab_size: int, alphabet: int) -> int:
     others = len(SPECIALS) + SENTINELS
     if vocab_size < alphabet + others:
         raise ConfigError(

@@ -18,7 +18,7 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.files import idx
 from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
-from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 
@@ -26,15 +26,15 @@ LabelledFile = tuple[Path, int]
 
 
 class ImageFiles(Sequence):
-    def __init__(self, files: Sequence[LabelledFile], form: ImageForm):
-        self._files, self._form = files, form
+    def __init__(self, files: Sequence[LabelledFile], spec: ImageSpec):
+        self._files, self._spec = files, spec
 
     def __len__(self):
         return len(self._files)
 
     def __getitem__(self, index: int) -> Example:
         path, label = self._files[index]
-        return {"image": read(path, self._form), "label": label}
+        return {"image": read(path, self._spec), "label": label}
 
 
 def load(data: DataConfig) -> Splits:
@@ -67,15 +67,15 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         raise ConfigError(
             f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
         )
-    form = form_of((path for path, _ in train), data)
+    spec = infer_image_spec((path for path, _ in train), data)
     digests = mapped_in_threads(
         partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
     )
-    digest = content_digest([*form.digest_parts, data.train_split, data.eval_split, *digests])
+    digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
         record = check_record(data, digest, split)
-        return check(ImageFiles(files, form), data.max_bad_records, record)
+        return check(ImageFiles(files, spec), data.max_bad_records, record)
 
     return Splits(
         kind="images",

@@ -22,7 +22,7 @@ from input_pipeline.sources.files.reading import Lines
 
 
 def load(data: DataConfig) -> Splits:
-    found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text")
+    found = shards.open_splits(data, LabelledLines, (".tsv", ".jsonl"), key="text")
     first = next(good_records(found.train), None)
     if first is None:
         _refuse(data, found.train)
@@ -33,8 +33,8 @@ def load(data: DataConfig) -> Splits:
     numbers = {label: number for number, label in enumerate(labels)}
     return Splits(
         "labelled",
-        Labelled(found.train, numbers, has_pairs),
-        {data.eval_split: Labelled(found.held_out, numbers, has_pairs)},
+        LabelledExamples(found.train, numbers, has_pairs),
+        {data.eval_split: LabelledExamples(found.held_out, numbers, has_pairs)},
         labels,
         {"train_texts": len(found.train), "held_out_texts": len(found.held_out)},
         content_digest(found.digests),
@@ -55,7 +55,7 @@ def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
         ) from None
 
 
-class Records(Sequence):
+class LabelledLines(Sequence):
     """Lines of a file, taken apart: label and text, and text_pair if the line has it."""
 
     def __init__(self, lines: Lines):
@@ -85,7 +85,7 @@ class Records(Sequence):
         return {"label": str(label), **texts}
 
 
-class Labelled(Sequence):
+class LabelledExamples(Sequence):
     """Records with their labels as numbers."""
 
     def __init__(self, records: shards.Records, numbers: Mapping[str, int], has_pairs: bool):

@@ -30,10 +30,7 @@ class Shards(Sequence):
     """
 
     def __init__(
-        self,
-        make: Callable[..., Sequence],
-        files: Sequence[tuple[Path, ...]],
-        sizes: Sequence[int],
+        self, make: Callable[..., Sequence], files: Sequence[tuple[Path, ...]], sizes: Sequence[int]
     ):
         self._make, self._files, self._sizes = make, files, sizes
         self._stops = list(itertools.accumulate(sizes))
@@ -60,7 +57,7 @@ class Shards(Sequence):
         return Shards, (self._make, self._files, self._sizes)
 
 
-class Chosen(Sequence):
+class SelectedRecords(Sequence):
     """Some of the records, by their numbers."""
 
     def __init__(self, records: "Records", numbers: np.ndarray):
@@ -77,7 +74,7 @@ class Chosen(Sequence):
         return records[line]
 
 
-Records = Shards | Chosen
+Records = Shards | SelectedRecords
 
 
 def open_shards(
@@ -95,7 +92,7 @@ def open_shards(
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitRecords:
+class OpenedSplits:
     train: Records
     held_out: Records
     digests: Sequence[str]
@@ -104,19 +101,19 @@ class SplitRecords:
 
 def open_splits(
     data: DataConfig, make: Callable[[Lines], Sequence], endings: Sequence[str], key: str
-) -> SplitRecords:
+) -> OpenedSplits:
     """The records of both splits; those of a heap are parted by the text in their field `key`."""
     names = data.train_split, data.eval_split
     first, second = find_splits(data.path, names, endings, heap_is_fine=True)
     train, digests = open_shards(make, [(file,) for file in first.values()])
     if not second:
         digests.append(f"{key} hashed below {data.eval_share}")
-        return SplitRecords(*_parted(train, key, data), digests, from_heap=True)
+        return OpenedSplits(*_parted(train, key, data), digests, from_heap=True)
     held_out, more = open_shards(make, [(file,) for file in second.values()])
-    return SplitRecords(train, held_out, digests + more, from_heap=False)
+    return OpenedSplits(train, held_out, digests + more, from_heap=False)
 
 
-def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
+def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[SelectedRecords, SelectedRecords]:
     """By a hash of the text: files may be sorted somehow, and equal texts must stay together."""
     fractions = np.fromiter((_fraction(heap, i, key) for i in range(len(heap))), float)
     held_out = fractions < data.eval_share
@@ -126,7 +123,9 @@ def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
             f"data.eval_share={data.eval_share:g} holds out {count} of the {readable} records of "
             f"{data.path}; change it, or name files after the splits"
         )
-    return Chosen(heap, np.flatnonzero(~held_out)), Chosen(heap, np.flatnonzero(held_out))
+    return SelectedRecords(heap, np.flatnonzero(~held_out)), SelectedRecords(
+        heap, np.flatnonzero(held_out)
+    )
 
 
 def _fraction(heap: Shards, index: int, key: str) -> float:

@@ -119,25 +119,27 @@ def _each_once(files: Mapping[Path, Sequence[Path]]) -> Files:
     return {stem: file for stem, (file,) in files.items()}
 
 
-class Naming(NamedTuple):
+class SplitNaming(NamedTuple):
     split: str | None = None
     directory: tuple[str, ...] = ()  # the one that has the split's name in it
     way: str = ""
 
 
-def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> Naming:
+def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> SplitNaming:
     """How a path names a split, if it does; it names one at most."""
     *parents, name = parts
     for depth, parent in enumerate(parents):
         if parent in splits:
-            return Naming(parent, parts[:depth], "a directory")
+            return SplitNaming(parent, parts[:depth], "a directory")
     if name in splits:
-        return Naming(name, parts[:-1], "a file")
+        return SplitNaming(name, parts[:-1], "a file")
     shard_of = next((split for split in splits if is_shard(name, split)), None)
-    return Naming(shard_of, parts[:-1], "shards") if shard_of else Naming()
+    return SplitNaming(shard_of, parts[:-1], "shards") if shard_of else SplitNaming()
 
 
-def _refuse_two_ways(files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, Naming]) -> None:
+def _refuse_two_ways(
+    files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, SplitNaming]
+) -> None:
     first: dict[tuple, Path] = {}
     for stem, naming in namings.items():
         other = first.setdefault((naming.split, naming.directory), stem)

@@ -64,8 +64,8 @@ def load(data: DataConfig) -> Splits:
     }
     return Splits(
         "documents",
-        Pieces(train),
-        {data.eval_split: Pieces(held_out)},
+        TextPieces(train),
+        {data.eval_split: TextPieces(held_out)},
         (),
         description,
         content_digest([*digests, str(description)]),
@@ -89,7 +89,7 @@ def _split_of(name: str, splits: Sequence[str]) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class TextPiece:
     path: Path
     start: int
     stop: int
@@ -100,14 +100,14 @@ class Piece:
         return self.stop - self.start
 
 
-def _pieces(files: Sequence[Path]) -> list[Piece]:
+def _pieces(files: Sequence[Path]) -> list[TextPiece]:
     pieces = []
     for path in files:
         content = read_bytes(path)
         start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
         while start < len(content):
             stop = _cut(content, start + PIECE)
-            pieces.append(Piece(path, start, stop, ends=stop == len(content)))
+            pieces.append(TextPiece(path, start, stop, ends=stop == len(content)))
             start = stop
     return pieces
 
@@ -121,7 +121,7 @@ def _cut(content: bytes | mmap.mmap, after: int) -> int:
     return found.start() if found else len(content)
 
 
-def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[Piece]]:
+def _divided(pieces: Sequence[TextPiece], share: float) -> tuple[list[TextPiece], list[TextPiece]]:
     """The first and the last of all the bytes."""
     wanted = round(sum(piece.size for piece in pieces) * (1 - share))
     train, rest = [], list(pieces)
@@ -138,10 +138,10 @@ def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[P
     return train, [piece for piece in rest if piece.size]
 
 
-class Pieces(Sequence):
-    def __init__(self, pieces: Sequence[Piece]):
+class TextPieces(Sequence):
+    def __init__(self, pieces: Sequence[TextPiece]):
         self._pieces = pieces
-        # Pieces are asked for in order: the file at hand is unpacked once, and few are held.
+        # TextPieces are asked for in order: the file at hand is unpacked once, and few are held.
         self._content = functools.lru_cache(maxsize=4)(read_bytes)
 
     def __len__(self):
@@ -160,4 +160,4 @@ class Pieces(Sequence):
         return {"text": text, "ends": piece.ends}
 
     def __reduce__(self):
-        return Pieces, (self._pieces,)
+        return TextPieces, (self._pieces,)

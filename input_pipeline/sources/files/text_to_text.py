@@ -15,11 +15,11 @@ from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
 from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.shards import Chosen, Records, open_splits
+from input_pipeline.sources.files.shards import Records, SelectedRecords, open_splits
 
 
 def load(data: DataConfig) -> Mapping[str, Splits]:
-    found = open_splits(data, Pairs, [".jsonl"], key="source")
+    found = open_splits(data, TextToTextPairs, [".jsonl"], key="source")
     train = _by_task(data, data.train_split, found.train)
     held_out = _by_task(data, data.eval_split, found.held_out)
     for task in sorted(held_out.keys() - train.keys()):
@@ -37,7 +37,7 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
     return splits
 
 
-def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Chosen]:
+def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, SelectedRecords]:
     """The records of each task, if not too many others name none; those are logged."""
     numbers: dict[str, list[int]] = {}
     bad = []
@@ -56,10 +56,10 @@ def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Chosen
             f"the split {split!r} of {data.path} has no line that names its task; "
             'it needs lines such as {"task": ..., "inputs": ..., "targets": ...}'
         )
-    return {task: Chosen(records, np.array(indices)) for task, indices in numbers.items()}
+    return {task: SelectedRecords(records, np.array(indices)) for task, indices in numbers.items()}
 
 
-class Pairs(Sequence):
+class TextToTextPairs(Sequence):
     """The pairs of one file, by their line."""
 
     def __init__(self, lines: Lines):

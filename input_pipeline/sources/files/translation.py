@@ -29,7 +29,9 @@ def load(data: DataConfig) -> Splits:
         find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
     )
     sides = zip(sources, targets, strict=True)
-    (train, digests), (held_out, more) = (open_shards(Pairs, _paired(*s, endings)) for s in sides)
+    (train, digests), (held_out, more) = (
+        open_shards(ParallelLines, _paired(*s, endings)) for s in sides
+    )
     return Splits(
         "pairs",
         train,
@@ -49,7 +51,7 @@ def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tupl
     return [(source[stem], target[stem]) for stem in source]
 
 
-class Pairs(Sequence):
+class ParallelLines(Sequence):
     """The pairs of one shard, by their line."""
 
     def __init__(self, source: Lines, target: Lines):

@@ -14,7 +14,7 @@ from input_pipeline import pipeline
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import hash_fraction
 from input_pipeline.sources.embedded import listops
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 BOUNDS = {
     "the defaults": {},
@@ -173,7 +173,7 @@ def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     data = pipeline.load(
         data_config(source="listops", batch_size=8),
         objective="classify_text",
-        hiding=hiding(),
+        masking=masking(),
         seed=0,
     )
     assert data.labels == tuple("0123456789")
