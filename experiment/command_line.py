@@ -13,6 +13,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from experiment import help_text
+from experiment.other_names import OTHER_UNITS
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
@@ -179,7 +180,7 @@ def _explain(argv: list[str], error: Exception) -> str:
                 if not isinstance(section, Mapping) or key not in section:
                     known = section if isinstance(section, Mapping) else ()
                     name = ".".join(path[: depth + 1])
-                    return f"{name} is not a config key.{_key_meant(override, key, known)}"
+                    return f"{name} is not a config key{_key_meant(override, key, known)}"
                 section = section[key]
     # A config file that raised brings its traceback along, which begins and ends with the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -193,15 +194,16 @@ def _explain(argv: list[str], error: Exception) -> str:
 
 
 def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
-    """A key that --config.a.b may be meant for; `known` are those beside the one that is not."""
+    """A hint at the key that --config.a.b stands for; `known` are the keys beside the wrong one."""
+    if key in OTHER_UNITS:
+        return f"; --config.{' '.join(OTHER_UNITS[key])}."
     keys = help_text.key_names()
     meant = help_text.meant_keys(key, keys, exact=True)
     if not meant and (guess := did_you_mean(key, known)):
-        return guess
+        return f".{guess}"
     meant = meant or help_text.meant_keys(override.partition(".")[2], keys)
-    return (
-        f" Did you mean {' or '.join(f'--config.{each}' for each in meant[:3])}?" if meant else ""
-    )
+    listed = " or ".join(f"--config.{each}" for each in meant[:3])
+    return f". Did you mean {listed}?" if meant else "."
 
 
 def default_workdir(config_path: str) -> str:

@@ -15,74 +15,12 @@ from typing import Any
 from absl import flags
 
 from configs import default
+from experiment import other_names
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_CONFIGS = ("__init__", "architectures")  # other files in configs/
 HELP = ("help", "helpshort", "h", "?")
 WIDTH, COLUMN = 100, 30
-# What flags of other codebases are called here.
-OTHER_NAMES = {
-    "lr": ("optimizer.learning_rate",),
-    "wd": ("optimizer.weight_decay",),
-    "warmup": ("optimizer.warmup_steps",),
-    "optimizer": ("optimizer.name",),
-    "optim": ("optimizer.name",),
-    "clip": ("optimizer.clip_norm",),
-    "grad_clip": ("optimizer.clip_norm",),
-    "max_grad_norm": ("optimizer.clip_norm",),
-    "gradient_accumulation_steps": ("optimizer.accumulate",),
-    "grad_accum_steps": ("optimizer.accumulate",),
-    "batch": ("data.batch_size",),
-    "bs": ("data.batch_size",),
-    "data": ("data.path", "data.name"),
-    "dataset": ("data.path", "data.name"),
-    "data_dir": ("data.path",),
-    "data_path": ("data.path",),
-    "seq_len": ("data.length",),
-    "seq_length": ("data.length",),
-    "block_size": ("data.length",),
-    "max_seq_length": ("data.length",),
-    "max_steps": ("steps",),
-    "num_steps": ("steps",),
-    "train_steps": ("steps",),
-    "num_train_steps": ("steps",),
-    "max_iters": ("steps",),
-    "d_model": ("model.width",),
-    "hidden_size": ("model.width",),
-    "emb_dim": ("model.width",),
-    "n_embd": ("model.width",),
-    "d_ff": ("model.feed_forward",),
-    "mlp_dim": ("model.feed_forward",),
-    "num_heads": ("model.heads",),
-    "n_head": ("model.heads",),
-    "num_layers": ("model.encoder_layers", "model.decoder_layers"),
-    "n_layer": ("model.encoder_layers", "model.decoder_layers"),
-    "layers": ("model.encoder_layers", "model.decoder_layers"),
-    "dropout": ("model.dropout_residual",),
-    "checkpoint": ("init_from",),
-    "eval_every": ("eval.every",),
-    "eval_steps": ("eval.every",),
-    "save_every": ("checkpoint.every",),
-    "save_steps": ("checkpoint.every",),
-    "logging_steps": ("log_every",),
-}
-# What cannot be had by another name alone, because it counts something else.
-OTHER_UNITS = {
-    **dict.fromkeys(
-        ("epochs", "num_epochs", "num_train_epochs"),
-        "--config.steps counts steps, of data.batch_size rows each",
-    ),
-    **dict.fromkeys(
-        ("per_device_batch_size", "per_device_train_batch_size"),
-        "--config.data.batch_size counts the rows of all devices together",
-    ),
-}
-OTHER_FLAGS = {
-    **dict.fromkeys(
-        ("output_dir", "out_dir", "logdir", "log_dir", "model_dir", "run_dir"), "workdir"
-    ),
-    "cfg": "config",
-}
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
@@ -242,13 +180,13 @@ def _places(tree: ast.AST) -> dict[int, list[str]]:
 
 def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool) -> str:
     """What to say of a flag that does not exist."""
-    if has_config and (unit := OTHER_UNITS.get(name.replace("-", "_"))):
-        return f"--{name} is not a flag; {unit}."
+    if has_config and (unit := other_names.OTHER_UNITS.get(name.replace("-", "_"))):
+        return f"--{name} is not a flag; --config.{' '.join(unit)}."
     keys = key_names() if has_config else []
     behind = f"={value}" if value else "=..."
     meant = [f"--config.{key}{behind}" for key in meant_keys(name, keys, exact=True)]
     if not meant:
-        plain = OTHER_FLAGS.get(name, name).replace("-", "_")
+        plain = other_names.FLAGS.get(name, name).replace("-", "_")
         close = difflib.get_close_matches(plain, [*own, *(["config"] if has_config else [])], n=1)
         meant = [f"--{each}{behind if value else ''}" for each in close]
     meant = meant or [f"--config.{key}{behind}" for key in meant_keys(name, keys)]
@@ -259,8 +197,8 @@ def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool)
 def meant_keys(name: str, keys: Sequence[str], *, exact: bool = False) -> list[str]:
     """The config keys that a name may stand for: by its other name, its end, or its spelling."""
     name = name.replace("-", "_")
-    if name in OTHER_NAMES:
-        return [key for key in OTHER_NAMES[name] if key in keys]
+    if name in other_names.KEYS:
+        return [key for key in other_names.KEYS[name] if key in keys]
     ends = lambda end: [key for key in keys if f".{key}".endswith(f".{end}")]  # noqa: E731
     if exact or ends(name):
         return ends(name)

@@ -24,6 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
+from experiment import other_names
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
@@ -110,8 +112,9 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
     problems = []
     for key in values:
         if key not in hints:
-            guess = did_you_mean(key, missing) or did_you_mean(key, hints)
-            problems.append(f"{prefix}{key} is not a config key.{guess}")
+            guess = other_names.key_hint(key, path)
+            guess = guess or f".{did_you_mean(key, missing) or did_you_mean(key, hints)}"
+            problems.append(f"{prefix}{key} is not a config key{guess}")
             # What was only misspelt is not missing besides.
             missing = [each for each in missing if repr(each) not in guess]
     problems += [f"{prefix}{key} is missing" for key in missing]

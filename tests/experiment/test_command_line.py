@@ -131,10 +131,3 @@ def test_scripts_may_be_started_from_another_directory(monkeypatch, tmp_path):
     assert scripts.run("train.py", "--help").code == 0  # and the default config is found
     suggestion = help_text.missing_config("dates").rpartition("--config=")[2].removesuffix("?")
     assert Path(suggestion).resolve() == scripts.ROOT / "configs" / "dates.py"
-
-
-def test_other_names_are_names_of_keys_that_exist():
-    known = help_text.key_names()
-    for name, keys in help_text.OTHER_NAMES.items():
-        assert set(keys) <= set(known), name
-        assert name not in known
