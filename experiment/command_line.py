@@ -1,5 +1,6 @@
 """The command line of every script: its flags, --help, and refusals of bad input."""
 
+import dataclasses
 import itertools
 import logging as std_logging
 import re
@@ -15,6 +16,7 @@ from ml_collections import config_flags
 from experiment import help_text
 from experiment.other_names import OTHER_UNITS
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from input_pipeline.config import FORMER_KEYS, OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
@@ -27,7 +29,7 @@ def config_flag(default: str) -> flags.FlagHolder:
     Without --config, ml_collections applies the overrides to the default file as soon as the
     flag is defined, which is before `launch` can guard anything.
     """
-    _forget_all_but_help()
+    _rewrite_arguments()
     given = _value_of("config", sys.argv)
     try:
         for path in (given, given.partition(":")[2]):
@@ -52,7 +54,7 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
     """
     from configs import default
 
-    _forget_all_but_help()
+    _rewrite_arguments()
     try:
         workdir = _value_of("workdir", sys.argv)
         refuse_remote("--workdir", workdir)
@@ -70,10 +72,15 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
         _refuse(_explain(sys.argv, error))
 
 
-def _forget_all_but_help() -> None:
-    """Who asks for help gets it, whatever else is on the command line and may be wrong."""
+def _rewrite_arguments() -> None:
+    """Reduces a request for help to --help, and replaces keys by their current names."""
     if help_text.asks_for_help(sys.argv):
         sys.argv[1:] = ["--help"]
+    for number, argument in enumerate(sys.argv[1:], start=1):
+        name, is_given, value = argument.partition("=")
+        flag, _, key = name.rpartition(".")
+        if flag.lstrip("-") == "config.data" and key in FORMER_KEYS:
+            sys.argv[number] = f"{flag}.options.{FORMER_KEYS[key]}{is_given}{value}"
 
 
 def _define_help_keys() -> None:
@@ -173,8 +180,11 @@ def _explain(argv: list[str], error: Exception) -> str:
     if isinstance(error, AttributeError | KeyError) and overrides:
         from configs import default
 
+        config = default.get_config().to_dict()
+        for options in OPTIONS.values():
+            config["data"]["options"] |= dataclasses.asdict(options())
         for override in overrides:
-            section = default.get_config().to_dict()
+            section = config
             path = override.split(".")[1:]
             for depth, key in enumerate(path):
                 if not isinstance(section, Mapping) or key not in section:
@@ -182,6 +192,11 @@ def _explain(argv: list[str], error: Exception) -> str:
                     name = ".".join(path[: depth + 1])
                     return f"{name} is not a config key{_key_meant(override, key, known)}"
                 section = section[key]
+        if unset := [each for each in overrides if each.startswith("config.data.options.")]:
+            return (
+                f"--{unset[0]} is an option that this config does not set; start from one that "
+                "does, such as configs/listops.py, or set data.options in its file"
+            )
     # A config file that raised brings its traceback along, which begins and ends with the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]

@@ -120,8 +120,8 @@ def key_names() -> list[str]:
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found = {}
     for key, value in config.items():
-        inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        is_section = isinstance(value, Mapping) and not prefix
+        found |= _flat(value, f"{key}.") if is_section else {f"{prefix}{key}": value}
     return found
 
 

@@ -10,8 +10,8 @@ Every section of a config is one dataclass whose annotations say what is allowed
             if self.width % 2:
                 yield f"width={self.width} is odd; choose an even number"
 
-`build` is the only way from a mapping to such a dataclass. Defaults live in
-configs/default.py alone, so no field here has one.
+`build` is the only way from a mapping to such a dataclass. Defaults live in configs/default.py, so
+fields have none; those of a source's own options (`data.options`) live with the source.
 """
 
 import dataclasses
@@ -101,6 +101,10 @@ def refuse_remote(name: str, path: str | PathLike) -> None:
         raise ConfigError(problems)
 
 
+def has_default(field: dataclasses.Field) -> bool:
+    return field.default is not dataclasses.MISSING
+
+
 def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
     """`section` filled from `values`, or None, with the list of what is wrong.
 
@@ -108,7 +112,8 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
     """
     prefix = f"{path}." if path else ""
     hints = typing.get_type_hints(section, include_extras=True)
-    missing = [key for key in hints if key not in values]
+    optional = {field.name for field in dataclasses.fields(section) if has_default(field)}
+    missing = [key for key in hints if key not in values and key not in optional]
     problems = []
     for key in values:
         if key not in hints:
@@ -148,6 +153,10 @@ def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
         return None, f"{name}={value!r} is not one of: {listed}.{did_you_mean(value, choices)}"
     if origin is tuple:
         return _check_tuple(name, value, typing.get_args(hint))
+    if origin is Mapping:
+        if isinstance(value, Mapping):
+            return dict(value), None
+        return None, f"{name}={value!r} must be a mapping of names to values"
     if isinstance(hint, types.UnionType):
         raise TypeError(f"{name}: a config value has one type, not {hint}")
     return _check_scalar(name, value, hint)

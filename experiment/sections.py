@@ -9,7 +9,7 @@ from typing import Any
 
 from experiment.checks import problems_between_sections
 from experiment.schema import ConfigError, build
-from input_pipeline.config import DataConfig
+from input_pipeline.config import DataConfig, with_current_keys
 from input_pipeline.task_spec import Masking
 from model.config import TransformerConfig
 from training.config import (
@@ -55,6 +55,7 @@ SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != 
 
 def from_mapping(config: Mapping[str, Any]) -> Experiment:
     """The experiment a config describes; raises ConfigError with a line for each problem."""
+    config = with_current_keys(config)
     problems, parts = [], {}
     sections = {name: config[name] for name in SECTIONS if name in config}
     scalars = {key: value for key, value in config.items() if key not in SECTIONS}

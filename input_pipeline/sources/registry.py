@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
-from input_pipeline.config import DataConfig
+from input_pipeline.config import OPTIONS, DataConfig
 from input_pipeline.sources import huggingface_source, tfds_source
 from input_pipeline.sources.base import Splits
 from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc
@@ -27,7 +27,7 @@ FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = 
     "labelled_text_files": labelled_text.load,
     "image_files": images.load,
     "text_to_text_files": text_to_text.load,
-    "listops": listops.load,
+    "listops": lambda data: listops.load(data.source_options),
     "tfds": tfds_source.load,
     "huggingface": huggingface_source.load,
 }
@@ -87,7 +87,8 @@ def _part(data: DataConfig, what: str) -> Splits:
             f"{did_you_mean(source, known)} Sources: {', '.join(known)}"
         )
     where = {("name" if source in BY_NAME else "path"): place} if place else {}
-    part = dataclasses.replace(data, source=source, mixture=(), **where)
+    options = data.options if source in OPTIONS else {}
+    part = dataclasses.replace(data, source=source, mixture=(), options=options, **where)
     if problems := list(part.problems()):
         raise ConfigError(f"data.mixture: {what!r}: {problems[0]}")
     return _load(part)

@@ -24,18 +24,67 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from experiment.schema import Bounds, PositiveInt
 from input_pipeline import randomness
-from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+
+if TYPE_CHECKING:
+    from input_pipeline.config import DataConfig
 
 SEED = 0  # the lists are the same in every run, whose own seed shuffles them
 TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
 HELD_OUT_SHARE = 0.25  # of all lists there are; a larger one takes fewer draws to be met with
 DIGITS = 10
 CLOSE = "]"
+SHORTEST = 4  # symbols: an operator, two digits and the bracket
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOpsOptions:
+    """`data.options` of this source: bounds on the lists."""
+
+    depth: PositiveInt = 3  # levels of nesting
+    arguments: Annotated[int, Bounds(at_least=2)] = 3  # of one list, at most
+    min_length: Annotated[int, Bounds(at_least=SHORTEST)] = 4  # symbols of the whole list
+    max_length: PositiveInt = 30
+
+    def problems(self) -> Iterator[str]:
+        shortest, longest = self.min_length, self.max_length
+        if longest < shortest + 2:
+            yield (
+                f"data.options.max_length={longest} must exceed data.options.min_length={shortest} "
+                "by at least 2: not every length can be met exactly"
+            )
+        fits = self._longest_list()
+        if longest > fits:
+            yield (
+                f"data.options.max_length={longest} exceeds the {fits} symbols of the longest list "
+                f"with data.options.depth={self.depth} and "
+                f"data.options.arguments={self.arguments}; change one of them"
+            )
+
+    def problems_with(self, data: "DataConfig") -> Iterator[str]:
+        """Other keys of the `data` section that do not suit these options."""
+        if data.tokenizer == "byte" and self.max_length + 2 > data.length:
+            yield (
+                f"data.length={data.length} would cut lists off, which leaves them without an "
+                f"answer: set it to at least {self.max_length + 2}, for "
+                f"data.options.max_length={self.max_length} between cls and sep"
+            )
+
+    def _longest_list(self) -> int:
+        """Symbols of the largest list within `depth` and `arguments`.
+
+        Stops counting above `max_length`, because the number grows exponentially.
+        """
+        symbols, depth = 1, 0
+        while depth < self.depth and symbols < self.max_length:
+            symbols, depth = 2 + self.arguments * symbols, depth + 1
+        return symbols
 
 
 def median(values: list[int]) -> int:
@@ -62,8 +111,8 @@ class Node:
 class Lists(Sequence):
     """One side's lists, each written when it is asked for."""
 
-    def __init__(self, data: DataConfig, size: int, *, held_out: bool, seed: int = SEED):
-        self._data, self._size, self._held_out, self._seed = data, size, held_out, seed
+    def __init__(self, options: ListOpsOptions, size: int, *, held_out: bool, seed: int = SEED):
+        self._options, self._size, self._held_out, self._seed = options, size, held_out, seed
 
     def __len__(self):
         return self._size
@@ -74,21 +123,21 @@ class Lists(Sequence):
         purpose = randomness.HELD_OUT_LIST if self._held_out else randomness.TRAINED_LIST
         draw = _whole_numbers(randomness.generator(self._seed, purpose, index))
         answer = index % DIGITS
-        shape = _shape(self._data, draw)
+        shape = _shape(self._options, draw)
         while True:
             text = _written(shape, answer, draw)
             if (hash_fraction(text) < HELD_OUT_SHARE) == self._held_out:
                 return {"text": text, "label": answer}
 
 
-def load(data: DataConfig) -> Splits:
-    held_out = list(Lists(data, HELD_OUT_SIZE, held_out=True))
-    lengths = data.listops_min_length, data.listops_max_length
-    bounds = {"depth": data.listops_depth, "arguments": data.listops_arguments, "length": lengths}
+def load(options: ListOpsOptions) -> Splits:
+    held_out = list(Lists(options, HELD_OUT_SIZE, held_out=True))
+    lengths = options.min_length, options.max_length
+    bounds = {"depth": options.depth, "arguments": options.arguments, "length": lengths}
     digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(held_out)])
     return Splits(
         "labelled",
-        Lists(data, TRAIN_SIZE, held_out=False),
+        Lists(options, TRAIN_SIZE, held_out=False),
         {"held_out": held_out},
         tuple(str(digit) for digit in range(DIGITS)),
         {"numpy": version("numpy"), **bounds},
@@ -107,17 +156,17 @@ def _whole_numbers(rng: np.random.Generator) -> Draw:
     return lambda n: int(next(uniform) * n)
 
 
-def _shape(data: DataConfig, draw: Draw) -> Node:
+def _shape(options: ListOpsOptions, draw: Draw) -> Node:
     """A list whose length is drawn evenly from within the bounds, but for up to two symbols.
 
-    Random digits become lists of 2 to `listops_arguments` digits as long as there is room for the
+    Random digits become lists of 2 to `arguments` digits as long as there is room for the
     three symbols more that the shortest takes; then lists grow digit by digit. If no list may grow
-    any more, up to two symbols are missing. More cannot be: `DataConfig.problems` refuses bounds
-    above what fits into the depth.
+    any more, up to two symbols are missing. More cannot be: `ListOpsOptions.problems` refuses
+    bounds above what fits into the depth.
     """
-    lowest = data.listops_min_length + 2
-    length = lowest + draw(data.listops_max_length - lowest + 1)
-    most = data.listops_arguments
+    lowest = options.min_length + 2
+    length = lowest + draw(options.max_length - lowest + 1)
+    most = options.arguments
     root = Node(depth=0)
     size, digits, growing = 1, [root], []  # digits: those that may become lists
     while size < length:
@@ -137,7 +186,7 @@ def _shape(data: DataConfig, draw: Draw) -> Node:
         for _ in range(count):
             digit = Node(node.depth + 1)
             node.arguments.insert(draw(len(node.arguments) + 1), digit)
-            digits += [digit] if digit.depth < data.listops_depth else []
+            digits += [digit] if digit.depth < options.depth else []
     return root
 
 
