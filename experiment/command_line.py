@@ -1,4 +1,4 @@
-"""The command line of every script: its flags, --help, and refusals of bad input."""
+"""The command line of all scripts: flags, --help, and refusals of bad input."""
 
 import dataclasses
 import itertools
@@ -19,15 +19,15 @@ from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import FORMER_KEYS, OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
-OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
-BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
+OF_A_RUN = "Changes to the run's config."  # the help of --config in scripts that use a run
+BAD_INPUT = 2  # the exit code for a bad config, bad data or a bad command line
 
 
 def config_flag(default: str) -> flags.FlagHolder:
     """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
 
-    Without --config, ml_collections applies the overrides to the default file as soon as the
-    flag is defined, which is before `launch` can guard anything.
+    Without --config, ml_collections applies the overrides to the default file when the flag is
+    defined, so errors are handled here, before `launch`.
     """
     _rewrite_arguments()
     given = _value_of("config", sys.argv)
@@ -47,10 +47,10 @@ def config_flag(default: str) -> flags.FlagHolder:
 
 
 def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
-    """Defines --config.a.b=v as changes to the config that `read` finds in --workdir=DIR.
+    """Defines --config.a.b=v as changes to the config that `read` returns for --workdir=DIR.
 
-    That config says which flags there are, so the command line is searched for DIR beforehand.
-    Without one, as in --help, the defaults stand in.
+    That config defines the flags, so DIR is read from the command line first. Without it, as in
+    --help, the defaults are used.
     """
     from configs import default
 
@@ -88,7 +88,7 @@ def _define_help_keys() -> None:
 
 
 def _value_of(flag: str, argv: list[str]) -> str:
-    """Of --flag=value or --flag value, as absl reads them; the last one counts."""
+    """The value of --flag=value or --flag value; the last one counts, as in absl."""
     found = ""
     for argument, following in itertools.pairwise([*argv, ""]):
         name, is_given, value = argument.partition("=")
@@ -100,16 +100,15 @@ def _value_of(flag: str, argv: list[str]) -> str:
 def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
     """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback.
 
-    With `more_options`, what stands behind `--` on the command line is main's argument.
+    With `more_options`, the arguments after `--` are passed to main.
     """
-
     if help_text.asks_for_help(sys.argv):
         help_text.show(_help())
         sys.exit()
 
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+            logging.set_verbosity(logging.WARNING)  # libraries log much at INFO
             logging.get_absl_handler().setFormatter(LogLine())
         for name in PATH_FLAGS:
             if name in flags.FLAGS:
@@ -140,7 +139,7 @@ def _help() -> str:
 
 
 def _own_flags() -> list[flags.Flag]:
-    """The flags that the script itself defines, in its order; absl calls it by its path."""
+    """The flags that the script itself defines, in order."""
     return flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
 
 
@@ -160,14 +159,14 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         remaining = flags.FLAGS(argv)
         if "config" in flags.FLAGS:
-            _ = flags.FLAGS.config.steps  # a file that failed to load says so only when read
+            _ = flags.FLAGS.config.steps  # a file that failed to load raises only here
         return remaining
-    except Exception as error:  # whatever a config file or a flag may raise, it is bad input
+    except Exception as error:  # whatever a config file or a flag may raise
         raise ConfigError(_explain(argv, error)) from None
 
 
 def _explain(argv: list[str], error: Exception) -> str:
-    """One line on what was wrong with the command line."""
+    """One line on what is wrong with the command line."""
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
         own = [flag.name for flag in _own_flags()]
@@ -197,7 +196,7 @@ def _explain(argv: list[str], error: Exception) -> str:
                 f"--{unset[0]} is an option that this config does not set; start from one that "
                 "does, such as configs/listops.py, or set data.options in its file"
             )
-    # A config file that raised brings its traceback along, which begins and ends with the facts.
+    # The error of a config file contains a traceback; its first and last lines have the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
     if isinstance(error, OSError):

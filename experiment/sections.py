@@ -1,6 +1,6 @@
-"""A config becomes one frozen `Experiment`, or a ConfigError that lists everything wrong with it.
+"""Config -> one frozen `Experiment`, or a ConfigError that lists all problems.
 
-Past this module no code sees a ConfigDict.
+No other code sees a ConfigDict.
 """
 
 import dataclasses
@@ -26,6 +26,8 @@ from training.config import (
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
+    """A validated config; `run` has the keys of the top level."""
+
     run: RunConfig
     model: TransformerConfig
     data: DataConfig
@@ -54,7 +56,7 @@ SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != 
 
 
 def from_mapping(config: Mapping[str, Any]) -> Experiment:
-    """The experiment a config describes; raises ConfigError with a line for each problem."""
+    """The experiment of a config; raises ConfigError with one line per problem."""
     config = with_current_keys(config)
     problems, parts = [], {}
     sections = {name: config[name] for name in SECTIONS if name in config}

@@ -19,7 +19,7 @@ from experiment.schema import (
 from input_pipeline.sources.embedded.listops import ListOpsOptions
 from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
 
-# What only images know, and what each of them is where there are none.
+# Keys for images only, and the values that they have without images.
 IMAGE_KEYS = {
     "image_size": 0,
     "image_fit": "crop",
@@ -33,7 +33,7 @@ IMAGE_KEYS = {
     "mixup": 0.0,
 }
 
-# The keys that name the fields of a public data set, by the kind of examples made of them.
+# The keys that name the fields of a public data set, by kind of example.
 FIELD_KEYS = {
     "pairs": ("source_language", "target_language"),
     "documents": ("text_field",),
@@ -42,14 +42,14 @@ FIELD_KEYS = {
 }
 OPTIONAL = ("text_pair_field",)
 
-MOST_BUCKETS = 16  # that may be asked for: each costs a compilation
+MOST_BUCKETS = 16  # each one costs a compilation
 
 # The options of a source, `data.options`: a dataclass in its file, with defaults.
 OPTIONS = {"listops": ListOpsOptions}
 # Keys that became options of a source.
 FORMER_KEYS = {f"listops_{field.name}": field.name for field in dataclasses.fields(ListOpsOptions)}
 
-# What the examples of a source are; of a public data set data.kind says it.
+# The kind of a source's examples; for public data sets data.kind says it.
 KINDS = {
     "dates": "pairs",
     "pydoc": "documents",
@@ -113,12 +113,12 @@ class DataConfig:
 
     @property
     def sorts_by_length(self) -> bool:
-        """Whether a batch has examples of like lengths."""
+        """Whether batches hold examples of similar lengths."""
         return bool(self.buckets or self.bucket_count)
 
     @property
     def example_kind(self) -> str:
-        """The kind of the examples, known without loading them; a mixture's are all of one."""
+        """The kind of the examples, known without loading them; a mixture has one kind."""
         return KINDS.get(self.sources[0], self.kind)
 
     @property

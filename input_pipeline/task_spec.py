@@ -1,4 +1,4 @@
-"""From the config to one objective that fits the source, or to the reason why none does."""
+"""Config -> the objective for the source's examples, with what it needs of the rows."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ OBJECTIVES_FOR = {
     "labelled": ("classify_text", "masked_lm"),
     "images": ("classify_images",),
 }
-# The special ids that an objective writes; running text also needs eos, between documents.
+# The special ids that an objective uses; documents also need eos between them.
 SPECIALS_OF = {
     "causal_lm": ("bos",),
     "prefix_lm": ("bos",),
@@ -33,7 +33,7 @@ SPECIALS_OF = {
     "classify_text": ("cls", "sep"),
     "classify_images": (),
 }
-# Several examples may share a row where every token has its own answer.
+# Objectives that predict tokens can pack several examples into a row.
 PACKABLE = ("causal_lm", "prefix_lm", "masked_lm", "seq2seq")
 
 
@@ -53,12 +53,14 @@ Augment = Augmentation | objectives.MaskHalfOfRows
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
+    """An objective, and how its rows are made."""
+
     fields: Callable[[Row, np.random.Generator], Fields]
-    features: FeatureSpec  # what of an example is tokenized
+    features: FeatureSpec  # the fields of an example
     sides: tuple[RowSide, ...]
     needs_segments: bool = True
-    needs_other_row: bool = False  # the row must come with another one, as `other`
-    augment: Augment | None = None  # what training rows go through first
+    needs_other_row: bool = False  # rows carry another random row, as `other`
+    augment: Augment | None = None  # applied to training rows only
 
     def layout(self, length: int, encoder_length: int, *, packed: bool) -> RowLayout:
         return RowLayout(length, encoder_length, self.needs_segments, packed)
@@ -73,6 +75,10 @@ def choose_task_spec(
     *,
     text_pairs: bool = False,
 ) -> TaskSpec:
+    """The task of an objective; raises ConfigError if it does not suit the data or the tokenizer.
+
+    `kind` is that of the examples. `text_pairs`: classified examples have two texts.
+    """
     _refuse_what_cannot_work(objective, kind, data, masking)
     _refuse_missing_specials(objective, kind, data, tokenizer, masking)
     length, encoder_length = data.length, data.encoder_length
@@ -143,10 +149,10 @@ def choose_task_spec(
 
 
 def _added_by_shift(tokenizer: Tokenizer) -> int:
-    """Columns that a text needs beyond its own ids, when each id is predicted from those before.
+    """Columns that next-token prediction needs beyond the ids of a text; may be -1.
 
-    The last id is only a target, never an input. So a text of n ids needs n columns where bos
-    stands in front of it, and n - 1 where nothing does.
+    The last id is only a target, never an input. So a text of n ids needs n columns if bos
+    precedes it, and n - 1 if nothing does.
     """
     return len(tokenizer.causal_prefix) - 1
 
@@ -191,10 +197,10 @@ def _refuse_what_cannot_work(
 def _refuse_missing_specials(
     objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, masking: Masking
 ) -> None:
-    """Published vocabularies have what their own models needed."""
+    """Published vocabularies may lack special ids that the objective needs."""
     needed = SPECIALS_OF[objective]
     if tokenizer is not None and tokenizer.template is not None:
-        # What stands around a text is the published tokenizer's to say.
+        # A published tokenizer adds its own special ids around a text.
         framed = ("cls", "sep") if objective != "seq2seq" else ()
         framed += ("bos",) if objective in ("causal_lm", "prefix_lm") else ()
         needed = tuple(role for role in needed if role not in framed)
@@ -218,9 +224,9 @@ def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
 
 
 def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, masking: Masking) -> int:
-    """The longest text that, with its spans masked, fills the encoder's length exactly.
+    """The longest text whose masked form fits the encoder's length.
 
-    Both sides only ever grow with the text, so what holds for this length holds for any shorter.
+    Both sides grow with the text, so every shorter text fits, too.
     """
     of_source, of_target = (
         sum(map(len, affixes)) for affixes in (tokenizer.source_affixes, tokenizer.target_affixes)

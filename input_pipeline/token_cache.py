@@ -1,4 +1,4 @@
-"""What is made once and kept under data.cache_dir: tokenized text, packing plans, tokenizers."""
+"""The cache under data.cache_dir: tokenized text, packing plans and trained tokenizers."""
 
 import shutil
 import typing
@@ -29,8 +29,8 @@ from input_pipeline.tokenizers.train_vocabulary import (
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
 TRAINABLE = typing.get_args(TokenizerKind)
-SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # of each part; of each text
-TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
+SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # per source of a mixture; per text
+TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 
 def cache_directory(data: DataConfig) -> Path:
@@ -38,12 +38,18 @@ def cache_directory(data: DataConfig) -> Path:
 
 
 class TokenCache:
+    """Makes what a run needs of its text, or finds it in the cache.
+
+    `make_chunks` says how text is tokenized: in threads, or by Beam.
+    """
+
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
         self.directory = cache_directory(data)
-        self.tables: list[tuple[str, TokenTable]] = []  # by split: what has been asked for so far
+        self.tables: list[tuple[str, TokenTable]] = []  # (split, table) that were asked for so far
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
+        """The config's tokenizer, trained on `splits` if need be; None for images."""
         name, size = self._data.tokenizer, self._data.tokenizer_size
         if splits[0].kind == "images":
             return None
@@ -77,7 +83,7 @@ class TokenCache:
         features: FeatureSpec,
         storage: str,
     ) -> TokenTable | LazyTokenTable:
-        """The examples of a split as ids."""
+        """The examples of a split as ids. `storage` is `Splits.storage`."""
         match storage:
             case "none":
                 return LazyTokenTable(examples, tokenizer, features)
@@ -93,7 +99,7 @@ class TokenCache:
         return table
 
     def plan(self, sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
-        """A packing plan for examples of these sizes."""
+        """A packing plan; arguments as for `packing.plan`."""
         sizes = np.ascontiguousarray(sizes, np.int64)
         key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
         directory = self.directory / f"plan-{key}"
@@ -108,14 +114,14 @@ class TokenCache:
 
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
-    """What a tokenizer is trained on; records that cannot be read are none of its business."""
+    """The texts that a tokenizer is trained on, without records that cannot be read."""
     for each in splits:
         for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
             yield from _texts_of(example)
 
 
 def _sample(splits: Sequence[Splits]) -> Iterator[str]:
-    """Some text of all parts, soon read: enough to see how a tokenizer does on it."""
+    """A small sample of the text of all sources, to measure a tokenizer on."""
     for each in splits:
         numbers = range(0, len(each.train), max(1, len(each.train) // SAMPLE_EXAMPLES))
         for example in good_records(LazyList(each.train.__getitem__, numbers)):
@@ -127,7 +133,7 @@ def _texts_of(example: Example) -> list[str]:
 
 
 def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:
-    """About so many characters of text, from all over the split: files may be sorted somehow."""
+    """Examples with about `characters` characters, evenly spaced, because files may be sorted."""
     step = -(-len(examples) // 1000)
     some = list(good_records(LazyList(examples.__getitem__, range(0, len(examples), step))))
     size = sum(len(text) for example in some for text in _texts_of(example)) / max(1, len(some))

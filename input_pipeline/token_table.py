@@ -1,7 +1,7 @@
-"""Examples as ids, by number: each text field of a split laid end to end, and where each one ends.
+"""Tokenized examples: the ids of each text field, concatenated, and where each example ends.
 
-A table lives in memory, or in a directory whose files are mapped into memory when they are read:
-then it may be larger than memory, and handing it to another process costs nothing.
+A table is in memory, or in a directory whose files are memory-mapped: then it may be larger than
+memory, and sending it to another process costs nothing.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from input_pipeline.sources.base import Example
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 META = "table.json"
-ORIGIN = "origin"  # a number every entry has: which example of the source it comes from
+ORIGIN = "origin"  # every entry has this number: its example in the source
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """What becomes of an example: which fields are text to be tokenized, which are numbers."""
+    """The fields of an example: texts, which are tokenized, and numbers."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class FeatureSpec:
 
 
 class TokenTable:
-    """One split. Its arrays are `ids.<field>` and `ends.<field>` for text, `number.<name>` else."""
+    """One tokenized split: arrays `ids.<field>` and `ends.<field>`, and `number.<name>`."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class TokenTable:
         directory: Path | None = None,
     ):
         self.arrays = arrays
-        self.bad = list(bad)  # what was wrong with the records that were left out
-        self.directory = directory  # where its files are, if it has any
+        self.bad = list(bad)  # problems of the records that were left out
+        self.directory = directory  # of its files; None: in memory
         self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
         self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
 
@@ -58,7 +58,7 @@ class TokenTable:
         return sum(len(self.stream(field)) for field in self._texts)
 
     def stream(self, field: str) -> np.ndarray:
-        """All entries of a field, one behind the other."""
+        """The ids of all entries of a field, concatenated."""
         return self.arrays[f"ids.{field}"]
 
     def ends(self, field: str) -> np.ndarray:
@@ -89,7 +89,7 @@ class TokenTable:
 
 
 class LazyTokenTable:
-    """A split whose examples are made when asked for, because they are too many to be stored."""
+    """A split whose examples are generated and tokenized on demand."""
 
     bad: Sequence[str] = ()
 
@@ -115,7 +115,7 @@ def table_of(
     origins: Sequence[int],
     bad: Sequence[str] = (),
 ) -> TokenTable:
-    """Examples that are all in memory, as a table that is too."""
+    """Tokenizes examples into a table in memory. `origins` are their numbers in the source."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
     for field in features.texts:
@@ -134,7 +134,7 @@ def table_of(
 
 
 def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:
-    """The chunks as one table, in the files of a directory; one chunk in memory at a time."""
+    """Writes chunks as one table to a directory, with one chunk in memory at a time."""
     files, layout, ids_so_far, bad = {}, {}, {}, []
     with contextlib.ExitStack() as opened:
         for chunk in chunks:
@@ -156,15 +156,14 @@ def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:
 
 
 def open_table(directory: Path) -> TokenTable:
-    """What `write_table` left there; raises OSError or ValueError if it is damaged."""
+    """The table that `write_table` wrote; raises OSError or ValueError if it is damaged."""
     meta = json.loads((directory / META).read_text())
     arrays = {}
     for name, layout in meta["arrays"].items():
         path, dtype = directory / name, np.dtype(layout["dtype"])
         if path.stat().st_size != layout["size"] * dtype.itemsize:
             raise ValueError(f"{path} has {path.stat().st_size} bytes, not the number in {META}")
-        # An empty file cannot be mapped. The view is the same memory without memmap's own class,
-        # whose slices take several times as long to make.
+        # An empty file cannot be mapped. A plain view is faster: slices of np.memmap are slow.
         mapped = np.memmap(path, dtype, "r") if layout["size"] else np.empty(0, dtype)
         arrays[name] = mapped.view(np.ndarray)
     return TokenTable(arrays, meta["bad"], directory)

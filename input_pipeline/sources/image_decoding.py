@@ -1,4 +1,4 @@
-"""An image file becomes an array, of the spec that all images of the data set have."""
+"""Decodes image files into arrays of the one shape that all images of a data set have."""
 
 import dataclasses
 import io
@@ -13,20 +13,21 @@ from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import BadRecordError
 
-File = Path | bytes  # where an image is, or what is there
+File = Path | bytes  # the path of an image file, or its content
 
-# Pillow goes by the content of a file, whatever its name, and some of its formats are risky to
-# open: it hands EPS to Ghostscript, which runs the program in the file. Only these are decoded.
+# Only these formats are decoded. Pillow goes by a file's content, not its name, and some formats
+# are dangerous: it passes EPS to Ghostscript, which runs the program in the file.
 FORMATS = ("PNG", "JPEG")
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
+    """The colour mode and size of all images of a data set."""
+
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
-    size: int  # of both sides
-    resize: bool  # whether an image of another size is made to fit, or refused
-    # How it is made to fit: data.image_fit and data.image_resample. The digests of older runs are
-    # of a repr without them.
+    size: int  # rows and columns
+    resize: bool  # False: images of another size are refused
+    # data.image_fit and data.image_resample. Digests of older runs are of a repr without them.
     fit: str = dataclasses.field(default="crop", repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
 
@@ -38,7 +39,7 @@ class ImageSpec:
         return (part,) if is_default else (part, self.fit, self.resample)
 
     def fitted(self, image: Image.Image) -> np.ndarray:
-        """uint8 [H, W, C]: the image resized to the size of this spec.
+        """The image resized to the spec's size: uint8 (rows, columns, channels).
 
         `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
         """
@@ -51,7 +52,7 @@ class ImageSpec:
 
 
 def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:
-    """What is not given is as in the first image that can be read."""
+    """The spec of a data set; what the config leaves open comes from the first readable image."""
     first_fault = None
     for file in files:
         try:
@@ -72,7 +73,7 @@ def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None =
 
 
 def read(file: File, spec: ImageSpec) -> np.ndarray:
-    """uint8 [H, W, C]. Transparency is dropped."""
+    """Decodes an image: uint8 (rows, columns, channels), without transparency."""
     image = _opened(file)
     if not spec.resize and image.size != (spec.size, spec.size):
         raise BadRecordError(
@@ -95,7 +96,7 @@ def _opened(file: File) -> Image.Image:
             image.load()
     except UnidentifiedImageError:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
-    except Exception as error:  # whatever the decoder of a format may raise
+    except Exception as error:  # decoders raise many types
         raise BadRecordError(f"{_name(file)} cannot be decoded: {error}") from error
     if image.mode.startswith(("I", "F")):
         raise BadRecordError(

@@ -1,8 +1,4 @@
-"""Examples out of the records of a public data set: which of its fields become what.
-
-TFDS and Hugging Face find and store records in their own ways; what is in a record, and what may
-be wrong with it, is the same for both.
-"""
+"""Turns the records of a public data set into examples, for TFDS and Hugging Face alike."""
 
 import dataclasses
 import numbers
@@ -21,11 +17,11 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class SplitRecords:
-    """The records that a config's split stands for, and where they lie."""
+    """The records of a split such as 'train[:99%]', and where they are stored."""
 
     records: Sequence[Record]
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
-    # The values of one field, where there is a faster way to them than all records.
+    # Reads the values of one field, if that is faster than reading whole records.
     column: Callable[[str], Iterable[Any]] | None = None
 
     def values(self, field: str) -> Iterable[Any]:
@@ -44,7 +40,10 @@ def splits(
     description: Mapping[str, Any],
     image_mode: str | None = None,
 ) -> Splits:
-    """`identity` tells this data set from any other, without its records being read."""
+    """The splits of a data set. `identity` identifies its content without reading the records.
+
+    `features` are the library's, by field. `image_mode` is Pillow's mode, if known.
+    """
     _refuse_overlap(data, train, held_out)
     if train.records:
         _refuse_unknown_fields(data, train.records[0])
@@ -67,7 +66,7 @@ def splits(
         [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
     )
     if data.kind == "images":
-        # Text is looked at when it is tokenized; images only here.
+        # Text is checked when it is tokenized; images are checked here.
         examples = {
             split: check(each, data.max_bad_records, check_record(data, digest, split))
             for split, each in examples.items()
@@ -84,7 +83,7 @@ def splits(
 
 
 class _Examples(Sequence[Example]):
-    """The records of one split, made into examples when asked for."""
+    """The records of one split as examples, converted on access."""
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class _Examples(Sequence[Example]):
 
 
 def _texts_of_pair(record: Record) -> Mapping[str, Any]:
-    """A translation is the whole record in TFDS, and a field of it at Hugging Face."""
+    """The texts of a pair: the whole record in TFDS, the field `translation` at Hugging Face."""
     return record.get("translation", record)
 
 
@@ -174,7 +173,7 @@ def _text(record: Record, field: str) -> str:
 
 
 def _file(record: Record) -> bytes:
-    """An image as it is in its file; Hugging Face keeps the bytes or a path."""
+    """The content of an image file; Hugging Face stores the bytes or a path."""
     stored = record["image"]
     if isinstance(stored, Mapping):
         stored = stored["bytes"] or Path(stored["path"]).read_bytes()
@@ -182,7 +181,7 @@ def _file(record: Record) -> bytes:
 
 
 def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
-    """Labels that are names in the records: those of the training split, sorted, as of files."""
+    """The sorted label names of the training split, where records have names, not numbers."""
     names, problem = set(), None
     for value in train.values(data.label_field):
         try:
@@ -198,7 +197,7 @@ def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
 
 
 def _label_name(value: Any) -> str:
-    """A label as text, by the same rule as in files of one's own."""
+    """A label as text, by the same rule as for labelled text files."""
     if isinstance(value, bytes):
         try:
             value = value.decode()

@@ -1,4 +1,4 @@
-"""From the config to examples: one source, or several to be mixed."""
+"""Config -> examples: one source, or several that are mixed."""
 
 import collections
 import dataclasses
@@ -20,7 +20,7 @@ EMBEDDED: dict[str, Callable[[], Splits]] = {
     "names": names.load,
     "pydoc": pydoc.load,
 }
-# A source that holds several tasks gives the splits of each by name.
+# A source with several tasks returns the splits of each, by name.
 FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = {
     "text_files": text.load,
     "translation_files": translation.load,
@@ -31,8 +31,8 @@ FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = 
     "tfds": tfds_source.load,
     "huggingface": huggingface_source.load,
 }
-BY_NAME = ("tfds", "huggingface")  # sources that look up data.name, where others read data.path
-# What the parts of a mixture must have in common.
+BY_NAME = ("tfds", "huggingface")  # sources that read data.name in place of data.path
+# Properties that the sources of a mixture must share.
 LIKENESSES: dict[str, Callable[[Splits], Any]] = {
     "kinds": lambda splits: splits.kind,
     "labels": lambda splits: splits.labels,
@@ -43,14 +43,15 @@ LIKENESSES: dict[str, Callable[[Splits], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """One of the sources of a mixture, or the only one, which needs no name."""
+    """One source of a mixture, or the only source, which has no name."""
 
     name: str
-    weight: float  # its share of the rows; 0: by their number
+    weight: float  # its share of the rows; 0: proportional to its size
     splits: Splits
 
 
 def components(data: DataConfig) -> list[Component]:
+    """Opens the sources of a config; raises ConfigError if they are empty or cannot be mixed."""
     found = _components(data)
     _refuse_empty(data, found)
     _refuse_unlike(found)
@@ -74,7 +75,7 @@ def _components(data: DataConfig) -> list[Component]:
 
 
 def name_of(what: str) -> str:
-    """Fit for the names of metrics and files."""
+    """A name for metrics and files: letters, digits and underscores."""
     return re.sub(r"\W+", "_", what).strip("_")
 
 
@@ -115,7 +116,7 @@ def _refuse_empty(data: DataConfig, found: Sequence[Component]) -> None:
 
 
 def _refuse_unlike(found: Sequence[Component]) -> None:
-    """What is mixed has to become rows of the same fields."""
+    """Raises ConfigError if sources share a name or make different rows."""
     name, times = collections.Counter(each.name for each in found).most_common(1)[0]
     if times > 1:
         raise ConfigError(

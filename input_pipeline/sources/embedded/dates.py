@@ -1,12 +1,12 @@
 """Dates written out in many languages -> ISO 8601: "lundi 9 mars 1987" -> "1987-03-09".
 
 The texts are Babel's full, long and medium Gregorian formats of every day from 1900 to 2099.
-A date held out is held out in every language, and the held-out languages are tested on held-out
-dates only, so that no text or answer of either evaluation has been seen in training.
+A held-out date is held out in every language, and held-out languages are evaluated on held-out
+dates only, so training sees no text and no answer of either evaluation.
 
-The languages are chosen such that no text stands for two dates, no text of a held-out language
-is also one of a training language, every month has a real name, and a text has at most 71
-bytes (which leaves out Thai, Bengali and a few more). The tests check all four.
+The languages are chosen so that no text means two dates, no text of a held-out language is also a
+text of a training language, every month has a name, and a text has at most 71 bytes (which excludes
+Thai, Bengali and a few more). The tests check all four.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 HELD_OUT_SHARE = 0.03  # of the days
 EVAL_SIZES = {"dates": 2000, "languages": 1000}
 
-# The parts of a date that a text can depend on, and for each some days with all its values.
+# The parts of a date that a text can show, and for each part days with all its values.
 _PARTS = {
     "weekday": [datetime.date(2024, 1, day) for day in range(1, 8)],
     "month": [datetime.date(2024, month, 1) for month in range(1, 13)],
@@ -70,10 +70,9 @@ def _parts(date: datetime.date) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """One language's way of writing a date, as a template and tables to fill it from.
+    """One language's way of writing a date: a template, and tables with the text of each part.
 
-    Babel looks everything up again for each date; the tables, filled by Babel itself, write
-    the same text some ten times faster.
+    Babel fills the tables. They write the same text about ten times as fast as Babel itself.
     """
 
     language: str
@@ -98,7 +97,7 @@ def phrase(language: str, style: str) -> Phrase:
 
 
 def phrases(languages: dict[str, str]) -> list[Phrase]:
-    """In every style, for a table of languages by script."""
+    """The phrases of all styles, for a table of languages by script."""
     return [
         phrase(language, style)
         for listed in languages.values()
@@ -108,7 +107,7 @@ def phrases(languages: dict[str, str]) -> list[Phrase]:
 
 
 class EveryPhraseOfEveryDate(Sequence):
-    """The product of dates and phrases; a text is written when it is asked for."""
+    """All dates in all phrases; texts are written on access."""
 
     def __init__(self, dates: list[datetime.date], phrases: list[Phrase]):
         self._dates, self._phrases = dates, phrases
@@ -151,7 +150,7 @@ def load() -> Splits:
 
 
 def _sample(dates: list[datetime.date], phrases: list[Phrase], size: int) -> list[dict[str, str]]:
-    """One text each for `size` of the dates, drawn by hash."""
+    """One text each for `size` dates, chosen by hash."""
     drawn = sorted(dates, key=lambda date: hash_fraction(f"draw {date}"))[:size]
     return [
         _example(date, phrases[int(hash_fraction(f"phrase {date}") * len(phrases))])

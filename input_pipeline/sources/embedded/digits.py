@@ -10,7 +10,7 @@ HELD_OUT_SHARE = 0.2
 
 
 def load() -> Splits:
-    from sklearn.datasets import load_digits  # takes a second to import; only digits pay for it
+    from sklearn.datasets import load_digits  # takes a second to import
 
     bunch = load_digits()
     images = (bunch.images[..., None] / 16).astype(np.float32)

@@ -1,23 +1,23 @@
-"""Nested lists of digits to be worked out: ">29<47]0]", the maximum of 2, 9, MIN(4, 7) and 0, is 9.
+"""ListOps: nested lists of digits with their value: ">29<47]0]", MAX(2, 9, MIN(4, 7), 0), is 9.
 
-After ListOps (Nangia and Bowman, 2018) and its long form in the Long Range Arena. The operator
-opens a list and "]" closes it, so that every symbol is one character and, with data.tokenizer=byte,
-one token. A trained tokenizer would join digits that have nothing to do with each other.
+After Nangia and Bowman (2018), and the long version of the Long Range Arena. The operator opens a
+list and "]" closes it, so every symbol is one character and, with data.tokenizer=byte, one token. A
+trained tokenizer would merge unrelated digits.
 
     <  MIN, the smallest argument
     >  MAX, the largest
     =  MED, the median; of an even count the mean of the middle two, rounded down
     +  SUM_MOD, the sum modulo 10
 
-First a shape is drawn, then its symbols from the outside in: the answer of example i is i modulo
-10, and the operator of a list and the answers of its arguments are drawn until they give its own.
-So all answers are equally common, of inner lists too, and length and depth tell nothing about them.
+The shape of a list is drawn first, then its symbols from the outside in: the answer of example i is
+i modulo 10, and a list's operator and the answers of its arguments are drawn until they give its
+answer. So all answers are equally common, also of inner lists, whatever the length and depth.
 
-A hash of the text says whether a list may be trained on or held out. One of the other side is drawn
-again, so that no list is ever on both. A list may occur twice on one side, if it is short.
+A hash of the text decides whether a list is for training or held out. Lists of the wrong side are
+drawn again, so no list is on both sides. Short lists may occur twice on one side.
 
-For scale: a linear classifier that sees the counts of all symbols and the first operator gets 28%
-of the held-out lists right, in the default bounds (the tests run it).
+Baseline: a linear classifier on the counts of all symbols and the first operator gets 28% of the
+held-out lists right, with the default options (a test runs it).
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from input_pipeline.sources.base import Splits, content_digest, hash_fraction
 if TYPE_CHECKING:
     from input_pipeline.config import DataConfig
 
-SEED = 0  # the lists are the same in every run, whose own seed shuffles them
+SEED = 0  # the lists are the same in every run; the run's seed shuffles them
 TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
-HELD_OUT_SHARE = 0.25  # of all lists there are; a larger one takes fewer draws to be met with
+HELD_OUT_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
 DIGITS = 10
 CLOSE = "]"
 SHORTEST = 4  # symbols: an operator, two digits and the bracket
@@ -89,7 +89,7 @@ class ListOpsOptions:
 
 def median(values: list[int]) -> int:
     ordered, middle = sorted(values), len(values) // 2
-    return (ordered[middle] + ordered[-middle - 1]) // 2  # the same place, if the count is odd
+    return (ordered[middle] + ordered[-middle - 1]) // 2  # both are the middle if the count is odd
 
 
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -102,14 +102,14 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Node:
-    """A place in a shape: a list if it has arguments, or else a digit."""
+    """A node of a shape: a list if it has arguments, else a digit."""
 
     depth: int  # lists around it
     arguments: list["Node"] = dataclasses.field(default_factory=list)
 
 
 class Lists(Sequence):
-    """One side's lists, each written when it is asked for."""
+    """The lists of one side, each generated on access."""
 
     def __init__(self, options: ListOpsOptions, size: int, *, held_out: bool, seed: int = SEED):
         self._options, self._size, self._held_out, self._seed = options, size, held_out, seed
@@ -150,19 +150,18 @@ Draw = Callable[[int], int]  # n -> a number from 0 to n - 1
 
 
 def _whole_numbers(rng: np.random.Generator) -> Draw:
-    """Drawn in blocks, because asking NumPy for a single number takes longer than using it."""
+    """A fast source of random integers: single draws from NumPy are slow, so it draws blocks."""
     blocks: Iterator[list[float]] = (rng.random(512).tolist() for _ in itertools.count())
     uniform = itertools.chain.from_iterable(blocks)
     return lambda n: int(next(uniform) * n)
 
 
 def _shape(options: ListOpsOptions, draw: Draw) -> Node:
-    """A list whose length is drawn evenly from within the bounds, but for up to two symbols.
+    """A random shape. Its length is uniform within the bounds, to within two symbols.
 
-    Random digits become lists of 2 to `arguments` digits as long as there is room for the
-    three symbols more that the shortest takes; then lists grow digit by digit. If no list may grow
-    any more, up to two symbols are missing. More cannot be: `ListOpsOptions.problems` refuses
-    bounds above what fits into the depth.
+    Random digits become lists of 2 to `arguments` digits while there is room for the three symbols
+    that the shortest list adds; then lists grow digit by digit. If no list may grow any more, up to
+    two symbols are missing. `ListOpsOptions.problems` refuses bounds that would leave more.
     """
     lowest = options.min_length + 2
     length = lowest + draw(options.max_length - lowest + 1)
@@ -174,7 +173,7 @@ def _shape(options: ListOpsOptions, draw: Draw) -> Node:
         if digits and room >= 3:
             node = _taken(digits, draw)
             count = 2 + draw(min(most, room - 1) - 1)
-            size += 1  # the bracket; the operator takes the place of the digit
+            size += 1  # the bracket; the operator replaces the digit
             growing += [node] if count < most else []
         elif growing:
             node, count = growing[draw(len(growing))], 1
@@ -191,14 +190,14 @@ def _shape(options: ListOpsOptions, draw: Draw) -> Node:
 
 
 def _taken(nodes: list[Node], draw: Draw) -> Node:
-    """One of them, taken out; their order means nothing."""
+    """Removes and returns a random node; their order does not matter."""
     number = draw(len(nodes))
     nodes[number], nodes[-1] = nodes[-1], nodes[number]
     return nodes.pop()
 
 
 def _written(node: Node, answer: int, draw: Draw) -> str:
-    """The symbols of a node that has this answer."""
+    """The symbols of a node with this answer."""
     if not node.arguments:
         return str(answer)
     operators = tuple(OPERATORS)

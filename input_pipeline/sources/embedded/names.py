@@ -1,12 +1,11 @@
-"""Which language is a name in? "Deutschland" -> de, "Tyskland" -> nb.
+"""Language identification of names: "Deutschland" -> de, "Tyskland" -> nb.
 
 The names are Babel's display names of territories, languages, scripts and currencies in twenty
-languages, all in the Latin script, so that no alphabet gives the answer away. A name that two of
-the languages share ("Angola") has no right answer and is left out. What is left never occurs
-twice, so a split by the name's hash puts nothing in both.
+languages, all in the Latin script, so the alphabet does not reveal the answer. Names that two
+languages share ("Angola") are left out. Each remaining name occurs once, and its hash decides
+whether it is held out.
 
-For scale: naive Bayes on character trigrams gets 74% of the held-out names right (the tests
-run it).
+Baseline: naive Bayes on character trigrams gets 74% of the held-out names right (a test runs it).
 """
 
 import collections

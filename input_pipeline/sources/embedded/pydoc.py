@@ -1,7 +1,6 @@
-"""The text every Python carries: its documentation topics and the standard library's source.
+"""Python's documentation topics and the source of its standard library, as documents.
 
-One example is one topic or one file. The content changes with the Python version; the digest
-tells.
+A document is one topic or one file. The content, and so the digest, depends on the Python version.
 """
 
 import platform
@@ -13,8 +12,8 @@ from pydoc_data.topics import topics
 from input_pipeline.sources.base import Splits, content_digest, hash_fraction
 
 HELD_OUT_SHARE = 0.05  # of the documents
-# Not the library itself, or generated tables: encodings are character maps, pydoc_data holds
-# the topics a second time.
+# Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
+# topics again.
 LEFT_OUT = {
     "__phello__",
     "encodings",
@@ -32,7 +31,7 @@ LEFT_OUT = {
 def load() -> Splits:
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
-    # Split by content: should two files be equal, they stay together.
+    # Split by content, so that equal files are in the same split.
     train = [d for d in documents if hash_fraction(d["text"]) >= HELD_OUT_SHARE]
     held_out = [d for d in documents if hash_fraction(d["text"]) < HELD_OUT_SHARE]
     description = {

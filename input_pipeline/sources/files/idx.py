@@ -1,6 +1,6 @@
-"""MNIST's file format, IDX: all images of a split in one file, all labels in another.
+"""IDX, the file format of MNIST: the images of a split in one file, its labels in another.
 
-A file holds two zero bytes, the type of the values (8: uint8), the number of axes, their lengths
+A file has two zero bytes, the type of the values (8: uint8), the number of axes, their lengths
 as big-endian 32-bit integers, and the values. It may be gzipped.
 """
 
@@ -20,12 +20,12 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.image_decoding import ImageSpec
 
-FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by how many images they hold
+FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files after their size
 UINT8 = 8
 
 
 class IdxImages(Sequence):
-    """`spec` None leaves the images as they are."""
+    """Images and labels of a split. `spec` resizes the images; None keeps their size."""
 
     def __init__(self, images: np.ndarray, labels: Sequence[int], spec: ImageSpec | None):
         self._images, self._labels, self._spec = images, labels, spec
@@ -44,6 +44,7 @@ def is_idx(directory: Path) -> bool:
 
 
 def load(directory: Path, data: DataConfig) -> Splits:
+    """The splits of a directory of IDX files."""
     spec = None
     if data.image_size:
         spec = ImageSpec("L", data.image_size, True, data.image_fit, data.image_resample)
@@ -75,6 +76,7 @@ def load(directory: Path, data: DataConfig) -> Splits:
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
+    """The uint8 array in an IDX file, which must have so many axes."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read()

@@ -1,9 +1,9 @@
-"""Images of your own, as a directory of folders:
+"""The user's images, in folders:
 
     <split>/<class>/*.png, *.jpg or *.jpeg
 
-or as MNIST's files (idx.py). All images of a run have one square size and the same channels: one,
-grey, if the first training image has, and otherwise three.
+or in MNIST's files (idx.py). All images of a run have the same square size and the same channels:
+one if the first training image is grey, else three.
 """
 
 import hashlib
@@ -26,6 +26,8 @@ LabelledFile = tuple[Path, int]
 
 
 class ImageFiles(Sequence):
+    """Image files with labels, decoded on access."""
+
     def __init__(self, files: Sequence[LabelledFile], spec: ImageSpec):
         self._files, self._spec = files, spec
 
@@ -114,7 +116,7 @@ def _files(split: Path, classes: Sequence[str]) -> list[LabelledFile]:
 
 
 def _file_digest(directory: Path, path: Path) -> bytes:
-    """Of the file's place among the others and of its bytes."""
+    """The relative path of a file and the digest of its content."""
     try:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()

@@ -1,8 +1,7 @@
-"""Tasks put as text to text, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
+"""Text-to-text tasks, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
 
-data.path has <split>.jsonl[.gz], or shards of it; or it is a heap without splits, see splits.py.
-Each task is a source of its own, with its own held-out set, if there are examples of it in that
-split.
+data.path has <split>.jsonl[.gz], or shards of it, or files without splits; see splits.py. Each task
+is a source of its own, with its own held-out set if the evaluation split has examples of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
 
 
 def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, SelectedRecords]:
-    """The records of each task, if not too many others name none; those are logged."""
+    """The records of each task; raises ConfigError if too many records name no task."""
     numbers: dict[str, list[int]] = {}
     bad = []
     for index in range(len(records)):
@@ -60,7 +59,7 @@ def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Select
 
 
 class TextToTextPairs(Sequence):
-    """The pairs of one file, by their line."""
+    """The pairs of one file, by line number."""
 
     def __init__(self, lines: Lines):
         self.lines = lines

@@ -1,6 +1,6 @@
-"""A parallel corpus: <split>.<language>[.gz], where equal lines of two files say the same.
+"""A parallel corpus: <split>.<language>[.gz]; line n of one file is the translation of line n.
 
-A split may be in shards, see splits.py; then each shard is there in both languages.
+Splits may be in shards, each in both languages; see splits.py.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tupl
 
 
 class ParallelLines(Sequence):
-    """The pairs of one shard, by their line."""
+    """The pairs of one shard, by line number."""
 
     def __init__(self, source: Lines, target: Lines):
         self._sides = source, target
