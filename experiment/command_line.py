@@ -1,11 +1,12 @@
 """The command line of all scripts: flags, --help, and refusals of bad input."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging as std_logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,21 +30,15 @@ def config_flag(default: str) -> flags.FlagHolder:
     Without --config, ml_collections applies the overrides to the default file when the flag is
     defined, so errors are handled here, before `launch`.
     """
-    _rewrite_arguments()
-    given = _value_of("config", sys.argv)
-    try:
+    with _refusals():
+        given = _value_of("config", sys.argv)
         for path in (given, given.partition(":")[2]):
             refuse_remote("--config", path)
         if given and (problem := help_text.missing_config(given)):
             raise ConfigError(problem)
-        _define_help_keys()
         if not Path(default).is_file():  # the script was started from another directory
             default = str(help_text.ROOT / default)
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
-    except ConfigError as error:
-        _refuse(str(error))
-    except Exception as error:  # whatever a config file or an override may raise
-        _refuse(_explain(sys.argv, error))
 
 
 def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
@@ -54,8 +49,7 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
     """
     from configs import default
 
-    _rewrite_arguments()
-    try:
+    with _refusals():
         workdir = _value_of("workdir", sys.argv)
         refuse_remote("--workdir", workdir)
         if given := _value_of("config", sys.argv):
@@ -64,11 +58,19 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
                 "--workdir; leave it out, and change keys with --config.KEY=VALUE"
             )
         config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
-        _define_help_keys()
         return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Prepares the command line; ends the script with one line if it is wrong."""
+    _rewrite_arguments()
+    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
+    try:
+        yield
     except ConfigError as error:
         _refuse(str(error))
-    except Exception as error:  # whatever an override may raise
+    except Exception as error:  # whatever a config file or an override may raise
         _refuse(_explain(sys.argv, error))
 
 
@@ -81,10 +83,6 @@ def _rewrite_arguments() -> None:
         flag, _, key = name.rpartition(".")
         if flag.lstrip("-") == "config.data" and key in FORMER_KEYS:
             sys.argv[number] = f"{flag}.options.{FORMER_KEYS[key]}{is_given}{value}"
-
-
-def _define_help_keys() -> None:
-    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
 
 
 def _value_of(flag: str, argv: list[str]) -> str:

@@ -82,12 +82,7 @@ def masked_lm_with_next_sentence(
 
 
 def span_corruption(
-    row: Row,
-    rng: np.random.Generator,
-    *,
-    tokenizer: Tokenizer,
-    noise_rate: float,
-    mean_span: float,
+    row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, noise_rate: float, mean_span: float
 ) -> Fields:
     """T5: the encoder sees a sentinel for each masked span, the decoder predicts the spans."""
     text = row["text"]
@@ -138,11 +133,7 @@ def classify_text(
 
 
 def classify_images(
-    row: Row,
-    rng: np.random.Generator,
-    *,
-    mean: tuple[float, ...] = (),
-    std: tuple[float, ...] = (),
+    row: Row, rng: np.random.Generator, *, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
 ) -> Fields:
     """Normalizes an image. Mixup rows have two labels, each with a weight; other rows have one."""
     del rng

@@ -89,10 +89,7 @@ def read_more(config, shapes, head):
     sizes = heads_of(config, "d_model", "encoder_attention_heads")
     config.require("decoder_attention_heads", sizes["heads"])
     config.require("decoder_ffn_dim", config.need("encoder_ffn_dim"))
-    return dict(
-        **sizes,
-        activation=config.translate("activation_function", ACTIVATIONS, "gelu"),
-    )
+    return dict(**sizes, activation=config.translate("activation_function", ACTIVATIONS, "gelu"))
 
 
 def read_more_marian(config, shapes, head):

@@ -229,10 +229,7 @@ class Description:
 
 
 def describe(
-    model: TransformerConfig,
-    head: Head,
-    labels: Sequence[str],
-    specials: Specials,
+    model: TransformerConfig, head: Head, labels: Sequence[str], specials: Specials
 ) -> Description:
     """The published architecture of our model; raises ConfigError with reasons if there is none."""
     reasons = []

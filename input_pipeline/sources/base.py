@@ -78,6 +78,16 @@ def hash_fraction(text: str | bytes) -> float:
     return int.from_bytes(hashlib.sha256(data).digest()[:6]) / 2**48
 
 
+def split_by_hash(
+    examples: Iterable[Example], content: Callable[[Example], str | bytes], share: float
+) -> tuple[list[Example], list[Example]]:
+    """(training, held-out) examples; a hash of its content holds out about `share` of them."""
+    parts: tuple[list[Example], list[Example]] = [], []
+    for example in examples:
+        parts[hash_fraction(content(example)) < share].append(example)
+    return parts
+
+
 def content_digest(parts: Iterable[str | bytes]) -> str:
     """The SHA-256 digest of a sequence of parts."""
     digest = hashlib.sha256()

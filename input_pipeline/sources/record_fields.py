@@ -129,10 +129,7 @@ class _Examples(Sequence[Example]):
                     **({"text_pair": _some_text(record, pair)} if pair else {}),
                 }
             case "images":
-                return {
-                    "image": read(_file(record), self._spec),
-                    "label": self._label(record),
-                }
+                return {"image": read(_file(record), self._spec), "label": self._label(record)}
 
     def _label(self, record: Record) -> int:
         label = record[self._data.label_field]

@@ -53,8 +53,8 @@ class SubwordTokenizer(SpecialTokens):
         if roles.get(TEXT_START) is not None:
             self._roles[TEXT_START] = roles[TEXT_START]
         self.text_start_ids = (self._roles[TEXT_START],) if TEXT_START in self._roles else ()
-        self.pad_id, self.bos_id, self.eos_id = roles["pad"], roles["bos"], roles["eos"]
-        self.mask_id, self.cls_id, self.sep_id = roles["mask"], roles["cls"], roles["sep"]
+        for role in ROLES:
+            setattr(self, f"{role}_id", roles[role])
         self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
         self.sentinel_count = len(self.sentinel_ids)
         # The name of the mask in a text; only published tokenizers encode it as the mask.

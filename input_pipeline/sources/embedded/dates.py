@@ -18,7 +18,7 @@ from importlib.metadata import version
 from babel import Locale
 from babel.dates import DateTimeFormat, get_date_format
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, hash_fraction, split_by_hash
 
 TRAIN_LANGUAGES = {
     "Latin": "ca cs da de en es et fi fr hr hu id is it lt lv nb nl pl pt ro sl sv sw tr vi",
@@ -60,12 +60,7 @@ _PART_OF_FIELD = {"E": "weekday", "c": "weekday", "M": "month", "d": "day", "y":
 
 
 def _parts(date: datetime.date) -> dict[str, int]:
-    return {
-        "weekday": date.weekday(),
-        "month": date.month,
-        "day": date.day,
-        "year": date.year,
-    }
+    return {"weekday": date.weekday(), "month": date.month, "day": date.day, "year": date.year}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,18 +116,13 @@ class EveryPhraseOfEveryDate(Sequence):
 
 
 def _example(date: datetime.date, phrase: Phrase) -> dict[str, str]:
-    return {
-        "source": phrase.write(date),
-        "target": date.isoformat(),
-        "language": phrase.language,
-    }
+    return {"source": phrase.write(date), "target": date.isoformat(), "language": phrase.language}
 
 
 def load() -> Splits:
     days = (LAST_DAY - FIRST_DAY).days + 1
     dates = [FIRST_DAY + datetime.timedelta(day) for day in range(days)]
-    held_out = [date for date in dates if hash_fraction(date.isoformat()) < HELD_OUT_SHARE]
-    trained_on = sorted(set(dates) - set(held_out))
+    trained_on, held_out = split_by_hash(dates, datetime.date.isoformat, HELD_OUT_SHARE)
     known, unknown = phrases(TRAIN_LANGUAGES), phrases(HELD_OUT_LANGUAGES)
     train = EveryPhraseOfEveryDate(trained_on, known)
     evals = {

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from babel import Locale
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 LANGUAGES = tuple("ca cs da de en es fi fr hu it lt lv nb nl pl pt ro sk sv tr".split())  # noqa: SIM905
 HELD_OUT_SHARE = 0.1
@@ -28,8 +28,7 @@ def load() -> Splits:
         for name in sorted(names[language])
         if languages_with[name] == 1
     ]
-    train = [e for e in examples if hash_fraction(e["text"]) >= HELD_OUT_SHARE]
-    held_out = [e for e in examples if hash_fraction(e["text"]) < HELD_OUT_SHARE]
+    train, held_out = split_by_hash(examples, lambda e: e["text"], HELD_OUT_SHARE)
     description = {"babel": version("babel")}
     digest = content_digest(f"{e['label']} {e['text']}" for e in examples)
     return Splits(

@@ -9,7 +9,7 @@ import tokenize
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 HELD_OUT_SHARE = 0.05  # of the documents
 # Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
@@ -32,8 +32,7 @@ def load() -> Splits:
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
     # Split by content, so that equal files are in the same split.
-    train = [d for d in documents if hash_fraction(d["text"]) >= HELD_OUT_SHARE]
-    held_out = [d for d in documents if hash_fraction(d["text"]) < HELD_OUT_SHARE]
+    train, held_out = split_by_hash(documents, lambda d: d["text"], HELD_OUT_SHARE)
     description = {
         "python": platform.python_version(),
         "train_bytes": sum(len(d["text"].encode()) for d in train),
