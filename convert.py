@@ -1,11 +1,11 @@
-"""Published weights in and out: python convert.py --from=DIR --to=WORKDIR, or the other way.
+"""Imports and exports published weights: python convert.py --from=DIR --to=WORKDIR, or back.
 
-From a directory as the Hugging Face hub has them (config.json, safetensors, tokenizer files) to a
-workdir that train.py can start from (--config.init_from=WORKDIR) and that generate.py and
-evaluate.py run. From WORKDIR[:STEP] to a directory that transformers loads.
+Imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files) to a
+workdir, which train.py can start from (--config.init_from=WORKDIR) and generate.py and evaluate.py
+can use. Exports WORKDIR[:STEP] to a directory that transformers loads.
 
-Which architectures there are, and what of their configs is not computed here, is said in
-pretrained/. Nothing is left behind if something is refused.
+pretrained/ lists the architectures, and what of their configs is not supported. If something is
+refused, nothing is written.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import TrainState, abstract_params
 
-# What examples of a task are read from, when the weights are to be trained on or scored.
+# The default source of an objective, for training and evaluation of imported weights.
 SOURCES = {
     "seq2seq": "translation_files",
     "causal_lm": "text_files",
@@ -46,8 +46,8 @@ SOURCES = {
     "classify_images": "image_files",
     "embed": "text_files",
 }
-LONGEST_ROW = 2048  # columns, where a model could read more
-# Heads of ours that lie beside a classifier's own, for which theirs have no place.
+LONGEST_ROW = 2048  # columns, even if the model can read more
+# Modules of an auxiliary masked LM beside a classifier, which published models lack.
 BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
 
 
@@ -60,35 +60,34 @@ def convert(
     *,
     source_eos: bool = True,
 ) -> str:
-    """In whichever direction `source` asks for: a run's directory goes out, any other comes in.
+    """Exports `source` if it is a run's directory, else imports it; returns a line about it.
 
-    Returns a line on what it was.
+    param_dtype, tokenizer, ignore_keys, source_eos: for imports; as the flags of these names.
     """
     for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
-        if not HUB_ADDRESS.fullmatch(path):  # of which more is said below
+        if not HUB_ADDRESS.fullmatch(path):  # require_model_directory explains it
             refuse_remote(flag, path)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
     if is_run and tokenizer:
-        raise ConfigError("--tokenizer is for models that come in; a run has its own")
+        raise ConfigError("--tokenizer is for imported models; a run has its own")
     if is_run and ignore_keys:
-        raise ConfigError("--ignore_keys is for models that come in; a run's config is our own")
+        raise ConfigError("--ignore_keys is for imported models; a run's config is our own")
     if is_run and not source_eos:
-        raise ConfigError("--nosource_eos is for models that come in; a run's tokenizer knows")
+        raise ConfigError("--nosource_eos is for imported models; a run's tokenizer knows")
     if not is_run:
         require_model_directory(source)
     with _new_directory(Path(target)) as directory:
         if is_run:
             return export_model(source, directory)
-        else:
-            return import_model(
-                Path(source), directory, param_dtype, tokenizer, ignore_keys, source_eos=source_eos
-            )
+        return import_model(
+            Path(source), directory, param_dtype, tokenizer, ignore_keys, source_eos=source_eos
+        )
 
 
 @contextlib.contextmanager
 def _new_directory(target: Path) -> Iterator[Path]:
-    """A directory to write to that becomes `target` when all went well, and else is gone."""
+    """A temporary directory that is renamed to `target` on success, and removed otherwise."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"--to={target} is there already; choose a new directory, or empty it")
     final = Path(os.path.abspath(target))
@@ -113,6 +112,7 @@ def import_model(
     *,
     source_eos: bool = True,
 ) -> str:
+    """Writes a published model as step 0 of a run; arguments as for `convert`."""
     found = published.read(source, ignore_keys)
     for note in found.notes:
         logging.warning("%s: %s", source / files.CONFIG, note)
@@ -145,7 +145,7 @@ def import_model(
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
-    """The parameters, each read from the file straight into the parts that the devices hold."""
+    """The parameters, read from the files directly into the devices' shards."""
     mesh = make_mesh(MeshConfig(data=1, fsdp=-1, sequence=1, tensor=1))
     like = abstract_params(make_model(model, task), task, smallest_batch(model), mesh)
     readers, unused = found.fill(_shapes(like), model)
@@ -157,13 +157,13 @@ def load_params(found: published.Published, model: TransformerConfig, task: Task
         array = jax.make_array_from_callback(
             leaf.shape, leaf.sharding, lambda index: reader(index, leaf.dtype)
         )
-        return jax.block_until_ready(array)  # what was read for it is given back before the next
+        return jax.block_until_ready(array)  # frees its host memory before the next
 
     return jax.tree.map_with_path(load, like)
 
 
 def save_params(params: dict, workdir: str | Path, config: CheckpointConfig) -> None:
-    """A checkpoint of no training: the parameters at step 0, and nothing for an optimizer."""
+    """Writes a checkpoint of step 0 with the parameters and no optimizer state."""
     with Checkpoints(workdir, config) as checkpoints:
         checkpoints.save(0, TrainState(np.zeros((), np.int32), params, (), None), {})
 
@@ -181,6 +181,7 @@ def _data(found: published.Published) -> dict[str, Any]:
 
 
 def export_model(run: str, directory: Path) -> str:
+    """Writes a run's model, WORKDIR[:STEP], as a published model."""
     checkpoints, step = find_checkpoint(run)
     model = loaded_run.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
@@ -260,20 +261,20 @@ def main() -> None:
 
 if __name__ == "__main__":
     FROM = flags.DEFINE_string("from", "", "A published model's directory, or WORKDIR[:STEP].")
-    TO = flags.DEFINE_string("to", "", "Where it goes: a directory that is new or empty.")
+    TO = flags.DEFINE_string("to", "", "The target: a directory that is new or empty.")
     TOKENIZER = flags.DEFINE_string(
         "tokenizer",
         "",
-        "A tokenizer's file, where the directory has none, or to be taken instead of the "
-        "directory's own; none: ask the model with ids alone.",
+        "A tokenizer's file, in place of the directory's own; none: the model is used with ids "
+        "alone.",
     )
     SOURCE_EOS = flags.DEFINE_bool(
         "source_eos", True, "Whether the source of an encoder-decoder ends in eos (OpenNMT: no)."
     )
     IGNORE_KEYS = flags.DEFINE_list(
-        "ignore_keys", [], "Keys of the published config.json to read it without, as a,b."
+        "ignore_keys", [], "Keys of the published config.json to ignore, as a,b."
     )
     PARAM_DTYPE = flags.DEFINE_enum(
-        "param_dtype", "float32", ["float32", "bfloat16"], "Of the parameters that come in."
+        "param_dtype", "float32", ["float32", "bfloat16"], "The type of imported parameters."
     )
     command_line.launch(main)

@@ -104,7 +104,7 @@ def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, t
         return pipeline.load(
             section,
             objective=experiment.task.objective,
-            hiding=experiment.hiding,
+            masking=experiment.masking,
             seed=experiment.run.seed,
             process_index=jax.process_index(),
             process_count=jax.process_count(),

@@ -88,7 +88,7 @@ def job_of(experiment: Experiment) -> Job:
         sizes["num_classes"] = CLASSES[task.objective]
         assumed.append(f"model.num_classes={sizes['num_classes']}")
     row = row_outline(
-        data, objective=task.objective, hiding=experiment.hiding, image_shape=image_shape
+        data, objective=task.objective, masking=experiment.masking, image_shape=image_shape
     )
     return Job(experiment, model.resolve(**sizes), row, tuple(assumed))
 

@@ -1,8 +1,8 @@
 """Prepares the data of a run: python prepare.py --config=configs/x.py --config.data.path=...
 
-Trains the tokenizer, tokenizes every split and plans the packing, as train.py would at its start;
-train.py with the same config then finds it all in data.cache_dir. With --beam the text is
-tokenized by an Apache Beam pipeline, whose own options follow behind two dashes:
+Trains the tokenizer, tokenizes all splits and plans the packing, as train.py does at its start;
+train.py with the same config then finds everything in data.cache_dir. With --beam, an Apache Beam
+pipeline tokenizes the text; its own options follow two dashes:
 
     python prepare.py --config=configs/x.py --beam -- --runner=FlinkRunner --flink_master=...
 """
@@ -16,23 +16,23 @@ from absl import flags
 from experiment import command_line, sections
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 
 
 def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None) -> str:
-    """Fills the cache; returns what is in it now. Without `beam_options` this machine does it."""
+    """Fills the cache, and returns a report. With `beam_options`, Beam tokenizes the text."""
     begin = time.perf_counter()
     experiment = sections.from_mapping(config)
     if beam_options is None:
-        cache = Cache(experiment.data)
+        cache = TokenCache(experiment.data)
     else:
         from input_pipeline.beam_preparation import on_beam
 
-        cache = Cache(experiment.data, on_beam(experiment.data, beam_options))
+        cache = TokenCache(experiment.data, on_beam(experiment.data, beam_options))
     data = pipeline.load(
         experiment.data,
         objective=experiment.task.objective,
-        hiding=experiment.hiding,
+        masking=experiment.masking,
         seed=experiment.run.seed,
         cache=cache,
     )

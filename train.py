@@ -85,7 +85,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
         data = pipeline.load(
             experiment.data,
             objective=task.objective,
-            hiding=experiment.hiding,
+            masking=experiment.masking,
             seed=run.seed,
             process_index=jax.process_index(),
             process_count=jax.process_count(),

@@ -44,7 +44,7 @@ SETTINGS = dict(
 DOUBLINGS = 4  # that the exponents are of: at short lengths fixed costs hide the growth
 
 
-class Cost(NamedTuple):
+class PassCost(NamedTuple):
     gigabytes: float
     seconds: float | None  # None where the program was not run
 
@@ -53,7 +53,7 @@ def main(_):
     lengths = [512]
     while lengths[-1] < LONGEST.value:
         lengths.append(2 * lengths[-1])
-    costs: dict[str, dict[int, Cost]] = {}
+    costs: dict[str, dict[int, PassCost]] = {}
     for kind in KIND.value:
         costs[kind] = {}
         for length in lengths:
@@ -65,7 +65,7 @@ def main(_):
     draw(costs)
 
 
-def measure(kind: str, length: int) -> Cost:
+def measure(kind: str, length: int) -> PassCost:
     values = {**default.get_config().model.to_dict(), **SETTINGS, "attention": kind}
     config, problems = schema.build(TransformerConfig, values, "model")
     if problems:
@@ -97,13 +97,13 @@ def measure(kind: str, length: int) -> Cost:
     compiled = step.lower(heads, mask_spec).compile()
     gigabytes = compiled.memory_analysis().temp_size_in_bytes / 1e9
     if gigabytes > MEMORY.value:
-        return Cost(gigabytes, None)
+        return PassCost(gigabytes, None)
     best, begin, runs = np.inf, time.perf_counter(), 0
     while runs < 2 or time.perf_counter() - begin < SECONDS.value:
         start = time.perf_counter()
         jax.block_until_ready(compiled(heads, mask_spec))
         best, runs = min(best, time.perf_counter() - start), runs + 1
-    return Cost(gigabytes, best)
+    return PassCost(gigabytes, best)
 
 
 def exponent(points: dict[int, float]) -> float:
@@ -112,7 +112,7 @@ def exponent(points: dict[int, float]) -> float:
     return float(np.polyfit(np.log(lengths), np.log([points[n] for n in lengths]), 1)[0])
 
 
-def table(costs: dict[str, dict[int, Cost]], lengths: list[int]) -> str:
+def table(costs: dict[str, dict[int, PassCost]], lengths: list[int]) -> str:
     lines = [
         "| | " + " | ".join(f"{n:,}" for n in lengths) + " | time exponent | memory exponent |",
         "|---" * (len(lengths) + 3) + "|",
@@ -129,7 +129,7 @@ def table(costs: dict[str, dict[int, Cost]], lengths: list[int]) -> str:
     return "\n".join(lines)
 
 
-def draw(costs: dict[str, dict[int, Cost]]) -> None:
+def draw(costs: dict[str, dict[int, PassCost]]) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")

@@ -111,7 +111,7 @@ def _scores(metrics: Path) -> list[float]:
 def cost(experiment: sections.Experiment) -> tuple[str, str]:
     """Of one training step on the first batch."""
     data = pipeline.load(
-        experiment.data, objective=experiment.task.objective, hiding=experiment.hiding, seed=0
+        experiment.data, objective=experiment.task.objective, masking=experiment.masking, seed=0
     )
     sizes = dict(vocab_size=data.tokenizer.vocab_size, num_classes=len(data.labels))
     model_config = experiment.model.resolve(**sizes)

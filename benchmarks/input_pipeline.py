@@ -25,12 +25,12 @@ from absl import app, flags
 from configs import default
 from input_pipeline import pipeline
 from input_pipeline.config import DataConfig
-from input_pipeline.preparation import Job, prepare
+from input_pipeline.preparation import PreparationJob, prepare
 from input_pipeline.sources.embedded import dates, pydoc
 from input_pipeline.sources.registry import components
-from input_pipeline.task_spec import Hiding
-from input_pipeline.token_cache import Cache
-from input_pipeline.token_table import Form
+from input_pipeline.task_spec import Masking
+from input_pipeline.token_cache import TokenCache
+from input_pipeline.token_table import FeatureSpec
 from training.loop import amount_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that each measurement is made.")
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WAIT = "perf/data_wait_fraction"
 LENGTH, BATCH = 512, 32
 PAIRS = 50_000
-HIDING = Hiding(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
+MASKING = Masking(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
 # What a row of the table is called, its objective, and what it changes in the data's config.
 TASKS = [
     ("packed causal LM", "causal_lm", dict(packing=True)),
@@ -119,8 +119,12 @@ def measure_tokenization(data: DataConfig) -> list[float]:
     """Megabytes of text per second in each round, files read and table written."""
     (component,) = components(data)
     splits = component.splits
-    job = Job(
-        splits.digest, "train", splits.train, Cache(data).tokenizer([splits]), Form(("text",))
+    job = PreparationJob(
+        splits.digest,
+        "train",
+        splits.train,
+        TokenCache(data).tokenizer([splits]),
+        FeatureSpec(("text",)),
     )
     rates = []
     for _ in range(ROUNDS.value):
@@ -165,7 +169,7 @@ def main(_):
         for title, objective, keys in TASKS:
             source = pairs if objective == "seq2seq" else text
             config = data_config(**{**source, **keys, "cache_dir": cache_dir})
-            data = pipeline.load(config, objective=objective, hiding=HIDING, seed=0)
+            data = pipeline.load(config, objective=objective, masking=MASKING, seed=0)
             with one_core():
                 examples, tokens = zip(*measure_batches(data), strict=True)
             print(f"{title:20} {best_and_median(examples)} {best_and_median(tokens)}")

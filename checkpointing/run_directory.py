@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from experiment.schema import ConfigError, path_problems, refuse_remote
+from input_pipeline.config import with_current_keys
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
@@ -97,8 +98,8 @@ def record_config(
     `defaults` are for keys that are newer than the run.
     """
     path = workdir / CONFIG
-    # Through JSON and back: tuples become lists, as in the file.
-    new = json.loads(json.dumps(record))
+    # Through JSON and back, so that tuples compare equal to the lists they are stored as.
+    new = with_current_keys(json.loads(json.dumps(record)))
     changes = []
     if resuming and path.exists():
         old = with_defaults(json.loads(path.read_text()), json.loads(json.dumps(defaults or {})))
@@ -154,7 +155,7 @@ def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
         section, key = name.split(".")
         if section in config:
             config[section] = {**config[section], key: former}
-    for key, value in _without_retired(record).items():
+    for key, value in with_current_keys(_without_retired(record)).items():
         is_section = isinstance(value, Mapping) and isinstance(config.get(key), Mapping)
         config[key] = {**config[key], **value} if is_section else value
     return config

@@ -144,12 +144,9 @@ def get_config(arg=None):
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
             # are shares of the rows; tasks without them have the share of their size.
             mixture=(),
-            # listops: the greatest depth of nesting, the most arguments of a list, and the number
-            # of symbols (operators, digits and brackets) of the whole list
-            listops_depth=3,
-            listops_arguments=3,
-            listops_min_length=4,
-            listops_max_length=30,
+            # What only one source knows, such as --config.data.options.depth=5 of
+            # configs/listops.py; the source's own file in input_pipeline/sources/ lists its options
+            options={},
             # byte; or bpe | wordpiece | unigram | word, trained on the data; or a file:
             # tokenizer.json, a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json
             # (vocab.bpe beside it)

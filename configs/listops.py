@@ -1,8 +1,8 @@
 """The value of nested lists of digits, ">29<47]0]" -> 9: an encoder with ten classes.
 
 Command:  python train.py --config=configs/listops.py
-          longer rows, not yet run: --config.data.length=512 --config.data.listops_max_length=510
-          --config.data.listops_depth=6
+          longer rows, not yet run: --config.data.length=512 --config.data.options.max_length=510
+          --config.data.options.depth=6
 Hardware: 2 CPU cores
 Time:     11 min of CPU time, 23 min of wall time on a shared machine
 Score:    52.2% held-out accuracy; guessing gets 10%, and symbol counts with the first operator 28%
@@ -10,6 +10,8 @@ Score:    52.2% held-out accuracy; guessing gets 10%, and symbol counts with the
           addition: of the first 1,000 held-out lists, 86% without a sum are right, and 12% of
           those whose outermost operator is a sum
 """
+
+import ml_collections
 
 from configs import architectures, default
 
@@ -24,6 +26,8 @@ def get_config(arg=None):
     config.model.rope_theta = 100.0  # lists are short: higher frequencies tell neighbours apart
     architectures.choose(config.model, arg)
     config.data.update(dict(source="listops", batch_size=64, length=32))
+    bounds = dict(depth=3, arguments=3, min_length=4, max_length=30)
+    config.data.options = ml_collections.ConfigDict(bounds)
     config.task.objective = "classify_text"
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))

@@ -1,4 +1,4 @@
-"""Combinations of config sections that cannot work, each as one line with its remedy."""
+"""Checks across config sections: one line per problem, with a remedy."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -30,6 +30,7 @@ FAMILIES_FOR = {
 
 
 def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
+    """Combinations of keys of several sections that cannot work."""
     run, model, data, task = experiment.run, experiment.model, experiment.data, experiment.task
     if model.matmul != "float" and not importlib.util.find_spec("qwix"):
         yield (
@@ -99,7 +100,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
             f"optimizer.accumulate={accumulate} does not divide data.batch_size={data.batch_size}"
         )
     saves, scores = experiment.checkpoint.every, experiment.eval.every
-    # With patience, a run saves whenever it is better than before.
+    # With eval.patience, a run saves whenever its score improves.
     chooses = experiment.checkpoint.best_metric and not experiment.eval.patience
     if chooses and saves and (not scores or saves % scores):
         yield (

@@ -1,10 +1,12 @@
-"""The command line of every script: its flags, --help, and refusals of bad input."""
+"""The command line of all scripts: flags, --help, and refusals of bad input."""
 
+import contextlib
+import dataclasses
 import itertools
 import logging as std_logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,46 +15,41 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from experiment import help_text
+from experiment.other_names import OTHER_UNITS
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from input_pipeline.config import FORMER_KEYS, OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
-OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
-BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
+OF_A_RUN = "Changes to the run's config."  # the help of --config in scripts that use a run
+BAD_INPUT = 2  # the exit code for a bad config, bad data or a bad command line
 
 
 def config_flag(default: str) -> flags.FlagHolder:
     """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
 
-    Without --config, ml_collections applies the overrides to the default file as soon as the
-    flag is defined, which is before `launch` can guard anything.
+    Without --config, ml_collections applies the overrides to the default file when the flag is
+    defined, so errors are handled here, before `launch`.
     """
-    _forget_all_but_help()
-    given = _value_of("config", sys.argv)
-    try:
+    with _refusals():
+        given = _value_of("config", sys.argv)
         for path in (given, given.partition(":")[2]):
             refuse_remote("--config", path)
         if given and (problem := help_text.missing_config(given)):
             raise ConfigError(problem)
-        _define_help_keys()
         if not Path(default).is_file():  # the script was started from another directory
             default = str(help_text.ROOT / default)
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
-    except ConfigError as error:
-        _refuse(str(error))
-    except Exception as error:  # whatever a config file or an override may raise
-        _refuse(_explain(sys.argv, error))
 
 
 def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
-    """Defines --config.a.b=v as changes to the config that `read` finds in --workdir=DIR.
+    """Defines --config.a.b=v as changes to the config that `read` returns for --workdir=DIR.
 
-    That config says which flags there are, so the command line is searched for DIR beforehand.
-    Without one, as in --help, the defaults stand in.
+    That config defines the flags, so DIR is read from the command line first. Without it, as in
+    --help, the defaults are used.
     """
     from configs import default
 
-    _forget_all_but_help()
-    try:
+    with _refusals():
         workdir = _value_of("workdir", sys.argv)
         refuse_remote("--workdir", workdir)
         if given := _value_of("config", sys.argv):
@@ -61,26 +58,35 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
                 "--workdir; leave it out, and change keys with --config.KEY=VALUE"
             )
         config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
-        _define_help_keys()
         return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Prepares the command line; ends the script with one line if it is wrong."""
+    _rewrite_arguments()
+    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
+    try:
+        yield
     except ConfigError as error:
         _refuse(str(error))
-    except Exception as error:  # whatever an override may raise
+    except Exception as error:  # whatever a config file or an override may raise
         _refuse(_explain(sys.argv, error))
 
 
-def _forget_all_but_help() -> None:
-    """Who asks for help gets it, whatever else is on the command line and may be wrong."""
+def _rewrite_arguments() -> None:
+    """Reduces a request for help to --help, and replaces keys by their current names."""
     if help_text.asks_for_help(sys.argv):
         sys.argv[1:] = ["--help"]
-
-
-def _define_help_keys() -> None:
-    flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
+    for number, argument in enumerate(sys.argv[1:], start=1):
+        name, is_given, value = argument.partition("=")
+        flag, _, key = name.rpartition(".")
+        if flag.lstrip("-") == "config.data" and key in FORMER_KEYS:
+            sys.argv[number] = f"{flag}.options.{FORMER_KEYS[key]}{is_given}{value}"
 
 
 def _value_of(flag: str, argv: list[str]) -> str:
-    """Of --flag=value or --flag value, as absl reads them; the last one counts."""
+    """The value of --flag=value or --flag value; the last one counts, as in absl."""
     found = ""
     for argument, following in itertools.pairwise([*argv, ""]):
         name, is_given, value = argument.partition("=")
@@ -92,16 +98,15 @@ def _value_of(flag: str, argv: list[str]) -> str:
 def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
     """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback.
 
-    With `more_options`, what stands behind `--` on the command line is main's argument.
+    With `more_options`, the arguments after `--` are passed to main.
     """
-
     if help_text.asks_for_help(sys.argv):
         help_text.show(_help())
         sys.exit()
 
     def guarded(argv):
         if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)  # libraries tell their life's story at INFO
+            logging.set_verbosity(logging.WARNING)  # libraries log much at INFO
             logging.get_absl_handler().setFormatter(LogLine())
         for name in PATH_FLAGS:
             if name in flags.FLAGS:
@@ -132,7 +137,7 @@ def _help() -> str:
 
 
 def _own_flags() -> list[flags.Flag]:
-    """The flags that the script itself defines, in its order; absl calls it by its path."""
+    """The flags that the script itself defines, in order."""
     return flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
 
 
@@ -152,14 +157,14 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         remaining = flags.FLAGS(argv)
         if "config" in flags.FLAGS:
-            _ = flags.FLAGS.config.steps  # a file that failed to load says so only when read
+            _ = flags.FLAGS.config.steps  # a file that failed to load raises only here
         return remaining
-    except Exception as error:  # whatever a config file or a flag may raise, it is bad input
+    except Exception as error:  # whatever a config file or a flag may raise
         raise ConfigError(_explain(argv, error)) from None
 
 
 def _explain(argv: list[str], error: Exception) -> str:
-    """One line on what was wrong with the command line."""
+    """One line on what is wrong with the command line."""
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
         own = [flag.name for flag in _own_flags()]
@@ -172,16 +177,24 @@ def _explain(argv: list[str], error: Exception) -> str:
     if isinstance(error, AttributeError | KeyError) and overrides:
         from configs import default
 
+        config = default.get_config().to_dict()
+        for options in OPTIONS.values():
+            config["data"]["options"] |= dataclasses.asdict(options())
         for override in overrides:
-            section = default.get_config().to_dict()
+            section = config
             path = override.split(".")[1:]
             for depth, key in enumerate(path):
                 if not isinstance(section, Mapping) or key not in section:
                     known = section if isinstance(section, Mapping) else ()
                     name = ".".join(path[: depth + 1])
-                    return f"{name} is not a config key.{_key_meant(override, key, known)}"
+                    return f"{name} is not a config key{_key_meant(override, key, known)}"
                 section = section[key]
-    # A config file that raised brings its traceback along, which begins and ends with the facts.
+        if unset := [each for each in overrides if each.startswith("config.data.options.")]:
+            return (
+                f"--{unset[0]} is an option that this config does not set; start from one that "
+                "does, such as configs/listops.py, or set data.options in its file"
+            )
+    # The error of a config file contains a traceback; its first and last lines have the facts.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
     if isinstance(error, OSError):
@@ -193,15 +206,16 @@ def _explain(argv: list[str], error: Exception) -> str:
 
 
 def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
-    """A key that --config.a.b may be meant for; `known` are those beside the one that is not."""
+    """A hint at the key that --config.a.b stands for; `known` are the keys beside the wrong one."""
+    if key in OTHER_UNITS:
+        return f"; --config.{' '.join(OTHER_UNITS[key])}."
     keys = help_text.key_names()
     meant = help_text.meant_keys(key, keys, exact=True)
     if not meant and (guess := did_you_mean(key, known)):
-        return guess
+        return f".{guess}"
     meant = meant or help_text.meant_keys(override.partition(".")[2], keys)
-    return (
-        f" Did you mean {' or '.join(f'--config.{each}' for each in meant[:3])}?" if meant else ""
-    )
+    listed = " or ".join(f"--config.{each}" for each in meant[:3])
+    return f". Did you mean {listed}?" if meant else "."
 
 
 def default_workdir(config_path: str) -> str:

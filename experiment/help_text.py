@@ -1,4 +1,4 @@
-"""What --help and --help_keys print, and hints for flags and configs that do not exist."""
+"""The text of --help and --help_keys, and hints for unknown flags and configs."""
 
 import ast
 import difflib
@@ -15,74 +15,12 @@ from typing import Any
 from absl import flags
 
 from configs import default
+from experiment import other_names
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_CONFIGS = ("__init__", "architectures")  # other files in configs/
 HELP = ("help", "helpshort", "h", "?")
 WIDTH, COLUMN = 100, 30
-# What flags of other codebases are called here.
-OTHER_NAMES = {
-    "lr": ("optimizer.learning_rate",),
-    "wd": ("optimizer.weight_decay",),
-    "warmup": ("optimizer.warmup_steps",),
-    "optimizer": ("optimizer.name",),
-    "optim": ("optimizer.name",),
-    "clip": ("optimizer.clip_norm",),
-    "grad_clip": ("optimizer.clip_norm",),
-    "max_grad_norm": ("optimizer.clip_norm",),
-    "gradient_accumulation_steps": ("optimizer.accumulate",),
-    "grad_accum_steps": ("optimizer.accumulate",),
-    "batch": ("data.batch_size",),
-    "bs": ("data.batch_size",),
-    "data": ("data.path", "data.name"),
-    "dataset": ("data.path", "data.name"),
-    "data_dir": ("data.path",),
-    "data_path": ("data.path",),
-    "seq_len": ("data.length",),
-    "seq_length": ("data.length",),
-    "block_size": ("data.length",),
-    "max_seq_length": ("data.length",),
-    "max_steps": ("steps",),
-    "num_steps": ("steps",),
-    "train_steps": ("steps",),
-    "num_train_steps": ("steps",),
-    "max_iters": ("steps",),
-    "d_model": ("model.width",),
-    "hidden_size": ("model.width",),
-    "emb_dim": ("model.width",),
-    "n_embd": ("model.width",),
-    "d_ff": ("model.feed_forward",),
-    "mlp_dim": ("model.feed_forward",),
-    "num_heads": ("model.heads",),
-    "n_head": ("model.heads",),
-    "num_layers": ("model.encoder_layers", "model.decoder_layers"),
-    "n_layer": ("model.encoder_layers", "model.decoder_layers"),
-    "layers": ("model.encoder_layers", "model.decoder_layers"),
-    "dropout": ("model.dropout_residual",),
-    "checkpoint": ("init_from",),
-    "eval_every": ("eval.every",),
-    "eval_steps": ("eval.every",),
-    "save_every": ("checkpoint.every",),
-    "save_steps": ("checkpoint.every",),
-    "logging_steps": ("log_every",),
-}
-# What cannot be had by another name alone, because it counts something else.
-OTHER_UNITS = {
-    **dict.fromkeys(
-        ("epochs", "num_epochs", "num_train_epochs"),
-        "--config.steps counts steps, of data.batch_size rows each",
-    ),
-    **dict.fromkeys(
-        ("per_device_batch_size", "per_device_train_batch_size"),
-        "--config.data.batch_size counts the rows of all devices together",
-    ),
-}
-OTHER_FLAGS = {
-    **dict.fromkeys(
-        ("output_dir", "out_dir", "logdir", "log_dir", "model_dir", "run_dir"), "workdir"
-    ),
-    "cfg": "config",
-}
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
@@ -91,17 +29,17 @@ def asks_for_help(argv: Sequence[str]) -> bool:
 
 
 def show(text: str) -> None:
-    """Prints to a reader who may have had enough, as `head` has."""
+    """Prints, even if the reader closes the pipe early, as `head` does."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left over
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest of the output
 
 
 def help_text(doc: str, own: Iterable[flags.Flag], config: str | None) -> str:
-    """The script's docstring, its flags, and where it has --config, the configs and all keys.
+    """The script's docstring and flags; with --config, also the config files and all keys.
 
-    `config` is the default config file, "" where the config is that of a run, and None without.
+    `config` is the default config file, "" if the config is a run's, None without --config.
     """
     lines = [*doc.strip().splitlines(), "", "Flags:"]
     if config:
@@ -132,7 +70,7 @@ def help_text(doc: str, own: Iterable[flags.Flag], config: str | None) -> str:
 
 
 def _flag(usage: str, meaning: str) -> list[str]:
-    """Usage and meaning in two columns."""
+    """The lines of a flag: usage and meaning in two columns."""
     lines = textwrap.wrap(meaning, WIDTH - COLUMN, break_on_hyphens=False) or [""]
     first = f"  {usage:<{COLUMN - 4}}  "
     above = [first.rstrip()] if len(first) > COLUMN else []
@@ -148,14 +86,14 @@ def _usage(flag: flags.Flag) -> str:
 
 
 def _meaning(flag: flags.Flag) -> str:
-    # absl adds the choices in front, which _usage shows, and how to give several values behind.
+    # Without what absl adds: the choices, which _usage shows, and how to repeat the flag.
     meaning = re.sub(r"^<[^>]*>: |;\s+repeat this option.*$", "", flag.help, flags=re.DOTALL)
     is_said = flag.default in ("", None, False, []) or "default" in meaning
     return meaning if is_said else f"{meaning} (default: {flag.default})"
 
 
 def configs() -> list[Path]:
-    """The config files there are, as they are named from here."""
+    """The config files, relative to the working directory."""
     found = sorted((ROOT / "configs").glob("*.py"))
     return [Path(os.path.relpath(path)) for path in found if path.stem not in NO_CONFIGS]
 
@@ -182,15 +120,15 @@ def key_names() -> list[str]:
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found = {}
     for key, value in config.items():
-        inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+        is_section = isinstance(value, Mapping) and not prefix
+        found |= _flat(value, f"{key}.") if is_section else {f"{prefix}{key}": value}
     return found
 
 
 def key_listing(config: Mapping[str, Any]) -> str:
-    """Every key with its value in `config`, its default if that is another, and its comment.
+    """Every key with its value in `config`, its default if that differs, and its comment.
 
-    Order and comments are those of configs/default.py.
+    Order and comments come from configs/default.py.
     """
     source = Path(default.__file__).read_text()
     places = _places(ast.parse(source))
@@ -213,7 +151,7 @@ def key_listing(config: Mapping[str, Any]) -> str:
 
 
 def _code_and_comments(source: str) -> list[tuple[bool, str]]:
-    """For each line, whether there is code in it, and its comment."""
+    """For each line, whether it has code, and its comment."""
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -226,7 +164,7 @@ def _code_and_comments(source: str) -> list[tuple[bool, str]]:
 
 
 def _places(tree: ast.AST) -> dict[int, list[str]]:
-    """The keys that configs/default.py sets, by line."""
+    """The keys that configs/default.py sets, by line number."""
     found: dict[int, list[str]] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Attribute):
@@ -241,14 +179,14 @@ def _places(tree: ast.AST) -> dict[int, list[str]]:
 
 
 def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool) -> str:
-    """What to say of a flag that does not exist."""
-    if has_config and (unit := OTHER_UNITS.get(name.replace("-", "_"))):
-        return f"--{name} is not a flag; {unit}."
+    """The message for a flag that does not exist. `own` are the script's flags."""
+    if has_config and (unit := other_names.OTHER_UNITS.get(name.replace("-", "_"))):
+        return f"--{name} is not a flag; --config.{' '.join(unit)}."
     keys = key_names() if has_config else []
     behind = f"={value}" if value else "=..."
     meant = [f"--config.{key}{behind}" for key in meant_keys(name, keys, exact=True)]
     if not meant:
-        plain = OTHER_FLAGS.get(name, name).replace("-", "_")
+        plain = other_names.FLAGS.get(name, name).replace("-", "_")
         close = difflib.get_close_matches(plain, [*own, *(["config"] if has_config else [])], n=1)
         meant = [f"--{each}{behind if value else ''}" for each in close]
     meant = meant or [f"--config.{key}{behind}" for key in meant_keys(name, keys)]
@@ -257,10 +195,10 @@ def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool)
 
 
 def meant_keys(name: str, keys: Sequence[str], *, exact: bool = False) -> list[str]:
-    """The config keys that a name may stand for: by its other name, its end, or its spelling."""
+    """The config keys that a name may mean: by another codebase's name, its end, or similarity."""
     name = name.replace("-", "_")
-    if name in OTHER_NAMES:
-        return [key for key in OTHER_NAMES[name] if key in keys]
+    if name in other_names.KEYS:
+        return [key for key in other_names.KEYS[name] if key in keys]
     ends = lambda end: [key for key in keys if f".{key}".endswith(f".{end}")]  # noqa: E731
     if exact or ends(name):
         return ends(name)
@@ -269,7 +207,7 @@ def meant_keys(name: str, keys: Sequence[str], *, exact: bool = False) -> list[s
 
 
 def missing_config(value: str) -> str:
-    """What to say of --config=value if there is no such file, and nothing if there is."""
+    """The message for --config=value if there is no such file, else ""."""
     path, _, argument = value.partition(":")
     if Path(path).is_file():
         return ""

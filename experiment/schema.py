@@ -1,17 +1,17 @@
-"""Frozen dataclasses from plain mappings: everything that does not fit is named, all at once.
+"""Builds frozen dataclasses from mappings, and lists all problems at once.
 
-Every section of a config is one dataclass whose annotations say what is allowed:
+Each section of a config is a dataclass whose annotations say which values are allowed:
 
     class Example:
         width: PositiveInt
         norm: Literal["layernorm", "rmsnorm"]
 
-        def problems(self):              # optional: what several keys may not say together
+        def problems(self):              # optional: checks that involve several keys
             if self.width % 2:
                 yield f"width={self.width} is odd; choose an even number"
 
-`build` is the only way from a mapping to such a dataclass. Defaults live in
-configs/default.py alone, so no field here has one.
+`build` is the only way from a mapping to such a dataclass. Defaults live in configs/default.py, so
+fields have none; those of a source's own options (`data.options`) live with the source.
 """
 
 import dataclasses
@@ -24,10 +24,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
+from experiment import other_names
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The interval a number must lie in; `below` excludes its end."""
+    """The interval that a number must be in; `above` and `below` exclude their ends."""
 
     at_least: float = -math.inf
     at_most: float = math.inf
@@ -55,7 +57,7 @@ DropoutRate = Annotated[float, Bounds(at_least=0, below=1)]
 
 
 class ConfigError(ValueError):
-    """A config, a file or a directory that cannot be used; one line for each problem."""
+    """A config, file or directory that cannot be used; one line per problem."""
 
     def __init__(self, problems: str | Iterable[str]):
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -63,11 +65,12 @@ class ConfigError(ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint: " Did you mean '...'?" with the most similar known word, or ""."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-# gs://bucket/run, and gs:/bucket/run, which is what pathlib makes of it. One letter is no scheme.
+# gs://bucket/run, or gs:/bucket/run, which pathlib makes of it. A single letter is no scheme.
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 INSTEAD_OF = {
     "gs": "use a local disk and copy with `gcloud storage cp`, or mount the bucket (gcsfuse)",
@@ -79,9 +82,9 @@ INSTEAD_OF = {
 
 
 def path_problems(name: str, path: str | PathLike) -> Iterator[str]:
-    """Says so if a path has a scheme; `name` is that of the flag or key that gave it.
+    """A problem if a path has a scheme; `name` is the flag or key.
 
-    Python would make a local directory named `gs:` of it, and a run there ends with the machine.
+    Python would treat it as a local directory named `gs:`, which is lost with the machine.
     """
     if found := SCHEME.match(text := fspath(path)):
         scheme, second_slash = found.groups()
@@ -99,20 +102,26 @@ def refuse_remote(name: str, path: str | PathLike) -> None:
         raise ConfigError(problems)
 
 
+def has_default(field: dataclasses.Field) -> bool:
+    return field.default is not dataclasses.MISSING
+
+
 def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, list[str]]:
-    """`section` filled from `values`, or None, with the list of what is wrong.
+    """Builds the dataclass `section` from `values`; returns it, or None, and a list of problems.
 
     `path` is the section's name in the config ("model"), or "" for the top level.
     """
     prefix = f"{path}." if path else ""
     hints = typing.get_type_hints(section, include_extras=True)
-    missing = [key for key in hints if key not in values]
+    optional = {field.name for field in dataclasses.fields(section) if has_default(field)}
+    missing = [key for key in hints if key not in values and key not in optional]
     problems = []
     for key in values:
         if key not in hints:
-            guess = did_you_mean(key, missing) or did_you_mean(key, hints)
-            problems.append(f"{prefix}{key} is not a config key.{guess}")
-            # What was only misspelt is not missing besides.
+            guess = other_names.key_hint(key, path)
+            guess = guess or f".{did_you_mean(key, missing) or did_you_mean(key, hints)}"
+            problems.append(f"{prefix}{key} is not a config key{guess}")
+            # A key that was only misspelt is not also missing.
             missing = [each for each in missing if repr(each) not in guess]
     problems += [f"{prefix}{key} is missing" for key in missing]
     fields = {}
@@ -129,7 +138,7 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
 
 
 def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
-    """`value` as the annotation `hint` wants it, or the reason why it cannot be."""
+    """`value` converted to the annotation `hint`, and the problem if it cannot be."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         kind, bounds = typing.get_args(hint)
@@ -145,13 +154,17 @@ def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
         return None, f"{name}={value!r} is not one of: {listed}.{did_you_mean(value, choices)}"
     if origin is tuple:
         return _check_tuple(name, value, typing.get_args(hint))
+    if origin is Mapping:
+        if isinstance(value, Mapping):
+            return dict(value), None
+        return None, f"{name}={value!r} must be a mapping of names to values"
     if isinstance(hint, types.UnionType):
         raise TypeError(f"{name}: a config value has one type, not {hint}")
     return _check_scalar(name, value, hint)
 
 
 def _check_tuple(name: str, value: Any, items: tuple[Any, ...]) -> tuple[Any, str | None]:
-    """Tuples are either of any length, `tuple[str, ...]`, or fixed, `tuple[int, int]`."""
+    """Checks a tuple of any length, `tuple[str, ...]`, or of a fixed one, `tuple[int, int]`."""
     if not isinstance(value, list | tuple):
         return None, f"{name}={value!r} must be a tuple"
     if items[-1] is Ellipsis:
@@ -167,7 +180,7 @@ def _check_tuple(name: str, value: Any, items: tuple[Any, ...]) -> tuple[Any, st
 
 
 def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
-    # bool is a subclass of int in Python, and 3 is a fine float to everyone.
+    # bool is a subclass of int, but no number here; an int is a valid float.
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         article = "an" if kind is int else "a"

@@ -1,6 +1,6 @@
-"""A config becomes one frozen `Experiment`, or a ConfigError that lists everything wrong with it.
+"""Config -> one frozen `Experiment`, or a ConfigError that lists all problems.
 
-Past this module no code sees a ConfigDict.
+No other code sees a ConfigDict.
 """
 
 import dataclasses
@@ -9,8 +9,8 @@ from typing import Any
 
 from experiment.checks import problems_between_sections
 from experiment.schema import ConfigError, build
-from input_pipeline.config import DataConfig
-from input_pipeline.task_spec import Hiding
+from input_pipeline.config import DataConfig, with_current_keys
+from input_pipeline.task_spec import Masking
 from model.config import TransformerConfig
 from training.config import (
     CheckpointConfig,
@@ -26,6 +26,8 @@ from training.config import (
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
+    """A validated config; `run` has the keys of the top level."""
+
     run: RunConfig
     model: TransformerConfig
     data: DataConfig
@@ -38,10 +40,10 @@ class Experiment:
     eval: EvalConfig
 
     @property
-    def hiding(self) -> Hiding:
-        """What the data has to know of the task, beside its objective."""
+    def masking(self) -> Masking:
+        """The part of the task, beside its objective, that the data depends on."""
         task = self.task
-        return Hiding(
+        return Masking(
             task.noise_rate,
             task.mean_span,
             task.whole_words,
@@ -54,7 +56,8 @@ SECTIONS = {f.name: f.type for f in dataclasses.fields(Experiment) if f.name != 
 
 
 def from_mapping(config: Mapping[str, Any]) -> Experiment:
-    """The experiment a config describes; raises ConfigError with a line for each problem."""
+    """The experiment of a config; raises ConfigError with one line per problem."""
+    config = with_current_keys(config)
     problems, parts = [], {}
     sections = {name: config[name] for name in SECTIONS if name in config}
     scalars = {key: value for key, value in config.items() if key not in SECTIONS}

@@ -16,9 +16,9 @@ from experiment.schema import ConfigError, refuse_remote
 from input_pipeline import objectives
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
-from input_pipeline.row_layout import Layout
+from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import fit
-from input_pipeline.sources.image_decoding import ImageForm, read
+from input_pipeline.sources.image_decoding import ImageSpec, read
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -178,7 +178,7 @@ class ImagePrompts:
 
     def __init__(self, size: int, channels: int, data: DataConfig):
         mode = "L" if channels == 1 else "RGB"
-        self._form = ImageForm(mode, size, True, data.image_fit, data.image_resample)
+        self._form = ImageSpec(mode, size, True, data.image_fit, data.image_resample)
         self._mean, self._std = data.image_mean, data.image_std
 
     def __call__(self, path: str, name: str) -> Fields:
@@ -209,7 +209,7 @@ def in_batches(
     for number, row in enumerate(rows):
         groups[_padded_sizes(row, longest), tuple(row)].append(number)
     for (sizes, _), numbers in sorted(groups.items(), reverse=True):
-        layout = Layout(*sizes, segments=True, packed=False)
+        layout = RowLayout(*sizes, segments=True, packed=False)
         for start in range(0, len(numbers), size):
             chosen = numbers[start : start + size]
             filled = chosen + chosen[:1] * (size - len(chosen))
@@ -226,5 +226,5 @@ def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
     return bucket(len(row["inputs"]), longest), 0
 
 
-def _padded(row: Fields, layout: Layout) -> Fields:
+def _padded(row: Fields, layout: RowLayout) -> Fields:
     return row if "images" in row else layout.row([row])

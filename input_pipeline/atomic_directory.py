@@ -1,4 +1,4 @@
-"""Directories that are there complete or not at all, whoever else is making them."""
+"""Directories that appear complete or not at all, even if several processes make them."""
 
 import shutil
 import uuid
@@ -8,10 +8,10 @@ from pathlib import Path
 from experiment.schema import ConfigError
 
 
-def make_whole(directory: Path, make: Callable[[Path], None]) -> None:
-    """Has `make` fill a directory under another name, which then becomes `directory` at once.
+def make_directory_atomically(directory: Path, make: Callable[[Path], None]) -> None:
+    """Calls `make` on a temporary directory, then renames that to `directory`.
 
-    If another process was faster, that is as good: it has made the same.
+    If another process was faster, its directory stays: it has the same content.
     """
     unfinished = f"{directory.name}.making-"
     making = make_directory(directory.with_name(f"{unfinished}{uuid.uuid4().hex}"))
@@ -23,12 +23,13 @@ def make_whole(directory: Path, make: Callable[[Path], None]) -> None:
             raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    # Left by a process that was killed. One that is alive finds out that it was too slow.
+    # Remove what killed processes left. A process still at work finds `directory` and gives up.
     for left in directory.parent.glob(f"{unfinished}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def make_directory(path: Path) -> Path:
+    """Makes a directory, or raises a ConfigError that names data.cache_dir."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

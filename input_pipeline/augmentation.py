@@ -1,8 +1,8 @@
-"""Random changes to training images, so that no two epochs show the same ones.
+"""Random augmentation of training images.
 
-Each is a function of an image [H, W, C] with values in [0, 1] and a random generator. All keep the
-image's shape, and all draw from the row's own generator: the same row of the same run is changed in
-the same way again.
+Each function takes an image (rows, columns, channels) with values in [0, 1] and a random generator,
+and returns an image of the same shape. The generator is the row's own, so the same row of the same
+run is always augmented in the same way.
 """
 
 import dataclasses
@@ -16,12 +16,12 @@ from input_pipeline.rows import Row
 CROP_ASPECT = 3 / 4  # Inception's crops: sides from 3:4 to 4:3
 ERASED_ASPECT = 0.3  # Zhong et al. 2017: sides from 0.3:1 to 1:0.3,
 ERASED_SHARES = (0.02, 0.33)  # and this much of the image's area
-ATTEMPTS = 10  # to draw a rectangle that lies inside the image
+ATTEMPTS = 10  # at drawing a rectangle inside the image
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """The changes that the keys of the same names in the `data` section ask for."""
+    """Augments a row; the fields are the keys of the same names in the `data` section."""
 
     crop_padding: int
     crop_scale: float
@@ -53,15 +53,15 @@ class Augmentation:
         return image
 
 
-def choose(data: DataConfig) -> Augmentation | None:
-    """None if nothing is to be changed."""
+def choose_augmentation(data: DataConfig) -> Augmentation | None:
+    """The augmentation that the config asks for, or None."""
     keys = [field.name for field in dataclasses.fields(Augmentation)]
     values = {key: getattr(data, key) for key in keys}
     return Augmentation(**values) if any(values.values()) else None
 
 
 def refuse_image_keys(data: DataConfig, shape: tuple[int, int, int]) -> None:
-    """Keys that do not suit the data's images."""
+    """Raises ConfigError if image keys do not suit images of this shape."""
     rows, columns, channels = shape
     if data.image_size not in (0, rows):
         raise ConfigError(
@@ -83,12 +83,12 @@ def refuse_image_keys(data: DataConfig, shape: tuple[int, int, int]) -> None:
 
 
 def unit_range(image: np.ndarray) -> np.ndarray:
-    """Bytes become float32 in [0, 1]; floats are already there."""
+    """uint8 images as float32 in [0, 1]; float images unchanged."""
     return image.astype(np.float32) / 255 if image.dtype == np.uint8 else image
 
 
 def padded_crop(image: np.ndarray, padding: int, rng: np.random.Generator) -> np.ndarray:
-    """A window of the image's size, anywhere in the image with a black frame around it."""
+    """Pads the image with black on all sides and crops a random window of the original size."""
     rows, columns, _ = image.shape
     top, left = rng.integers(0, 2 * padding + 1, 2)
     framed = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
@@ -96,7 +96,7 @@ def padded_crop(image: np.ndarray, padding: int, rng: np.random.Generator) -> np
 
 
 def resized_crop(image: np.ndarray, smallest: float, rng: np.random.Generator) -> np.ndarray:
-    """A rectangle with at least this share of the image's area, enlarged to the whole."""
+    """Crops a random rectangle with at least this share of the area and resizes it."""
     window = _rectangle(image.shape, (smallest, 1), CROP_ASPECT, rng)
     if window is None:
         return image
@@ -105,24 +105,24 @@ def resized_crop(image: np.ndarray, smallest: float, rng: np.random.Generator) -
 
 
 def flipped(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Left and right exchanged, in half of all cases."""
+    """Mirrors the image left to right with probability 1/2."""
     return image[:, ::-1] if rng.random() < 0.5 else image
 
 
 def erased(image: np.ndarray, probability: float, rng: np.random.Generator) -> np.ndarray:
-    """A rectangle of the image becomes noise, uniform in [0, 1] and drawn for every value."""
+    """Replaces a random rectangle by uniform noise, with the given probability."""
     if rng.random() >= probability:
         return image
     window = _rectangle(image.shape, ERASED_SHARES, ERASED_ASPECT, rng)
     if window is None:
         return image
-    image = image.copy()  # the source may hold on to what it handed over
+    image = image.copy()  # the source may keep the array
     image[window] = rng.random(image[window].shape, np.float32)
     return image
 
 
 def mixed(row: Row, other: Row, alpha: float, rng: np.random.Generator) -> Row:
-    """Two images blended by lambda from Beta(alpha, alpha); both labels count by their part."""
+    """Mixup: blends two images by a share from Beta(alpha, alpha); it also weights the labels."""
     part = np.float32(rng.beta(alpha, alpha))
     return {
         **row,
@@ -138,9 +138,9 @@ def _rectangle(
     extreme_aspect: float,
     rng: np.random.Generator,
 ) -> tuple[slice, slice] | None:
-    """A random part of an image: its share of the area is uniform, its aspect log-uniform.
+    """A random rectangle: its share of the area is uniform, its aspect ratio log-uniform.
 
-    None if all attempts drew one that is longer than the image.
+    None if no attempt gives a rectangle that fits.
     """
     rows, columns, _ = shape
     most = abs(np.log(extreme_aspect))
@@ -156,7 +156,7 @@ def _rectangle(
 
 
 def _stretched(image: np.ndarray, length: int, axis: int) -> np.ndarray:
-    """Linear interpolation along one axis, between the centres of pixels."""
+    """Resizes one axis to `length` by linear interpolation between pixel centres."""
     here = image.shape[axis]
     centres = np.clip((np.arange(length) + 0.5) * here / length - 0.5, 0, here - 1)
     below = np.floor(centres).astype(int)

@@ -1,6 +1,6 @@
-"""What a batch looks like, from the config alone: no data is read.
+"""The shapes and types of a batch, from the config alone: no data is read.
 
-The names and types are those that the objective itself gives, asked on a made-up example.
+They come from running the objective on a made-up example.
 """
 
 import numpy as np
@@ -16,17 +16,19 @@ def row_outline(
     data: DataConfig,
     *,
     objective: str,
-    hiding: task_spec.Hiding,
+    masking: task_spec.Masking,
     image_shape: tuple[int, int, int] = (1, 1, 1),
 ) -> Fields:
-    """One row of a training batch, with nothing in it that means anything.
+    """One row of a training batch, with the right shapes and types and meaningless values.
 
-    With `data.buckets` it is one of the longest. Whether examples of your own files are pairs of
-    texts only the files know: here they are not.
+    With `data.buckets` it has the longest length. Only the files know whether their examples are
+    pairs of texts; this function assumes that they are not.
     """
     kind, tokenizer = data.example_kind, ByteTokenizer()
     text_pairs = kind == "labelled" and bool(data.text_pair_field)
-    chosen = task_spec.choose(objective, kind, data, tokenizer, hiding, text_pairs=text_pairs)
+    chosen = task_spec.choose_task_spec(
+        objective, kind, data, tokenizer, masking, text_pairs=text_pairs
+    )
     row, rng = _example(image_shape), np.random.default_rng(0)
     if not text_pairs:
         del row["text_pair"]
@@ -41,7 +43,7 @@ def row_outline(
 
 
 def _example(image_shape: tuple[int, int, int]) -> Row:
-    """All that an example of any kind may hold."""
+    """Every field that an example of any kind may have."""
     text = np.full(2, ByteTokenizer.first_byte_id, np.int32)
     fields = ("text", "text_pair", "source", "target")
     image = np.zeros(image_shape, np.uint8)

@@ -1,8 +1,8 @@
-"""Tokenizes a split as an Apache Beam pipeline: for a corpus that has outgrown one machine.
+"""Tokenizes a split with Apache Beam, for a corpus that is too large for one machine.
 
-The chunks are those of preparation.py, only made elsewhere. No text travels: a worker is told the
-config and the number of a chunk, and opens the source itself. So all workers must have this code,
-and see data.path and data.cache_dir as the machine does that starts them.
+Workers make the chunks of preparation.py. No text is sent: a worker gets the config and the number
+of a chunk, and opens the source itself. So all workers must have this code, and must see data.path
+and data.cache_dir as the machine that starts them does.
 """
 
 import contextlib
@@ -13,32 +13,38 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.preparation import ChunkMaker, Job, chunk_path, make_chunk, read_chunk
+from input_pipeline.preparation import (
+    ChunkMaker,
+    PreparationJob,
+    chunk_path,
+    make_chunk,
+    read_chunk,
+)
 from input_pipeline.sources.registry import Component, components
-from input_pipeline.token_table import Form
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 
 def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
-    """`options` are Beam's own, such as --runner=FlinkRunner."""
+    """A chunk maker that runs on Beam. `options` are Beam's own, such as --runner=FlinkRunner."""
     try:
         import apache_beam as beam
     except ImportError:
         raise ConfigError("--beam needs a package: pip install 'backbone[beam]'") from None
 
-    def make_chunks(job: Job, partial: Path) -> Iterator[list[str]]:
+    def make_chunks(job: PreparationJob, partial: Path) -> Iterator[list[str]]:
         make = functools.partial(
             _make_chunk_anywhere,
             data=data,
             key=job.key,
             split=job.split,
             tokenizer=job.tokenizer,
-            form=job.form,
+            features=job.features,
             partial=partial.absolute(),
         )
         with _pipeline(options) as pipeline:
             numbers = pipeline | "number chunks" >> beam.Create(range(job.chunk_count))
-            # Or they would all stay with the worker that numbers them.
+            # Otherwise all chunks stay with the worker that numbers them.
             spread = numbers | "spread over workers" >> beam.Reshuffle()
             spread | "make chunks" >> beam.Map(make)
         for number in range(job.chunk_count):
@@ -49,7 +55,7 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
                 )
             yield read_chunk(partial, number).bad
 
-    _pipeline(options)  # refuses bad options before anything is read
+    _pipeline(options)  # refuses bad options early
     return make_chunks
 
 
@@ -61,10 +67,10 @@ def _pipeline(options: Sequence[str]):
     try:
         with contextlib.redirect_stderr(said):
             parsed = PipelineOptions(list(options))
-            parsed.get_all_options()  # or they would be read when the pipeline runs
+            parsed.get_all_options()  # otherwise they are parsed only when the pipeline runs
             return beam.Pipeline(options=parsed)
     except SystemExit:
-        # Beam gives up as a script does: a list of all options, and last the reason.
+        # Beam exits as a script does: it prints all options, then the reason.
         raise ConfigError(f"Beam: {said.getvalue().splitlines()[-1]}") from None
     except ValueError as error:
         raise ConfigError(f"Beam: {error}") from error
@@ -72,7 +78,7 @@ def _pipeline(options: Sequence[str]):
 
 @functools.lru_cache(maxsize=1)
 def _opened(data: DataConfig, key: str) -> Sequence[Component]:
-    """Opening a source reads all of it, for the digest; so once for all chunks of the same key."""
+    """The opened source, once for all chunks of a key, because opening it reads everything."""
     del key
     return components(data)
 
@@ -84,14 +90,15 @@ def _make_chunk_anywhere(
     key: str,
     split: str,
     tokenizer: Tokenizer,
-    form: Form,
+    features: FeatureSpec,
     partial: Path,
 ) -> None:
+    """Makes chunk `number` of the job that has this key, on a worker."""
     for component in _opened(data, key):
         splits = component.splits
         examples = splits.train if split == data.train_split else splits.evals.get(split, ())
-        job = Job(splits.digest, split, examples, tokenizer, form)
-        # The key covers text, tokenizer and code: where it is equal, so is the chunk.
+        job = PreparationJob(splits.digest, split, examples, tokenizer, features)
+        # Equal keys mean equal text, tokenizer and code, and so equal chunks.
         if job.key == key:
             make_chunk(job, partial, number)
             return

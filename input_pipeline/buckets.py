@@ -2,27 +2,26 @@
 
 import numpy as np
 
-MULTIPLE = 8  # lengths are rounded up to it: vector units like that, and little is lost
+MULTIPLE = 8  # lengths are rounded up to a multiple, which suits vector units
 
 
 def choose_buckets(needed: np.ndarray, count: int, longest: int) -> list[int]:
-    """At most `count` lengths such that padding each row to the next one fills the fewest columns.
+    """At most `count` bucket lengths that minimize the padded size of all rows.
 
-    `needed` is how many columns each row needs. Lengths are multiples of MULTIPLE, or `longest`,
-    which no row exceeds. Of equally good choices the one with shorter lengths is taken, so the
-    same rows always give the same answer.
+    needed: (rows,), the columns that each row needs. Lengths are multiples of MULTIPLE, or
+    `longest`, which no row exceeds. Ties go to shorter lengths, so the result is deterministic.
     """
     bounds = np.unique(np.append(np.arange(MULTIPLE, longest, MULTIPLE), longest))
     rows = np.bincount(np.searchsorted(bounds, needed), minlength=len(bounds))
-    # Only a length up to which some row reaches, and none of the shorter ones, can be of use.
+    # Only lengths that some row rounds up to are useful.
     bounds, rows = bounds[rows > 0], rows[rows > 0]
     up_to = np.concatenate([[0], np.cumsum(rows)])
-    # cells[j]: the fewest columns in all of the rows below place j, with the buckets so far.
+    # cells[j]: the smallest padded size of the rows below index j, with the buckets so far.
     cells = np.full(len(bounds) + 1, np.inf)
     cells[0] = 0
     previous = []
     for _ in range(min(count, len(bounds))):
-        # A new bucket takes the rows from place i to place j, of length bounds[j - 1].
+        # A new bucket of length bounds[j - 1] takes the rows from index i to index j.
         added = (up_to[1:, None] - up_to[None, :-1]) * bounds[:, None]
         total = np.where(np.tri(len(bounds), dtype=bool), cells[None, :-1] + added, np.inf)
         previous.append(total.argmin(axis=1))

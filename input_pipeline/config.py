@@ -2,21 +2,24 @@
 
 import dataclasses
 import typing
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from experiment.schema import (
     Bounds,
+    ConfigError,
     Count,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     Probability,
+    build,
     path_problems,
 )
-from input_pipeline.tokenizers.train_vocabulary import Kind
+from input_pipeline.sources.embedded.listops import ListOpsOptions
+from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
 
-# What only images know, and what each of them is where there are none.
+# Keys for images only, and the values that they have without images.
 IMAGE_KEYS = {
     "image_size": 0,
     "image_fit": "crop",
@@ -30,7 +33,7 @@ IMAGE_KEYS = {
     "mixup": 0.0,
 }
 
-# The keys that name the fields of a public data set, by the kind of examples made of them.
+# The keys that name the fields of a public data set, by kind of example.
 FIELD_KEYS = {
     "pairs": ("source_language", "target_language"),
     "documents": ("text_field",),
@@ -39,11 +42,14 @@ FIELD_KEYS = {
 }
 OPTIONAL = ("text_pair_field",)
 
-MOST_BUCKETS = 16  # that may be asked for: each costs a compilation
+MOST_BUCKETS = 16  # each one costs a compilation
 
-SHORTEST_LIST = 4  # an operator, two digits and the bracket
+# The options of a source, `data.options`: a dataclass in its file, with defaults.
+OPTIONS = {"listops": ListOpsOptions}
+# Keys that became options of a source.
+FORMER_KEYS = {f"listops_{field.name}": field.name for field in dataclasses.fields(ListOpsOptions)}
 
-# What the examples of a source are; of a public data set data.kind says it.
+# The kind of a source's examples; for public data sets data.kind says it.
 KINDS = {
     "dates": "pairs",
     "pydoc": "documents",
@@ -61,20 +67,7 @@ KINDS = {
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     # Where examples come from
-    source: Literal[
-        "dates",
-        "pydoc",
-        "names",
-        "digits",
-        "listops",
-        "text_files",
-        "translation_files",
-        "labelled_text_files",
-        "image_files",
-        "text_to_text_files",
-        "tfds",
-        "huggingface",
-    ]
+    source: Literal[*KINDS, "tfds", "huggingface"]
     path: str
     name: str
     version: str
@@ -89,10 +82,7 @@ class DataConfig:
     label_field: str
     max_bad_records: Count
     mixture: tuple[tuple[str, PositiveFloat], ...]
-    listops_depth: PositiveInt
-    listops_arguments: Annotated[int, Bounds(at_least=2)]
-    listops_min_length: Annotated[int, Bounds(at_least=SHORTEST_LIST)]
-    listops_max_length: PositiveInt
+    options: Mapping[str, Any] = dataclasses.field(hash=False)
     # Text to ids
     tokenizer: str
     tokenizer_size: PositiveInt
@@ -123,16 +113,28 @@ class DataConfig:
 
     @property
     def sorts_by_length(self) -> bool:
-        """Whether a batch has examples of like lengths."""
+        """Whether batches hold examples of similar lengths."""
         return bool(self.buckets or self.bucket_count)
 
     @property
     def example_kind(self) -> str:
-        """The kind of the examples, known without loading them; a mixture's are all of one."""
-        source = self.source
-        if self.mixture and source != "text_to_text_files":
-            source = self.mixture[0][0].partition(":")[0]
-        return KINDS.get(source, self.kind)
+        """The kind of the examples, known without loading them; a mixture has one kind."""
+        return KINDS.get(self.sources[0], self.kind)
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources that are read: `source`, or those of the mixture."""
+        if not self.mixture or self.source == "text_to_text_files":  # whose mixture is of tasks
+            return [self.source]
+        return [what.partition(":")[0] for what, _ in self.mixture]
+
+    @property
+    def source_options(self) -> Any:
+        """`options` as the dataclass that the source declares; raises ConfigError."""
+        options, problems = build(OPTIONS[self.source], self.options, "data.options")
+        if problems:
+            raise ConfigError(problems)
+        return options
 
     def problems(self) -> Iterator[str]:
         for key in ("path", "name", "tokenizer", "cache_dir"):
@@ -148,8 +150,7 @@ class DataConfig:
             )
         if self.source in ("tfds", "huggingface"):
             yield from self._missing_names()
-        if self.source == "listops":
-            yield from self._list_problems()
+        yield from self._option_problems()
         if self.source.endswith("_files") and self.train_split == self.eval_split:
             yield (
                 f"data.eval_split={self.eval_split!r} is what the model is trained on; "
@@ -168,7 +169,7 @@ class DataConfig:
                     f"data.{key} sorts batches by length, so data.mixture could not keep its "
                     f"proportions; set data.{key}={off}, or mix with data.packing=True"
                 )
-        trained = typing.get_args(Kind)
+        trained = typing.get_args(TokenizerKind)
         if self.lowercase and self.tokenizer not in trained:
             yield (
                 f"data.lowercase=True is for a tokenizer that is trained on the data "
@@ -185,31 +186,34 @@ class DataConfig:
             if not getattr(self, key) and key not in OPTIONAL:
                 yield f"data.{key} is empty; set it for data.source={self.source}"
 
-    def _list_problems(self) -> Iterator[str]:
-        shortest, longest = self.listops_min_length, self.listops_max_length
-        if longest < shortest + 2:
+    def _option_problems(self) -> Iterator[str]:
+        if self.options and not OPTIONS.keys() & {self.source, *self.sources}:
+            names = ", ".join(f"data.options.{name}" for name in self.options)
             yield (
-                f"data.listops_max_length={longest} must exceed data.listops_min_length={shortest} "
-                "by at least 2: not every length can be met exactly"
+                f"data.source={self.source} has no options; remove {names}, "
+                "or set data.options={}"
             )
-        fits = self._longest_list()
-        if longest > fits:
-            yield (
-                f"data.listops_max_length={longest} exceeds the {fits} symbols of the longest list "
-                f"with data.listops_depth={self.listops_depth} and "
-                f"data.listops_arguments={self.listops_arguments}; change one of them"
-            )
-        if self.tokenizer == "byte" and longest + 2 > self.length:
-            yield (
-                f"data.length={self.length} would cut lists off, which leaves them without an "
-                f"answer: set it to at least {longest + 2}, for data.listops_max_length={longest} "
-                "between cls and sep"
-            )
+        if self.source in OPTIONS:
+            options, problems = build(OPTIONS[self.source], self.options, "data.options")
+            yield from problems
+            if not problems:
+                yield from options.problems_with(self)
 
-    def _longest_list(self) -> int:
-        """Symbols of the list in which everything is as deep and has as many arguments as it may;
-        counted no further than is asked for, because they soon are more than can be said."""
-        symbols, depth = 1, 0
-        while depth < self.listops_depth and symbols < self.listops_max_length:
-            symbols, depth = 2 + self.listops_arguments * symbols, depth + 1
-        return symbols
+
+def with_current_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of any version, with former keys moved to `data.options`, and those complete.
+
+    Every config once had the keys of ListOps; they are dropped where it is not the source.
+    """
+    data = config.get("data")
+    if not isinstance(data, Mapping):
+        return dict(config)
+    former = {FORMER_KEYS[key]: value for key, value in data.items() if key in FORMER_KEYS}
+    data = {key: value for key, value in data.items() if key not in FORMER_KEYS}
+    mixture = data.get("mixture")
+    mixed = mixture if isinstance(mixture, list | tuple) else ()  # nothing is checked yet
+    mixed = [str(each[0]).partition(":")[0] for each in mixed if isinstance(each, list | tuple)]
+    if "listops" in (data.get("source"), *mixed) and isinstance(data.get("options", {}), Mapping):
+        defaults = dataclasses.asdict(ListOpsOptions())
+        data["options"] = {**defaults, **former, **data.get("options", {})}
+    return {**config, "data": data}

@@ -1,8 +1,8 @@
 """Objectives: pure functions (row, random generator) -> the fields of one row of a batch.
 
-A row's text comes as ids that fit; here they are shifted and hidden. Shifting happens here and
-nowhere else: `inputs` is what the model sees at a position, `targets` what it should say there,
-`weights` how much that counts. Fields are as long as the text makes them: `layout` pads them.
+A row's texts are ids that already fit. Objectives shift and mask them; nothing else shifts.
+`inputs` is what the model reads at a position, `targets` what it predicts there, `weights` how much
+the prediction counts. Fields have the length of the text; `RowLayout` pads them.
 """
 
 import dataclasses
@@ -18,25 +18,27 @@ Fields = dict[str, np.ndarray]
 
 
 def causal_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
+    """Predicts every id from the ids before it."""
     del rng
     return _next_token(row["text"], 0, tokenizer)
 
 
 def prefix_lm(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
-    """Running text: a prefix of random length is read both ways, the rest is predicted."""
+    """Documents: a prefix of random length is read bidirectionally, the rest is predicted."""
     text = row["text"]
     split = int(rng.integers(1, max(2, len(text))))
     return _prefix_and_rest(text[:split], text[split:], tokenizer)
 
 
 def prefix_lm_pair(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
-    """A pair: source and sep are the prefix, target and eos are predicted."""
+    """Pairs: source and sep are the prefix; target and eos are predicted."""
     del rng
     prefix = np.append(row["source"], tokenizer.sep_id)
     return _prefix_and_rest(prefix, np.append(row["target"], tokenizer.eos_id), tokenizer)
 
 
 def seq2seq(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fields:
+    """The encoder reads the source; the decoder predicts the target."""
     del rng
     return _encoder_and_decoder(row["source"], row["target"], tokenizer)
 
@@ -49,7 +51,7 @@ def masked_lm(
     noise_rate: float,
     whole_words: bool,
 ) -> Fields:
-    """BERT: [cls] text [sep]; of the chosen ids 80% become mask, 10% any id, 10% stay."""
+    """BERT: [cls] text [sep]; of the chosen ids 80% become mask, 10% a random id, 10% stay."""
     return _masked([row["text"]], rng, tokenizer, noise_rate, whole_words)
 
 
@@ -62,67 +64,67 @@ def masked_lm_with_next_sentence(
     whole_words: bool,
     room: int,
 ) -> Fields:
-    """[cls] sentences [sep] sentences [sep]: those that follow, or half of the time others."""
+    """[cls] sentences [sep] sentences [sep]; in half of the rows the second part follows the first.
+
+    In the others it comes from another row. `room`: ids of both parts together.
+    """
     sentences, others = row["sentences"], row["other"]["sentences"]
     follows = rng.random() < 0.5
     cut = int(rng.integers(1, len(sentences)))
     second = sentences[cut:] if follows else others[int(rng.integers(len(others))) :]
     before = np.concatenate(sentences[:cut])
     first, second = fit([before, np.concatenate(second)], room)
-    first = before[len(before) - len(first) :]  # cut in front, so that the halves still meet
+    first = before[
+        len(before) - len(first) :
+    ]  # cut at the front, so that the second part still follows
     fields = _masked([first, second], rng, tokenizer, noise_rate, whole_words)
     return {**fields, "next_sentence": np.int32(follows)}
 
 
 def span_corruption(
-    row: Row,
-    rng: np.random.Generator,
-    *,
-    tokenizer: Tokenizer,
-    noise_rate: float,
-    mean_span: float,
+    row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, noise_rate: float, mean_span: float
 ) -> Fields:
-    """T5: the encoder sees a sentinel for each hidden span, the decoder says what they hide."""
+    """T5: the encoder sees a sentinel for each masked span, the decoder predicts the spans."""
     text = row["text"]
     noise, spans = span_counts(len(text), noise_rate, mean_span)
     lengths = np.empty(2 * spans, np.int64)
     lengths[0::2] = _random_lengths(len(text) - noise, spans, rng)
     lengths[1::2] = _random_lengths(noise, spans, rng)
-    hidden = np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
-    source = _spans_replaced(text, hidden, tokenizer.sentinel_ids)
-    target = _spans_replaced(text, ~hidden, tokenizer.sentinel_ids)
+    masked = np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
+    source = _spans_replaced(text, masked, tokenizer.sentinel_ids)
+    target = _spans_replaced(text, ~masked, tokenizer.sentinel_ids)
     return _encoder_and_decoder(source, target, tokenizer)
 
 
 def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, int]:
-    """How many of the tokens span_corruption hides, and in how many spans."""
+    """The number of tokens that span_corruption masks, and of their spans."""
     noise = min(max(round(tokens * noise_rate), 1), tokens - 1)
     return noise, max(1, min(round(noise / mean_span), noise, tokens - noise))
 
 
 @dataclasses.dataclass(frozen=True)
-class HideInHalf:
-    """Marks half of the rows, for classify_text to hide tokens in them."""
+class MaskHalfOfRows:
+    """Marks a random half of the rows, in which classify_text then masks tokens."""
 
     needs_other_row: bool = False
 
     def __call__(self, row: Row, rng: np.random.Generator) -> Row:
-        return {**row, "hide": rng.random() < 0.5}
+        return {**row, "masked": rng.random() < 0.5}
 
 
 def classify_text(
     row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer, noise_rate: float
 ) -> Fields:
-    """The class of a text, or of a pair of texts, between special tokens.
+    """The class of a text, or of a pair of texts, with special tokens around them.
 
-    Rows that are marked get the fields of masked_lm besides; some of their tokens are hidden, or
-    none are, so that the classifier also sees texts as they will be.
+    Rows with the key `masked` also get the fields of masked_lm. If it is True, some of their tokens
+    are masked; if False, none are, so that the classifier also sees unmasked text.
     """
     texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
     answer = {"labels": np.int32(row["label"]), "weights": np.float32(1)}
-    if "hide" not in row:
+    if "masked" not in row:
         return {**between_separators(texts, tokenizer), **answer}
-    if row["hide"]:
+    if row["masked"]:
         fields = _masked(texts, rng, tokenizer, noise_rate, whole_words=False)
     else:
         fields = between_separators(texts, tokenizer)
@@ -131,13 +133,9 @@ def classify_text(
 
 
 def classify_images(
-    row: Row,
-    rng: np.random.Generator,
-    *,
-    mean: tuple[float, ...] = (),
-    std: tuple[float, ...] = (),
+    row: Row, rng: np.random.Generator, *, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
 ) -> Fields:
-    """Mixup gives a row two labels, with a weight for each; any other row has one."""
+    """Normalizes an image. Mixup rows have two labels, each with a weight; other rows have one."""
     del rng
     image = unit_range(row["image"])
     if mean:
@@ -152,12 +150,11 @@ def classify_images(
 
 
 def _next_token(text: np.ndarray, given: int, tokenizer: Tokenizer) -> Fields:
-    """Each id from those in front of it, but for the first `given` ids of the text.
+    """Predicts each id from those before it, except the first `given` ids of the text.
 
-    Where no special id begins a text, there is nothing to predict its first id from.
+    If no special id begins a text, its first id is not predicted, either.
     """
-    start = tokenizer.causal_prefix
-    return _shifted(start, text, given)
+    return _shifted(tokenizer.causal_prefix, text, given)
 
 
 def _shifted(start: Sequence[int], text: np.ndarray, given: int) -> Fields:
@@ -185,12 +182,12 @@ def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Toke
 
 
 def between(affixes: tuple[Sequence[int], Sequence[int]], text: np.ndarray) -> np.ndarray:
-    """A text with the special ids in front of it and behind it."""
+    """A text with the special ids before and after it."""
     return np.concatenate([affixes[0], text, affixes[1]]).astype(np.int32)
 
 
 def between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
-    """One text or two as an encoder reads them, two with the types of their tokens."""
+    """One or two texts with an encoder's special ids; two also have token types."""
     row = tokenizer.encoder_template.around(texts)
     del row["is_text"]
     return row
@@ -222,9 +219,9 @@ def _masked(
 
 
 def _whole_words(starts: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Places of whole words in random order, as many words as fit into `count` places.
+    """Positions of random whole words, as many words as fit into `count` positions.
 
-    The first word is taken even if it does not fit: something has to be hidden.
+    The first word is always taken, so that at least one word is masked.
     """
     if not len(starts):
         return np.empty(0, np.int64)
@@ -237,13 +234,13 @@ def _whole_words(starts: np.ndarray, count: int, rng: np.random.Generator) -> np
 
 
 def _random_lengths(total: int, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """`total` in `parts` parts of at least one, every way equally likely."""
+    """Splits `total` into `parts` positive lengths; all splits are equally likely."""
     cuts = np.sort(rng.permutation(total - 1)[: parts - 1]) + 1 if parts > 1 else []
     return np.diff(np.concatenate([[0], cuts, [total]])).astype(np.int64)
 
 
 def _spans_replaced(text: np.ndarray, spans: np.ndarray, sentinels: np.ndarray) -> np.ndarray:
-    """The text with each run of True in `spans` replaced by one sentinel, the next each time."""
+    """Replaces each run of True in `spans` by the next sentinel."""
     starts = spans & ~np.concatenate([[False], spans[:-1]])
     number = np.cumsum(starts) - 1
     return np.where(starts, sentinels[number], text)[starts | ~spans]

@@ -1,7 +1,7 @@
-"""In which order rows are seen: found batch by batch, never held in memory.
+"""The order of training rows, computed batch by batch and never stored.
 
-There are three orders. Each says which rows of which parts batch n holds; a part is one of the
-sources that are mixed, or one of the buckets that examples are sorted into by length.
+Each of the three orders says which rows of which parts are in batch n. A part is one source of a
+mixture, or one length bucket.
 """
 
 import math
@@ -13,33 +13,33 @@ import numpy as np
 
 from input_pipeline.shuffle import shuffled
 
-LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse, if need be
+LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse if necessary
 
 
 class BatchRows(NamedTuple):
-    """Rows of a batch, each by the number of its part and by its number there."""
+    """The rows of a batch: the part of each, and its index in that part."""
 
     parts: np.ndarray
     rows: np.ndarray
-    real: np.ndarray  # False where a row only fills up a batch, and must not count
+    real: np.ndarray  # False for a row that only fills up the batch
 
 
 class BySize:
-    """All rows of all parts in one shuffle: an epoch has each of them once."""
+    """Shuffles the rows of all parts together; an epoch has each row once."""
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
         self._ends, self._batch_size, self._seed = np.cumsum(sizes), batch_size, seed
 
     def batch(self, n: int, inside: np.ndarray) -> BatchRows:
-        """The rows of batch n at the places `inside` of it."""
+        """The rows of batch n at the positions `inside` the batch."""
         numbers = shuffled(n * self._batch_size + inside, int(self._ends[-1]), self._seed)
         return BatchRows(*_part_of(numbers, self._ends), np.ones(len(inside), bool))
 
 
 class ByWeight:
-    """Parts by turns, in a pattern that repeats; each part shuffled and repeated on its own.
+    """Interleaves parts in a repeating pattern; each part is shuffled and repeated by itself.
 
-    Up to any place, each part has had its share of the rows to within one.
+    At any point, each part has had its share of the rows to within one.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], batch_size: int, seed: int):
@@ -47,7 +47,7 @@ class ByWeight:
         self._pattern = pattern(weights)
         is_part = self._pattern == np.arange(len(sizes))[:, None]
         self._counts = is_part.sum(axis=1)
-        # Of the rows of the same part, how many come before this one within the pattern.
+        # How many rows of the same part precede each position of the pattern.
         self._rank = (np.cumsum(is_part, axis=1) - 1)[self._pattern, np.arange(is_part.shape[1])]
 
     def batch(self, n: int, inside: np.ndarray) -> BatchRows:
@@ -62,16 +62,16 @@ class ByWeight:
 
 
 class InBuckets:
-    """A batch has rows of one part alone. An epoch has all rows of all parts once.
+    """Batches of one part each. An epoch has all rows of all parts once.
 
-    The batches of each part are spread evenly over the epoch; the last one of a part is filled up
-    with rows that do not count.
+    The batches of each part are spread evenly over the epoch. The last batch of a part is filled
+    up with rows that are not `real`.
     """
 
     def __init__(self, sizes: Sequence[int], batch_size: int, seed: int):
         self._sizes, self._batch_size, self._seed = sizes, batch_size, seed
         counts = [-(-size // batch_size) for size in sizes]
-        # Batch j of the c of a part belongs at (j + 1/2) / c of the epoch.
+        # Batch j of the c batches of a part is due at (j + 1/2) / c of the epoch.
         due = np.concatenate([(np.arange(count) + 0.5) / count for count in counts])
         order = np.argsort(due, kind="stable")
         self._parts = np.repeat(np.arange(len(sizes)), counts)[order]
@@ -92,17 +92,17 @@ Order = BySize | ByWeight | InBuckets
 
 
 def _part_of(numbers: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The parts that numbers counted through all parts fall into, and the numbers there."""
+    """Row numbers over all parts -> the part of each, and its number in the part."""
     parts = np.searchsorted(ends, numbers, side="right")
     return parts, numbers - np.concatenate([[0], ends])[parts]
 
 
 def pattern(weights: Sequence[float]) -> np.ndarray:
-    """Parts in an order that gives each its share as evenly as whole rows allow.
+    """The parts in an order that gives each its share as evenly as whole rows allow.
 
-    Whichever part must come soonest comes next: the j-th row of a part of share s may come from
-    place (j - 1) / s on and has to come before place j / s. Earliest deadline first meets them
-    all, which keeps every count within one of its share.
+    Row j of a part with share s may come at position (j - 1) / s or later and must come before
+    position j / s. Scheduling the earliest deadline first meets all deadlines, which keeps every
+    count within one of its share.
     """
     counts = _whole(weights)
     total = sum(counts)
@@ -116,7 +116,7 @@ def pattern(weights: Sequence[float]) -> np.ndarray:
 
 
 def _whole(weights: Sequence[float]) -> list[int]:
-    """The weights as the smallest whole numbers in the same proportion, or nearly."""
+    """The weights as small integers in the same proportion, exactly or nearly."""
     exact = [Fraction(str(weight)) for weight in weights]
     common = math.lcm(*(weight.denominator for weight in exact))
     counts = [int(weight * common) for weight in exact]

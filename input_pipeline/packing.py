@@ -1,8 +1,8 @@
-"""Which examples share a row, planned from their lengths before the first batch.
+"""Packing: which examples share a row, planned from their lengths before the first batch.
 
-Best fit, in the order of the source: an example joins the row it fills up best. Only so many rows
-stay open; the fullest is closed when there are more. Looking at a bounded number of rows keeps
-planning linear in the number of examples and still fills rows to well over nine tenths.
+Best fit in the order of the source: an example joins the open row that it fills best. At most
+OPEN_ROWS rows are open; the fullest is closed to open another. So planning is linear in the number
+of examples, and rows are still well over 90% full.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# To be raised when the same sizes come to give another plan.
+# Raise this when the same sizes give another plan than before.
 VERSION = 1
 OPEN_ROWS = 256
 
@@ -29,23 +29,24 @@ class Plan(NamedTuple):
 
 
 def plan(sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
-    """`sizes` has a line for each example and a column for each of the capacities.
+    """Packs examples into rows.
 
-    A row has a capacity on each side: one for a language model, two for encoder and decoder.
+    sizes: (examples, sides), the columns that each example needs. capacities: (sides,), the columns
+    of a row; one side for a language model, two for an encoder-decoder.
     """
     sizes = np.asarray(sizes, np.int64)
     capacities = np.asarray(capacities, np.int64)
     row_of = np.empty(len(sizes), np.int64)
-    free = np.zeros((OPEN_ROWS, len(capacities)), np.int64)  # what open rows have left
+    free = np.zeros((OPEN_ROWS, len(capacities)), np.int64)  # free columns of the open rows
     rows = np.full(OPEN_ROWS, -1)  # their numbers
     count = 0
     for example, size in enumerate(sizes):
         left = free - size
-        # What would be left over on all sides; rows in which it does not fit come last.
+        # Free columns afterwards, over all sides; rows that it does not fit come last.
         over = np.where((left >= 0).all(axis=1), left.sum(axis=1), np.iinfo(np.int64).max)
         slot = int(over.argmin())
         if (left[slot] < 0).any():
-            slot = int(free.sum(axis=1).argmin())  # the fullest is closed
+            slot = int(free.sum(axis=1).argmin())  # close the fullest row
             free[slot], rows[slot] = capacities, count
             count += 1
         free[slot] -= size

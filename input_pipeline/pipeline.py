@@ -1,10 +1,10 @@
-"""Batches by number: the n-th one depends on the config, the seed and n, and on nothing else.
+"""Batches by number: batch n is a function of the config, the seed and n.
 
     source -> tokenizer -> table -> rows -> order -> objective -> layout -> batch
 
-Global row r of a run (row r % batch_size of batch r // batch_size) is the r-th in the order, put
-through the objective with the r-th random stream. A process builds only its own share of the
-rows of a batch; the shares of all processes, in order, are the batch of a single process.
+Row r of a run (row r % batch_size of batch r // batch_size) is row r of the order, passed through
+the objective with random stream r. Each process builds only its share of a batch; the shares of all
+processes, in order, are the batch that a single process would build.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
-from input_pipeline.row_builder import Rowmaker, Stream
-from input_pipeline.row_layout import Layout
+from input_pipeline.row_builder import RowBuilder, Stream
+from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Rows
 from input_pipeline.shuffle import sampled
 from input_pipeline.sources.base import Example, LazyList, content_digest
 from input_pipeline.sources.registry import Component, components, name_of
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import ORIGIN
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-# To be raised when the same config and source come to give other batches: it is part of the
-# digest, so that no run continues on data it did not start with.
+# Raise this when the same config and source give other batches than before. It is part of the
+# digest, so that no run continues on other data.
 VERSION = 2
-# Held-out data is hidden and cut in the same way in every run.
+# Evaluation data is masked in the same way in every run.
 EVAL_SEED = 0
-# Arrays of at least this size come from worker processes in shared memory, smaller ones by copy.
+# Worker processes return arrays of at least this size in shared memory, smaller ones by copy.
 MIN_SHARED_BYTES = 2**20
 
 Batch = dict[str, np.ndarray]
@@ -47,21 +47,21 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    hiding: task_spec.Hiding,
+    masking: task_spec.Masking,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
-    cache: Cache | None = None,
+    cache: TokenCache | None = None,
     tokenizer: Tokenizer | None = None,
     to_train: bool = True,
     evaluate_on_train: bool = False,
 ) -> "Data":
-    """`cache` is for who wants to say how it is filled, or to see what is in it.
+    """Opens the data of a config; raises ConfigError if it does not suit the objective.
 
-    A model that is trained already comes with its `tokenizer`; the config's is then not looked at.
-    Without `to_train` the held-out sets alone are prepared, and there are no training batches.
-    With `evaluate_on_train` the training examples take the place of the held-out ones: laid out as
-    those are, without augmentation, packing or dropping.
+    masking: how objectives mask tokens. cache: says how text is tokenized, and lists what was
+    used; default: TokenCache(data). tokenizer: that of a trained model, in place of the config's.
+    to_train: False prepares evaluation sets only. evaluate_on_train: evaluates on the training
+    examples in place of the held-out ones, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
@@ -70,16 +70,16 @@ def load(
             dataclasses.replace(each, splits=each.splits.scored_on_train(data.train_split))
             for each in found
         ]
-    cache = cache or Cache(data)
+    cache = cache or TokenCache(data)
     splits = found[0].splits
     if tokenizer is None:
         tokenizer = cache.tokenizer([component.splits for component in found])
-    chosen = task_spec.choose(
-        objective, splits.kind, data, tokenizer, hiding, text_pairs=splits.text_pairs
+    chosen = task_spec.choose_task_spec(
+        objective, splits.kind, data, tokenizer, masking, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
-    make = Rowmaker(data, tokenizer, chosen, cache)
+    make = RowBuilder(data, tokenizer, chosen, cache)
     streams = [
         dataclasses.replace(stream, name=each.name or data.source)
         for each in found
@@ -90,15 +90,15 @@ def load(
 
 
 class Data:
-    """Examples under one objective. Of their batches, a process sees its own rows only."""
+    """The batches of one objective, for training and evaluation; this process's rows of them."""
 
     def __init__(
         self,
         config: DataConfig,
         found: Sequence[Component],
         tokenizer: Tokenizer | None,
-        chosen: task_spec.Task,
-        make: Rowmaker,
+        chosen: task_spec.TaskSpec,
+        make: RowBuilder,
         streams: Sequence[Stream],
         seed: int,
         process_index: int,
@@ -142,7 +142,7 @@ class Data:
         return tuple(self._evals)
 
     def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
-        """Which bucket of lengths a training batch is of, from 1 on, and how many there are."""
+        """The number of a training batch's length bucket, counted from 1, and of all buckets."""
         if not self._config.sorts_by_length:
             return None
         sides = {"inputs": "length", "encoder_inputs": "encoder_length"}
@@ -151,7 +151,7 @@ class Data:
         return 1 + widths.index(tuple(batch[name].shape[1] for name, _ in sides)), len(widths)
 
     def train_batch(self, n: int) -> Batch:
-        """This process's rows of the n-th batch."""
+        """This process's rows of batch n."""
         size = self._config.batch_size
         share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
         inside = np.arange(share.start, share.stop)
@@ -172,12 +172,12 @@ class Data:
         ]
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
-        """Batches start, start + 1, ... stop - 1, built ahead by a thread or worker processes."""
+        """Batches start, ..., stop - 1, built ahead by a thread or by worker processes."""
         ahead, workers = self._config.prefetch, self._config.workers
         numbers = grain.MapDataset.range(start, stop).map(self.train_batch)
         if workers:
             if not flags.FLAGS.is_parsed():
-                flags.FLAGS.mark_as_parsed()  # grain asks for flags of its own
+                flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(1, ahead))
             processes = grain.MultiprocessingOptions(workers, per_worker_buffer_size=max(1, ahead))
             batches = grain.experimental.WithOptionsIterDataset(
@@ -189,15 +189,15 @@ class Data:
         return iter(numbers.to_iter_dataset(options))
 
     def __getstate__(self):
-        """Worker processes prepare training batches alone."""
+        """Worker processes build training batches only."""
         return {**self.__dict__, "_evals": {}}
 
     def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> Sequence[Batch]:
-        """This process's rows of each batch of a held-out set.
+        """This process's rows of each batch of a held-out set, made when asked for.
 
-        The rows come in a fixed pseudo-random order, so the first `max_batches` batches are a fair
-        sample of a set that is sorted. Batches are made when asked for: a set may be large. The
-        last one is filled up with copies of a real row whose weights are all 0.
+        The rows come in a fixed pseudo-random order, so the first `max_batches` batches (0: all)
+        are a fair sample even of a sorted set. The last batch is filled up with copies of a row,
+        with weights 0.
         """
         share = _share_of(batch_size, self._process_index, self._process_count, "eval.batch_size")
         indices = self._eval_indices(name, batch_size * max_batches)
@@ -208,7 +208,7 @@ class Data:
         return LazyList(batch, range(0, len(indices), batch_size))
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
-        """The first examples of a held-out set as text, in the order of its batches' rows."""
+        """The first `count` examples of a held-out set as text, in the order of `eval_batches`."""
         rows, examples = self._evals[name]
         if not count:
             return []
@@ -222,10 +222,10 @@ class Data:
         return [examples[part[ORIGIN]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
-        """Bytes of the original text that the targets of these batches stand for, in all processes.
+        """Bytes of original text behind the targets of these batches, over all processes.
 
-        Total loss in nats / ln 2 / this number = bits per byte: of the text as it was, so that
-        tokenizers compare, whatever they lose of it.
+        Total loss in nats / ln 2 / this number = bits per byte, which compares tokenizers even if
+        they lose parts of the text.
         """
         indices = np.sort(self._eval_indices(name, batch_size * max_batches)).tolist()
         rows, examples = self._evals[name]
@@ -233,7 +233,7 @@ class Data:
             parts = (rows.parts(index)[0] for index in indices)
             covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
             return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
-        # In the order of the text, neighbouring rows share a document.
+        # The indices are sorted, so neighbouring rows share a document.
         document_sizes = functools.lru_cache(maxsize=1)(
             lambda example: self._document_sizes(examples[example])
         )
@@ -242,22 +242,21 @@ class Data:
             pieces = [document_sizes(example)[a:b] for example, a, b in rows.pieces(index)]
             sizes = np.concatenate(pieces)
             predicted = self._eval_row(name, index)["weights"] > 0
-            # Where bos begins a row, its first target is the text's first id; where nothing does,
-            # its second.
+            # If bos begins a row, its first target is the text's first id; else it is the second.
             first = len(self.tokenizer.causal_prefix) - 1
             counts = np.append(False, predicted) if first < 0 else predicted[first:]
             total += int(sizes[counts[: len(sizes)]].sum())
         return total
 
     def _document_sizes(self, document: Example) -> np.ndarray:
-        """The bytes that each id of a document covers; eos covers what no other does."""
+        """The bytes that each id of a document covers; eos covers the rest."""
         sizes = self.tokenizer.byte_sizes(document["text"])
         if not document.get("ends", True):
             return sizes
         return np.append(sizes, len(document["text"].encode()) - sizes.sum())
 
     def _eval_indices(self, name: str, most: int) -> np.ndarray:
-        """The rows of a held-out set in the order of its batches; 0: all of them."""
+        """The first `most` rows of a held-out set in the order of its batches; 0: all."""
         rows = len(self._evals[name][0])
         return sampled(min(rows, most) if most else rows, rows)
 
@@ -277,7 +276,7 @@ class Data:
         rows = self._evals[name][0]
         fields = self._fields(rows, index, rng, self._eval_layout)
         if self._kind == "pairs":
-            # A row whose target was truncated counts as wrong.
+            # Metrics count a truncated target as wrong.
             fields["target_cut"] = np.int32(rows.is_cut(index, "target"))
         return fields
 
@@ -286,7 +285,7 @@ class Data:
         rows: Rows,
         index: int,
         rng: np.random.Generator,
-        layout: Layout,
+        layout: RowLayout,
         augment: task_spec.Augment | None = None,
     ) -> Fields:
         parts = rows.parts(index)
@@ -309,13 +308,13 @@ def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
 
 
 def _without_weight(fields: Fields) -> Fields:
-    """A row that fills up a batch and counts nowhere."""
+    """The fields with all weights 0, for a row that only fills up a batch."""
     zeros = {name: np.zeros_like(x) for name, x in fields.items() if name.endswith("weights")}
     return {**fields, **zeros}
 
 
 def _share_of(batch_size: int, process_index: int, process_count: int, key: str) -> range:
-    """The rows of a batch that this process builds."""
+    """The row numbers of a batch that this process builds."""
     if batch_size % process_count:
         raise ConfigError(
             f"{key}={batch_size} cannot be shared evenly by {process_count} processes; "

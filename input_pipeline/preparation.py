@@ -1,12 +1,11 @@
-"""Tokenizes a split once, chunk by chunk, into a table that later runs only map into memory.
+"""Tokenizes a split once, chunk by chunk, into a table that later runs map into memory.
 
-    cache_dir/<key>.partial/0000000.npz ...  finished chunks: what an interrupted run goes on from
-    cache_dir/<key>/                         the whole table, moved into place when it is complete
+    cache_dir/<key>.partial/0000000.npz ...  finished chunks; an interrupted run continues from them
+    cache_dir/<key>/                         the complete table, moved into place at the end
 
-The key is a digest of everything the ids depend on, so whatever changes makes a new table. A
-chunk is written under another name first, and always has the same content, so two processes that
-prepare the same table at once only do some work twice. Damage is noticed by the sizes of a table's
-files and the checksums of a chunk's, and mended by making them again.
+The key is a digest of everything that the ids depend on. Chunks are written under a temporary name
+and are deterministic, so two processes that prepare the same table only do some work twice. File
+sizes (tables) and checksums (chunks) reveal damage; damaged files are made again.
 """
 
 import concurrent.futures
@@ -28,47 +27,47 @@ from absl import logging
 from tqdm import tqdm
 
 from experiment.schema import ConfigError
-from input_pipeline.atomic_directory import make_directory, make_whole
+from input_pipeline.atomic_directory import make_directory, make_directory_atomically
 from input_pipeline.sources.base import BadRecordError, Example, content_digest
-from input_pipeline.token_table import Form, Table, open_table, table_of, write_table
+from input_pipeline.token_table import FeatureSpec, TokenTable, open_table, table_of, write_table
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-# To be raised when the same source and tokenizer come to give another table.
+# Raise this when the same source and tokenizer give another table than before.
 VERSION = 2
 CHUNK = 1024  # examples
-# While one chunk is tokenized, on all cores, another can be read.
+# One chunk is read while another is tokenized on all cores.
 THREADS = 2
-# A full stop with what may close a quotation behind it, or the end of a line.
+# The end of a sentence, with closing quotes and brackets, or the end of a line.
 _SENTENCE_END = re.compile(r"[.!?…][\"'»”’)\]]*(?=\s)|[。！？।][」』”]*|\n")
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """A split to be tokenized."""
+class PreparationJob:
+    """A split to tokenize."""
 
     source_digest: str
     split: str
     examples: Sequence[Example]
     tokenizer: Tokenizer
-    form: Form
+    features: FeatureSpec
 
     @property
     def key(self) -> str:
         parts = [str(VERSION), self.source_digest, self.split, self.tokenizer.digest]
-        return content_digest([*parts, repr(self.form), str(CHUNK)])[:32]
+        return content_digest([*parts, self.features.cache_key, str(CHUNK)])[:32]
 
     @property
     def chunk_count(self) -> int:
         return -(-len(self.examples) // CHUNK)
 
 
-# Makes the chunks of a job in its partial directory; gives, chunk by chunk and in their order,
-# what is wrong with the records that had to be left out.
-ChunkMaker = Callable[[Job, Path], Iterator[list[str]]]
+# (job, partial directory): makes all chunks there; yields, in order, each chunk's list of problems
+# with the records that were left out.
+ChunkMaker = Callable[[PreparationJob, Path], Iterator[list[str]]]
 
 
-def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
-    """Threads will do on one machine: the tokenizers work outside the GIL."""
+def in_threads(job: PreparationJob, partial: Path) -> Iterator[list[str]]:
+    """Makes chunks in threads: the tokenizers library releases the GIL."""
     pool = concurrent.futures.ThreadPoolExecutor(THREADS)
     try:
         yield from pool.map(functools.partial(make_chunk, job, partial), range(job.chunk_count))
@@ -77,20 +76,27 @@ def in_threads(job: Job, partial: Path) -> Iterator[list[str]]:
 
 
 def prepare(
-    job: Job, cache_dir: Path, *, make_chunks: ChunkMaker = in_threads, max_bad_records: int = 0
-) -> Table:
-    """The table of a split: found in the cache, or made there first."""
+    job: PreparationJob,
+    cache_dir: Path,
+    *,
+    make_chunks: ChunkMaker = in_threads,
+    max_bad_records: int = 0,
+) -> TokenTable:
+    """The table of a split, from the cache; made there first if it is missing.
+
+    Raises ConfigError if more than `max_bad_records` records cannot be read.
+    """
     directory, partial = cache_dir / job.key, cache_dir / f"{job.key}.partial"
     while (table := opened(directory)) is None:
         try:
             make_directory(partial)
-            # Closed, so that after a refusal no thread goes on.
+            # Closing stops the threads after a refusal.
             with contextlib.closing(make_chunks(job, partial)) as made:
                 _refuse_bad_chunks(job, made, max_bad_records)
             chunks = (read_chunk(partial, number) for number in range(job.chunk_count))
-            make_whole(directory, functools.partial(write_table, chunks=chunks))
+            make_directory_atomically(directory, functools.partial(write_table, chunks=chunks))
         except FileNotFoundError:
-            # Another process has finished the table and cleared the chunks away.
+            # Another process has finished the table and removed the chunks.
             if not directory.exists():
                 raise
         except OSError as error:
@@ -105,8 +111,10 @@ def prepare(
     return table
 
 
-def _refuse_bad_chunks(job: Job, made: Iterator[list[str]], max_bad_records: int) -> None:
-    """Goes through the chunks as they are made, and stops as soon as too much is wrong."""
+def _refuse_bad_chunks(
+    job: PreparationJob, made: Iterator[list[str]], max_bad_records: int
+) -> None:
+    """Consumes the chunks as they are made; raises as soon as too many records are bad."""
     bad: list[str] = []
     label = f"tokenizing {job.split}"
     for more in tqdm(made, label, job.chunk_count, unit="chunk", disable=None):
@@ -114,15 +122,15 @@ def _refuse_bad_chunks(job: Job, made: Iterator[list[str]], max_bad_records: int
         refuse_bad_records(bad, max_bad_records)
 
 
-def opened(directory: Path) -> Table | None:
-    """The table that is there, if there is one; a damaged one is removed."""
+def opened(directory: Path) -> TokenTable | None:
+    """The table in a directory, or None; a damaged table is removed."""
     if not directory.exists():
         return None
     try:
         return open_table(directory)
     except (OSError, ValueError, LookupError, TypeError) as error:
         logging.warning("prepared data is damaged and will be made again: %s", error)
-        with contextlib.suppress(FileNotFoundError):  # another process may see to it, too
+        with contextlib.suppress(FileNotFoundError):  # another process may remove it, too
             shutil.rmtree(directory)
         return None
 
@@ -136,21 +144,21 @@ def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
         )
 
 
-def make_chunk(job: Job, partial: Path, number: int) -> list[str]:
-    """Makes a chunk, unless it is there; returns what is wrong with its bad records."""
+def make_chunk(job: PreparationJob, partial: Path, number: int) -> list[str]:
+    """Makes a chunk unless it exists; returns the problems of its bad records."""
     try:
         return read_chunk(partial, number).bad
     except (OSError, EOFError, ValueError, LookupError, zipfile.BadZipFile):
         numbers = range(number * CHUNK, min((number + 1) * CHUNK, len(job.examples)))
-        made = tokenized(job.examples, numbers, job.tokenizer, job.form)
+        made = tokenized(job.examples, numbers, job.tokenizer, job.features)
         write_chunk(partial, number, made)
         return made.bad
 
 
 def tokenized(
-    examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, form: Form
-) -> Table:
-    """The table of these examples. Whoever makes it makes the same."""
+    examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, features: FeatureSpec
+) -> TokenTable:
+    """The examples with these numbers as a table; deterministic."""
     kept, origins, bad = [], [], []
     for index in numbers:
         try:
@@ -158,13 +166,14 @@ def tokenized(
         except BadRecordError as error:
             bad.append(str(error))
             continue
-        entries = list(sentences(example)) if form.sentences else [example]
+        entries = list(sentences(example)) if features.sentences else [example]
         kept += entries
         origins += [index] * len(entries)
-    return table_of(kept, tokenizer, form, origins, bad)
+    return table_of(kept, tokenizer, features, origins, bad)
 
 
 def sentences(document: Example) -> Iterator[Example]:
+    """The sentences of a document, with a mark on the first."""
     text = document["text"]
     cuts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
     found = [text[start:stop].strip() for start, stop in itertools.pairwise(cuts)]
@@ -176,15 +185,15 @@ def chunk_path(partial: Path, number: int) -> Path:
     return partial / f"{number:07d}.npz"
 
 
-def write_chunk(partial: Path, number: int, table: Table) -> None:
+def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
     bad = np.frombuffer(json.dumps(table.bad).encode(), np.uint8)
     with tempfile.NamedTemporaryFile(dir=partial, suffix=".writing", delete=False) as file:
         np.savez(file, **table.arrays, bad=bad)
     os.replace(file.name, chunk_path(partial, number))
 
 
-def read_chunk(partial: Path, number: int) -> Table:
-    # Opened here: NumPy would leave a damaged file open.
+def read_chunk(partial: Path, number: int) -> TokenTable:
+    # Opened here, because NumPy leaves a damaged file open.
     with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}
-    return Table(arrays, json.loads(arrays.pop("bad").tobytes()))
+    return TokenTable(arrays, json.loads(arrays.pop("bad").tobytes()))

@@ -1,14 +1,14 @@
-"""Random numbers by address: the n-th stream of a purpose, without drawing those before it."""
+"""Random streams by number: stream n of a purpose, without drawing the streams before it."""
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-# Streams of different purposes never meet.
+# Streams of different purposes are independent.
 SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAINED_LIST, HELD_OUT_LIST, EVAL_ORDER = range(6)
 
 
 class _Key(ISeedSequence):
-    """A key to be used as it is. Given by `key=`, Philox would first fetch entropy, for nothing."""
+    """Hands its words to Philox as the key. Philox(key=...) would read entropy first, in vain."""
 
     def __init__(self, *words: int):
         self._words = words
@@ -19,4 +19,5 @@ class _Key(ISeedSequence):
 
 
 def generator(seed: int, purpose: int, index: int) -> np.random.Generator:
+    """Stream `index` of a purpose (one of the constants above)."""
     return np.random.Generator(np.random.Philox(_Key(seed, index), counter=(0, 0, 0, purpose)))

@@ -1,4 +1,4 @@
-"""From a split to rows: one after another for evaluation; packed or sorted for training."""
+"""Splits -> rows: one example per row for evaluation; packed or bucketed for training."""
 
 import dataclasses
 from collections import Counter
@@ -10,45 +10,40 @@ from experiment.schema import ConfigError
 from input_pipeline.buckets import choose_buckets
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
-from input_pipeline.row_layout import Layout
-from input_pipeline.rows import (
-    ExampleRows,
-    GroupedRows,
-    ImageRows,
-    Rows,
-    SentenceRows,
-    WindowRows,
-)
+from input_pipeline.row_layout import RowLayout
+from input_pipeline.rows import ExampleRows, GroupedRows, ImageRows, Rows, SentenceRows, WindowRows
 from input_pipeline.sources.base import Example, Splits
-from input_pipeline.task_spec import Task
-from input_pipeline.token_cache import Cache
+from input_pipeline.task_spec import TaskSpec
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from input_pipeline.too_long import NAMES, TooLong
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """Rows to train on that are all laid out alike."""
+    """Training rows with one layout."""
 
     rows: Rows
-    weight: float  # by which it is mixed with others; 0: by its size
-    layout: Layout
-    name: str = ""  # of the part of a mixture
+    weight: float  # its share in a mixture; 0: proportional to its size
+    layout: RowLayout
+    name: str = ""  # of its source in a mixture
 
 
-class Rowmaker:
-    """Makes rows of splits, for one task."""
+class RowBuilder:
+    """Makes rows from splits, for one task; counts what did not fit or could not be read."""
 
-    def __init__(self, data: DataConfig, tokenizer: Tokenizer | None, task: Task, cache: Cache):
+    def __init__(
+        self, data: DataConfig, tokenizer: Tokenizer | None, task: TaskSpec, cache: TokenCache
+    ):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
-        # By split: examples that had to be cut or left out, and records that could not be read.
+        # By split: examples that were cut or dropped, and records that could not be read.
         self.too_long: Counter[str] = Counter()
-        self.over_long: dict[tuple[str, str], TooLong] = {}  # the same, by split and side
+        self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and side
         self.bad_records: Counter[str] = Counter()
-        self.bucket_lengths: list[int] = []  # what batches are padded to, if not all alike
+        self.bucket_lengths: list[int] = []  # lengths that batches are padded to
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
-        """The training split's rows: in one stream, or one for each bucket of lengths."""
+        """The training rows: one stream, or one per length bucket."""
         data, task = self._data, self._task
         needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
         if splits.storage == "none" and needs_lengths:
@@ -83,9 +78,9 @@ class Rowmaker:
             yield Stream(rows, weight, layout)
 
     def held_out(self, splits: Splits, name: str) -> Rows:
-        """An evaluation split's rows: each example by itself, cut off if it is too long.
+        """The rows of an evaluation split: one example per row, truncated if it is too long.
 
-        Running text is laid end to end, unless training keeps documents apart.
+        Documents are concatenated and cut into windows, unless data.packing keeps them apart.
         """
         examples, storage = splits.evals[name], splits.storage
         if storage == "none" and examples is not splits.train:
@@ -93,18 +88,13 @@ class Rowmaker:
         return self._rows(splits, name, examples, "truncate", storage)
 
     def _rows(
-        self,
-        splits: Splits,
-        split: str,
-        examples: Sequence[Example],
-        over_long: str,
-        storage: str,
+        self, splits: Splits, split: str, examples: Sequence[Example], over_long: str, storage: str
     ) -> Rows:
         task = self._task
         if splits.kind == "images":
             return ImageRows(examples)
-        table = self._cache.table(splits, split, examples, self._tokenizer, task.form, storage)
-        if task.form.sentences:
+        table = self._cache.table(splits, split, examples, self._tokenizer, task.features, storage)
+        if task.features.sentences:
             rows = SentenceRows(table, task.sides[0].room)
         elif splits.kind == "documents" and self._data.packing:
             rows = ExampleRows(table, task.sides, "split")
@@ -112,7 +102,7 @@ class Rowmaker:
             rows = WindowRows(table, task.sides[0].room)
         else:
             rows = ExampleRows(table, task.sides, over_long)
-        goes_on = splits.kind == "documents"  # in the next row, whatever its length
+        goes_on = splits.kind == "documents"  # documents continue in the next row
         too_long = 0 if goes_on else rows.too_long
         if not len(rows):
             raise ConfigError(
@@ -142,6 +132,6 @@ class Rowmaker:
 def _smallest_fitting(
     sizes: np.ndarray, lengths: Sequence[int], bounds: Sequence[int]
 ) -> np.ndarray:
-    """The number of the smallest bound that holds all sides of each row."""
+    """For each row, the index of the smallest bound that holds all its sides."""
     limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and side
     return (sizes[:, None] <= limits).all(axis=2).argmax(axis=1)

@@ -1,8 +1,8 @@
-"""Fields of natural length -> rows of fixed length, one or several examples to a row.
+"""Fields of variable length -> rows of fixed length, one or several examples per row.
 
-Everything is padded with zeros: the weight and the segment of padding, which no loss and no query
-reads. Examples that share a row have segments 1, 2, ... and positions that start again at 0, so
-that the model keeps them apart.
+Rows are padded with zeros: padding has weight 0 and segment 0, so no loss and no query reads it.
+Examples that share a row have segments 1, 2, ... and positions that restart at 0, which keeps them
+apart in the model.
 """
 
 import dataclasses
@@ -14,15 +14,17 @@ from input_pipeline.objectives import Fields
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class RowLayout:
+    """The shape of a row, and which extra fields it has."""
+
     length: int
     encoder_length: int
-    # Text read from left to right needs no segments: padding behind it is never seen from before.
+    # Causal models need no segments: a text never sees the padding that follows it.
     segments: bool
     packed: bool
 
     def row(self, parts: Sequence[Fields]) -> Fields:
-        """The fields of all examples that share a row, side by side."""
+        """Concatenates the fields of the examples of one row, and pads them."""
         row = {}
         for name in parts[0]:
             if parts[0][name].ndim == 0:
@@ -46,7 +48,7 @@ class Layout:
     def _laid(
         self, name: str, values: Iterable[np.ndarray | int], sizes: Sequence[int], dtype: type
     ) -> np.ndarray:
-        """Values side by side, each in as many columns as its size; a number fills them all."""
+        """Concatenates and pads values; each fills as many columns as its size."""
         columns = self.encoder_length if name.startswith("encoder_") else self.length
         padded = np.zeros(columns, dtype)
         start = 0

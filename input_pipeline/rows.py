@@ -1,7 +1,7 @@
-"""Rows: what an objective turns into one row of a batch. Text has become ids by here.
+"""Rows: what an objective turns into one row of a batch, with text as ids.
 
-`parts(index)` gives the examples that share a row: one, unless they are packed; `origins(index)`
-which examples of the source they come from.
+`parts(index)` gives the examples of a row: one, unless rows are packed. `origins(index)` gives
+their numbers in the source.
 """
 
 import dataclasses
@@ -13,27 +13,28 @@ import numpy as np
 
 from input_pipeline.packing import Plan
 from input_pipeline.sources.base import Example
-from input_pipeline.token_table import LazyTable, Table
+from input_pipeline.token_table import LazyTokenTable, TokenTable
 
 Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
-    """One side of the model: the fields it is made of, and the room that they have together."""
+class RowSide:
+    """The encoder's or decoder's side of a row: its fields, and the columns they share."""
 
     fields: tuple[str, ...]
     length: int  # columns
-    added: int  # ids that the objective adds, such as eos
-    key: str = "data.length"  # of the config: what `length` is
+    added: int  # special ids that the objective adds
+    key: str = "data.length"  # the config key of `length`
 
     @property
     def room(self) -> int:
+        """Columns for the ids of the fields."""
         return self.length - self.added
 
 
 def fit(texts: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
-    """One text or two, cut at their ends until they fit: the longer one first, as in BERT."""
+    """Truncates one or two texts to `room` ids together; the longer one first, as in BERT."""
     if len(texts) == 1:
         return [texts[0][:room]]
     first, second = map(len, texts)
@@ -49,18 +50,21 @@ def fit(texts: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
 
 
 class ExampleRows:
-    """One entry of a table, one row; what does not fit is cut off, or such entries left out.
+    """One row per entry of a table.
 
-    With `over_long="split"`, which is for a single text, the rest goes on in rows of its own.
+    `over_long` says what happens to entries that do not fit: truncate, drop, or split (single
+    texts only), which continues them in further rows.
     """
 
-    def __init__(self, table: Table | LazyTable, sides: Sequence[Side], over_long: str):
+    def __init__(
+        self, table: TokenTable | LazyTokenTable, sides: Sequence[RowSide], over_long: str
+    ):
         self._table, self._sides = table, sides
-        self._entries = self._starts = None  # all of them, from their beginnings
+        self._entries = self._starts = None  # None: all entries, from their start
         self.too_long = 0
-        # Sides that are too long in some entries: in how many, and columns that the longest needs.
-        self.long_sides: list[tuple[Side, int, int]] = []
-        if isinstance(table, LazyTable):
+        # (side, entries that are too long there, columns that the longest needs)
+        self.long_sides: list[tuple[RowSide, int, int]] = []
+        if isinstance(table, LazyTokenTable):
             return
         too_long = np.zeros(len(table), bool)
         for side in sides:
@@ -76,12 +80,12 @@ class ExampleRows:
             self._entries = np.flatnonzero(~too_long)
         elif over_long == "split":
             (side,) = sides
-            pieces = -(-self._lengths(side) // side.room)  # none, if there is no id
+            pieces = -(-self._lengths(side) // side.room)  # 0 for an empty text
             self._entries = np.repeat(np.arange(len(table)), pieces)
             number = np.arange(len(self._entries)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
             self._starts = number * side.room
 
-    def _lengths(self, side: Side) -> np.ndarray:
+    def _lengths(self, side: RowSide) -> np.ndarray:
         return sum(self._table.lengths(field) for field in side.fields)
 
     def __len__(self):
@@ -101,7 +105,7 @@ class ExampleRows:
         return [row]
 
     def is_cut(self, index: int, field: str) -> bool:
-        """Whether a field of the row has lost its end."""
+        """Whether a field of the row was truncated."""
         whole = self._table.entry(self.entry(index))[field]
         return len(self.parts(index)[0][field]) < len(whole)
 
@@ -109,13 +113,13 @@ class ExampleRows:
         return [self._table.origin(self.entry(index))]
 
     def pieces(self, index: int) -> list[tuple[int, int, int]]:
-        """Which ids of which example the row holds: (example, first id, end). For a single text."""
+        """The ids in the row, as (example, first id, end). For single texts."""
         start = 0 if self._starts is None else int(self._starts[index])
         ((field,),) = (side.fields for side in self._sides)
         return [(*self.origins(index), start, start + len(self.parts(index)[0][field]))]
 
     def sizes(self) -> np.ndarray:
-        """How many columns each row needs on each side."""
+        """Columns that each row needs: (rows, sides)."""
         lengths = [self._lengths(side) for side in self._sides]
         if self._entries is not None:
             lengths = [values[self._entries] for values in lengths]
@@ -126,7 +130,7 @@ class ExampleRows:
 
 
 class GroupedRows:
-    """Rows of one example each, several of them put together or some of them chosen."""
+    """Groups of rows of one example each, or a selection of them, by a plan."""
 
     def __init__(self, rows: ExampleRows, plan: Plan):
         self._rows, self._plan = rows, plan
@@ -142,12 +146,12 @@ class GroupedRows:
 
 
 class WindowRows:
-    """Documents laid end to end, each closed by eos, and cut into windows of `width` ids.
+    """Documents, each followed by eos, concatenated and cut into windows of `width` ids.
 
-    Every id is in exactly one window; only the last window may be shorter.
+    Every id is in exactly one window. Only the last window may be shorter.
     """
 
-    def __init__(self, table: Table, width: int):
+    def __init__(self, table: TokenTable, width: int):
         self._table, self._width = table, width
 
     def __len__(self):
@@ -158,7 +162,7 @@ class WindowRows:
         return [{"text": self._table.stream("text")[start : start + self._width]}]
 
     def pieces(self, index: int) -> list[tuple[int, int, int]]:
-        """Which ids of which document the window holds: (document, first id, end)."""
+        """The ids in the window, as (document, first id, end)."""
         start, stop = index * self._width, (index + 1) * self._width
         ends = self._table.ends("text")
         found = []
@@ -172,17 +176,17 @@ class WindowRows:
         return found
 
     def origins(self, index: int) -> list[int]:
-        """All documents of which something is in the window."""
+        """All documents with ids in the window."""
         return sorted({document for document, _, _ in self.pieces(index)})
 
 
 class SentenceRows:
-    """Neighbouring sentences of a document, at least two and enough to fill `room`.
+    """Consecutive sentences of a document, at least two and enough to fill `room`.
 
-    A sentence that has no neighbour is left out.
+    Documents of one sentence are left out.
     """
 
-    def __init__(self, table: Table, room: int):
+    def __init__(self, table: TokenTable, room: int):
         self._table = table
         self._bounds = _sentence_groups(table.numbers("first"), table.lengths("text"), room)
 
@@ -198,7 +202,7 @@ class SentenceRows:
 
 
 def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.ndarray:
-    """(start, stop) of each group: sentences are added until two or more fill the room."""
+    """(groups, 2): start and stop. A group grows until two or more sentences fill the room."""
     groups: list[tuple[int, int]] = []
     start = filled = 0
     last = len(first) - 1
@@ -206,7 +210,7 @@ def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.nd
         filled += length
         ends = index == last or first[index + 1]
         if ends and index == start:
-            # What is left of a document is one sentence: the group before it takes it in.
+            # One sentence of the document is left over: it joins the group before.
             if groups and groups[-1][1] == start and not first[start]:
                 groups[-1] = (groups[-1][0], index + 1)
         elif ends or (filled >= room and index > start):
@@ -218,6 +222,8 @@ def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.nd
 
 
 class ImageRows:
+    """One row per image."""
+
     def __init__(self, examples: Sequence[Example]):
         self._examples = examples
 

@@ -1,21 +1,21 @@
-"""A shuffled order of any number of examples, found index by index and never held in memory.
+"""Shuffles any number of examples, index by index, without storing the order.
 
-A Feistel network is a keyed permutation of the numbers below a power of four. Applied again to
-whatever falls outside the wanted range, until it falls inside, it permutes that range alone
-(cycle walking). Each epoch has its own key.
+A Feistel network is a keyed permutation of the numbers below a power of four. Applying it again to
+results outside the wanted range, until they are inside, permutes that range alone (cycle walking).
+Each epoch has its own key.
 """
 
 import numpy as np
 
 from input_pipeline.randomness import EVAL_ORDER, SHUFFLE, generator
 
-ROUNDS = 6  # four suffice for large ranges; small ones mix better with more
+ROUNDS = 6  # four suffice for large ranges; small ranges mix better with more
 
 
 def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np.ndarray:
-    """The examples at these places in the endless order: epoch after epoch, each shuffled anew.
+    """The examples at these positions of an endless order, which shuffles every epoch anew.
 
-    Different streams have nothing in common.
+    positions: any shape. size: examples in an epoch. Different streams are independent.
     """
     epochs, offsets = np.divmod(np.asarray(positions, np.uint64), np.uint64(size))
     indices = np.empty_like(offsets)
@@ -37,7 +37,7 @@ def sampled(count: int, size: int) -> np.ndarray:
 
 
 def permuted(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Where the permutation of range(size) with these round keys sends each of the values."""
+    """The values under the permutation of range(size) that these round keys define."""
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     values = _feistel(values, half_bits, keys)
     outside = values >= size
@@ -56,7 +56,7 @@ def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64: every bit of the result depends on every bit of x."""
+    """The finaliser of splitmix64: every output bit depends on every input bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

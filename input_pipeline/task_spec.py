@@ -1,4 +1,4 @@
-"""From the config to one objective that fits the source, or to the reason why none does."""
+"""Config -> the objective for the source's examples, with what it needs of the rows."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,13 +7,14 @@ from functools import partial
 import numpy as np
 
 from experiment.schema import ConfigError
-from input_pipeline import augmentation, objectives
+from input_pipeline import objectives
+from input_pipeline.augmentation import Augmentation, choose_augmentation
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
-from input_pipeline.row_layout import Layout
-from input_pipeline.rows import Row, Side
-from input_pipeline.sources.base import Kind
-from input_pipeline.token_table import Form
+from input_pipeline.row_layout import RowLayout
+from input_pipeline.rows import Row, RowSide
+from input_pipeline.sources.base import ExampleKind
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 OBJECTIVES_FOR = {
@@ -22,7 +23,7 @@ OBJECTIVES_FOR = {
     "labelled": ("classify_text", "masked_lm"),
     "images": ("classify_images",),
 }
-# The special ids that an objective writes; running text also needs eos, between documents.
+# The special ids that an objective uses; documents also need eos between them.
 SPECIALS_OF = {
     "causal_lm": ("bos",),
     "prefix_lm": ("bos",),
@@ -32,68 +33,74 @@ SPECIALS_OF = {
     "classify_text": ("cls", "sep"),
     "classify_images": (),
 }
-# Several examples may share a row where every token has its own answer.
+# Objectives that predict tokens can pack several examples into a row.
 PACKABLE = ("causal_lm", "prefix_lm", "masked_lm", "seq2seq")
 
 
 @dataclasses.dataclass(frozen=True)
-class Hiding:
-    """How the objectives that hide something hide it; a part of the task's config."""
+class Masking:
+    """How objectives mask tokens; a part of the task's config."""
 
     rate: float
     mean_span: float
     whole_words: bool
     next_sentence: bool
-    beside_classes: bool = False  # classify_text: hide something for an auxiliary masked LM
+    beside_classes: bool = False  # classify_text: mask tokens for an auxiliary masked LM
 
 
-Augment = augmentation.Augmentation | objectives.HideInHalf
+Augment = Augmentation | objectives.MaskHalfOfRows
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class TaskSpec:
+    """An objective, and how its rows are made."""
+
     fields: Callable[[Row, np.random.Generator], Fields]
-    form: Form  # what of an example is tokenized
-    sides: tuple[Side, ...]
+    features: FeatureSpec  # the fields of an example
+    sides: tuple[RowSide, ...]
     needs_segments: bool = True
-    needs_other_row: bool = False  # the row must come with another one, as `other`
-    augment: Augment | None = None  # what training rows go through first
+    needs_other_row: bool = False  # rows carry another random row, as `other`
+    augment: Augment | None = None  # applied to training rows only
 
-    def layout(self, length: int, encoder_length: int, *, packed: bool) -> Layout:
-        return Layout(length, encoder_length, self.needs_segments, packed)
+    def layout(self, length: int, encoder_length: int, *, packed: bool) -> RowLayout:
+        return RowLayout(length, encoder_length, self.needs_segments, packed)
 
 
-def choose(
+def choose_task_spec(
     objective: str,
-    kind: Kind,
+    kind: ExampleKind,
     data: DataConfig,
     tokenizer: Tokenizer | None,
-    hiding: Hiding,
+    masking: Masking,
     *,
     text_pairs: bool = False,
-) -> Task:
-    _refuse_what_cannot_work(objective, kind, data, hiding)
-    _refuse_missing_specials(objective, kind, data, tokenizer, hiding)
+) -> TaskSpec:
+    """The task of an objective; raises ConfigError if it does not suit the data or the tokenizer.
+
+    `kind` is that of the examples. `text_pairs`: classified examples have two texts.
+    """
+    _refuse_what_cannot_work(objective, kind, data, masking)
+    _refuse_missing_specials(objective, kind, data, tokenizer, masking)
     length, encoder_length = data.length, data.encoder_length
-    text = Form(("text",), closed=kind == "documents")
+    text = FeatureSpec(("text",), closed=kind == "documents")
     with_ids = {"tokenizer": tokenizer}
-    with_rate = {**with_ids, "noise_rate": hiding.rate}
-    with_words = {**with_rate, "whole_words": hiding.whole_words}
+    with_rate = {**with_ids, "noise_rate": masking.rate}
+    with_words = {**with_rate, "whole_words": masking.whole_words}
     match objective, kind:
         case "causal_lm", _:
             fields = partial(objectives.causal_lm, **with_ids)
-            side = Side(("text",), length, _added_by_shift(tokenizer))
-            return Task(fields, text, (side,), needs_segments=False)
+            side = RowSide(("text",), length, _added_by_shift(tokenizer))
+            return TaskSpec(fields, text, (side,), needs_segments=False)
         case "prefix_lm", "documents":
             _refuse_short("length", length, 2, "a prefix and the rest")
             fields = partial(objectives.prefix_lm, **with_ids)
-            side = Side(("text",), length, _added_by_shift(tokenizer))
-            return Task(fields, text, (side,), needs_segments=False)
+            side = RowSide(("text",), length, _added_by_shift(tokenizer))
+            return TaskSpec(fields, text, (side,), needs_segments=False)
         case "prefix_lm", _:
             _refuse_short("length", length, 4, "source, sep, target and eos")
             fields = partial(objectives.prefix_lm_pair, **with_ids)
-            side = Side(("source", "target"), length, 2 + _added_by_shift(tokenizer))
-            return Task(fields, Form(side.fields), (side,), needs_segments=False)
+            side = RowSide(("source", "target"), length, 2 + _added_by_shift(tokenizer))
+            return TaskSpec(fields, FeatureSpec(side.fields), (side,), needs_segments=False)
         case "seq2seq", _:
             of_source, of_target = (
                 sum(map(len, affixes))
@@ -102,64 +109,70 @@ def choose(
             _refuse_short("length", length, of_target + 1, "target and eos")
             _refuse_short("encoder_length", encoder_length, of_source + 1, "source and eos")
             sides = (
-                Side(("source",), encoder_length, of_source, "data.encoder_length"),
-                Side(("target",), length, of_target),
+                RowSide(("source",), encoder_length, of_source, "data.encoder_length"),
+                RowSide(("target",), length, of_target),
             )
-            return Task(partial(objectives.seq2seq, **with_ids), Form(("source", "target")), sides)
-        case "masked_lm", _ if hiding.next_sentence:
+            return TaskSpec(
+                partial(objectives.seq2seq, **with_ids), FeatureSpec(("source", "target")), sides
+            )
+        case "masked_lm", _ if masking.next_sentence:
             added = tokenizer.encoder_template.added(2)
             _refuse_short("length", length, added + 2, "cls, sep and text")
             room = length - added
             fields = partial(objectives.masked_lm_with_next_sentence, **with_words, room=room)
-            form = Form(("text",), ("first",), sentences=True)
-            return Task(fields, form, (Side(("text",), length, added),), needs_other_row=True)
+            features = FeatureSpec(("text",), ("first",), sentences=True)
+            return TaskSpec(
+                fields, features, (RowSide(("text",), length, added),), needs_other_row=True
+            )
         case "masked_lm", _:
             added = tokenizer.encoder_template.added(1)
             _refuse_short("length", length, added + 1, "cls, sep and text")
             fields = partial(objectives.masked_lm, **with_words)
-            return Task(fields, text, (Side(("text",), length, added),))
+            return TaskSpec(fields, text, (RowSide(("text",), length, added),))
         case "span_corruption", _:
-            room = _span_corruption_room(data, tokenizer, hiding)
-            fields = partial(objectives.span_corruption, **with_rate, mean_span=hiding.mean_span)
-            return Task(fields, text, (Side(("text",), room, 0),))
+            room = _span_corruption_room(data, tokenizer, masking)
+            fields = partial(objectives.span_corruption, **with_rate, mean_span=masking.mean_span)
+            return TaskSpec(fields, text, (RowSide(("text",), room, 0),))
         case "classify_text", _:
             texts = ("text", "text_pair") if text_pairs else ("text",)
             added = tokenizer.encoder_template.added(len(texts))
             _refuse_short("length", length, added + len(texts), "cls, sep and text")
-            side = Side(texts, length, added)
+            side = RowSide(texts, length, added)
             fields = partial(objectives.classify_text, **with_rate)
-            augment = objectives.HideInHalf() if hiding.beside_classes else None
-            return Task(fields, Form(texts, ("label",)), (side,), augment=augment)
+            augment = objectives.MaskHalfOfRows() if masking.beside_classes else None
+            return TaskSpec(fields, FeatureSpec(texts, ("label",)), (side,), augment=augment)
         case "classify_images", _:
             fields = objectives.classify_images
             fields = partial(fields, mean=data.image_mean, std=data.image_std)
-            return Task(fields, Form(()), (), augment=augmentation.choose(data))
+            return TaskSpec(fields, FeatureSpec(()), (), augment=choose_augmentation(data))
     raise AssertionError(f"OBJECTIVES_FOR lists {objective!r}, which has no case above")
 
 
 def _added_by_shift(tokenizer: Tokenizer) -> int:
-    """Columns that a text needs beyond its own ids, when each id is predicted from those before.
+    """Columns that next-token prediction needs beyond the ids of a text; may be -1.
 
-    The last id is only a target, never an input. So a text of n ids needs n columns where bos
-    stands in front of it, and n - 1 where nothing does.
+    The last id is only a target, never an input. So a text of n ids needs n columns if bos
+    precedes it, and n - 1 if nothing does.
     """
     return len(tokenizer.causal_prefix) - 1
 
 
-def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, hiding: Hiding) -> None:
+def _refuse_what_cannot_work(
+    objective: str, kind: ExampleKind, data: DataConfig, masking: Masking
+) -> None:
     allowed = OBJECTIVES_FOR[kind]
     if objective not in allowed:
         raise ConfigError(
             f"task.objective={objective!r} does not fit data.source={data.source!r}, "
             f"whose examples are {kind}; choose one of: {', '.join(allowed)}"
         )
-    if hiding.next_sentence and kind != "documents":
+    if masking.next_sentence and kind != "documents":
         raise ConfigError(
             "task.next_sentence=True needs running text such as data.source='pydoc', "
             f"not {data.source!r}; set it to False"
         )
-    if data.packing and (objective not in PACKABLE or hiding.next_sentence):
-        what = "task.next_sentence" if hiding.next_sentence else f"task.objective={objective!r}"
+    if data.packing and (objective not in PACKABLE or masking.next_sentence):
+        what = "task.next_sentence" if masking.next_sentence else f"task.objective={objective!r}"
         raise ConfigError(
             f"data.packing=True does not go with {what}: rows must hold one example each, or are "
             "full already; set it to False"
@@ -182,17 +195,17 @@ def _refuse_what_cannot_work(objective: str, kind: Kind, data: DataConfig, hidin
 
 
 def _refuse_missing_specials(
-    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, hiding: Hiding
+    objective: str, kind: str, data: DataConfig, tokenizer: Tokenizer | None, masking: Masking
 ) -> None:
-    """Published vocabularies have what their own models needed."""
+    """Published vocabularies may lack special ids that the objective needs."""
     needed = SPECIALS_OF[objective]
     if tokenizer is not None and tokenizer.template is not None:
-        # What stands around a text is the published tokenizer's to say.
+        # A published tokenizer adds its own special ids around a text.
         framed = ("cls", "sep") if objective != "seq2seq" else ()
         framed += ("bos",) if objective in ("causal_lm", "prefix_lm") else ()
         needed = tuple(role for role in needed if role not in framed)
     needed += ("eos",) if kind == "documents" else ()
-    needed += ("mask",) if hiding.beside_classes else ()
+    needed += ("mask",) if masking.beside_classes else ()
     needed += ("sep", "eos") if (objective, kind) == ("prefix_lm", "pairs") else ()
     missing = [role for role in needed if getattr(tokenizer, f"{role}_id") is None]
     if objective == "span_corruption" and not tokenizer.sentinel_count:
@@ -210,21 +223,21 @@ def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
 
 
-def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding) -> int:
-    """The longest text that, with its spans hidden, fills the encoder's length exactly.
+def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, masking: Masking) -> int:
+    """The longest text whose masked form fits the encoder's length.
 
-    Both sides only ever grow with the text, so what holds for this length holds for any shorter.
+    Both sides grow with the text, so every shorter text fits, too.
     """
     of_source, of_target = (
         sum(map(len, affixes)) for affixes in (tokenizer.source_affixes, tokenizer.target_affixes)
     )
     _refuse_short("encoder_length", data.encoder_length, of_source + 3, "text, a sentinel and eos")
     text = 2
-    while of_source + _encoder_needs(text + 1, hiding) <= data.encoder_length:
+    while of_source + _encoder_needs(text + 1, masking) <= data.encoder_length:
         text += 1
-    hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
-    needed = of_target + hidden + spans
-    _refuse_short("length", data.length, needed, "the spans hidden from the encoder")
+    masked, spans = objectives.span_counts(text, masking.rate, masking.mean_span)
+    needed = of_target + masked + spans
+    _refuse_short("length", data.length, needed, "the spans masked for the encoder")
     if spans > tokenizer.sentinel_count:
         raise ConfigError(
             f"data.encoder_length={data.encoder_length} makes {spans} spans for "
@@ -233,6 +246,6 @@ def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, hiding: Hiding
     return text
 
 
-def _encoder_needs(text: int, hiding: Hiding) -> int:
-    hidden, spans = objectives.span_counts(text, hiding.rate, hiding.mean_span)
-    return text - hidden + spans
+def _encoder_needs(text: int, masking: Masking) -> int:
+    masked, spans = objectives.span_counts(text, masking.rate, masking.mean_span)
+    return text - masked + spans

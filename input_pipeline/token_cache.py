@@ -1,4 +1,4 @@
-"""What is made once and kept under data.cache_dir: tokenized text, packing plans, tokenizers."""
+"""The cache under data.cache_dir: tokenized text, packing plans and trained tokenizers."""
 
 import shutil
 import typing
@@ -11,39 +11,45 @@ from absl import logging
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline import packing
-from input_pipeline.atomic_directory import make_whole
+from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import DataConfig
 from input_pipeline.packing import Plan
-from input_pipeline.preparation import ChunkMaker, Job, in_threads, prepare, tokenized
+from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
 from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, good_records
-from input_pipeline.token_table import Form, LazyTable, Table
+from input_pipeline.token_table import FeatureSpec, LazyTokenTable, TokenTable
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizers.train_vocabulary import (
     VERSION,
-    Kind,
+    TokenizerKind,
     spelling_problem,
     train_tokenizer,
 )
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
-TRAINABLE = typing.get_args(Kind)
-SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # of each part; of each text
-TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little more from what comes after
+TRAINABLE = typing.get_args(TokenizerKind)
+SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # per source of a mixture; per text
+TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 
 def cache_directory(data: DataConfig) -> Path:
     return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
 
 
-class Cache:
+class TokenCache:
+    """Makes what a run needs of its text, or finds it in the cache.
+
+    `make_chunks` says how text is tokenized: in threads, or by Beam.
+    """
+
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
         self.directory = cache_directory(data)
-        self.tables: list[tuple[str, Table]] = []  # by split: what has been asked for so far
+        self.tables: list[tuple[str, TokenTable]] = []  # (split, table) that were asked for so far
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
+        """The config's tokenizer, trained on `splits` if need be; None for images."""
         name, size = self._data.tokenizer, self._data.tokenizer_size
         if splits[0].kind == "images":
             return None
@@ -62,7 +68,7 @@ class Cache:
         if not directory.exists():
             lowercase = self._data.lowercase
             tokenizer = train_tokenizer(name, _texts(splits), size, lowercase=lowercase)
-            make_whole(directory, tokenizer.save)
+            make_directory_atomically(directory, tokenizer.save)
         tokenizer = load_tokenizer(directory)
         if problem := spelling_problem(name, tokenizer, size, _sample(splits)):
             logging.warning("%s", problem)
@@ -74,17 +80,17 @@ class Cache:
         split: str,
         examples: Sequence[Example],
         tokenizer: Tokenizer,
-        form: Form,
+        features: FeatureSpec,
         storage: str,
-    ) -> Table | LazyTable:
-        """The examples of a split as ids."""
+    ) -> TokenTable | LazyTokenTable:
+        """The examples of a split as ids. `storage` is `Splits.storage`."""
         match storage:
             case "none":
-                return LazyTable(examples, tokenizer, form)
+                return LazyTokenTable(examples, tokenizer, features)
             case "memory":
-                return tokenized(examples, range(len(examples)), tokenizer, form)
+                return tokenized(examples, range(len(examples)), tokenizer, features)
         table = prepare(
-            Job(splits.digest, split, examples, tokenizer, form),
+            PreparationJob(splits.digest, split, examples, tokenizer, features),
             self.directory,
             make_chunks=self._make_chunks,
             max_bad_records=self._data.max_bad_records,
@@ -93,7 +99,7 @@ class Cache:
         return table
 
     def plan(self, sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
-        """A packing plan for examples of these sizes."""
+        """A packing plan; arguments as for `packing.plan`."""
         sizes = np.ascontiguousarray(sizes, np.int64)
         key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
         directory = self.directory / f"plan-{key}"
@@ -103,19 +109,19 @@ class Cache:
         except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
             shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all
         plan = packing.plan(sizes, capacities)
-        make_whole(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
+        make_directory_atomically(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
         return plan
 
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
-    """What a tokenizer is trained on; records that cannot be read are none of its business."""
+    """The texts that a tokenizer is trained on, without records that cannot be read."""
     for each in splits:
         for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
             yield from _texts_of(example)
 
 
 def _sample(splits: Sequence[Splits]) -> Iterator[str]:
-    """Some text of all parts, soon read: enough to see how a tokenizer does on it."""
+    """A small sample of the text of all sources, to measure a tokenizer on."""
     for each in splits:
         numbers = range(0, len(each.train), max(1, len(each.train) // SAMPLE_EXAMPLES))
         for example in good_records(LazyList(each.train.__getitem__, numbers)):
@@ -127,7 +133,7 @@ def _texts_of(example: Example) -> list[str]:
 
 
 def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:
-    """About so many characters of text, from all over the split: files may be sorted somehow."""
+    """Examples with about `characters` characters, evenly spaced, because files may be sorted."""
     step = -(-len(examples) // 1000)
     some = list(good_records(LazyList(examples.__getitem__, range(0, len(examples), step))))
     size = sum(len(text) for example in some for text in _texts_of(example)) / max(1, len(some))

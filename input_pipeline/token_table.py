@@ -1,7 +1,7 @@
-"""Examples as ids, by number: each text field of a split laid end to end, and where each one ends.
+"""Tokenized examples: the ids of each text field, concatenated, and where each example ends.
 
-A table lives in memory, or in a directory whose files are mapped into memory when they are read:
-then it may be larger than memory, and handing it to another process costs nothing.
+A table is in memory, or in a directory whose files are memory-mapped: then it may be larger than
+memory, and sending it to another process costs nothing.
 """
 
 import contextlib
@@ -17,21 +17,26 @@ from input_pipeline.sources.base import Example
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 META = "table.json"
-ORIGIN = "origin"  # a number every entry has: which example of the source it comes from
+ORIGIN = "origin"  # every entry has this number: its example in the source
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """What becomes of an example: which fields are text to be tokenized, which are numbers."""
+class FeatureSpec:
+    """The fields of an example: texts, which are tokenized, and numbers."""
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...] = ()
-    closed: bool = False  # eos behind the text of an example, unless the next one goes on with it
-    sentences: bool = False  # an entry for each sentence, with a mark on a document's first
+    closed: bool = False  # eos follows the text of an example, unless the next one continues it
+    sentences: bool = False  # one entry per sentence; `first` marks the first of a document
+
+    @property
+    def cache_key(self) -> str:
+        """The spec in cache keys, under the former class name: old caches stay valid."""
+        return repr(self).replace("FeatureSpec", "Form", 1)
 
 
-class Table:
-    """One split. Its arrays are `ids.<field>` and `ends.<field>` for text, `number.<name>` else."""
+class TokenTable:
+    """One tokenized split: arrays `ids.<field>` and `ends.<field>`, and `number.<name>`."""
 
     def __init__(
         self,
@@ -40,8 +45,8 @@ class Table:
         directory: Path | None = None,
     ):
         self.arrays = arrays
-        self.bad = list(bad)  # what was wrong with the records that were left out
-        self.directory = directory  # where its files are, if it has any
+        self.bad = list(bad)  # problems of the records that were left out
+        self.directory = directory  # of its files; None: in memory
         self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
         self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
 
@@ -53,7 +58,7 @@ class Table:
         return sum(len(self.stream(field)) for field in self._texts)
 
     def stream(self, field: str) -> np.ndarray:
-        """All entries of a field, one behind the other."""
+        """The ids of all entries of a field, concatenated."""
         return self.arrays[f"ids.{field}"]
 
     def ends(self, field: str) -> np.ndarray:
@@ -80,24 +85,24 @@ class Table:
     def __reduce__(self):
         if self.directory is not None:
             return open_table, (self.directory,)
-        return Table, (self.arrays, self.bad)
+        return TokenTable, (self.arrays, self.bad)
 
 
-class LazyTable:
-    """A split whose examples are made when asked for, because they are too many to be stored."""
+class LazyTokenTable:
+    """A split whose examples are generated and tokenized on demand."""
 
     bad: Sequence[str] = ()
 
-    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, form: Form):
-        self._examples, self._tokenizer, self._form = examples, tokenizer, form
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, features: FeatureSpec):
+        self._examples, self._tokenizer, self._features = examples, tokenizer, features
 
     def __len__(self):
         return len(self._examples)
 
     def entry(self, index: int) -> dict[str, np.ndarray | int]:
         example = self._examples[index]
-        texts = {field: self._tokenizer.encode(example[field]) for field in self._form.texts}
-        return texts | {name: example[name] for name in self._form.numbers} | {ORIGIN: index}
+        texts = {field: self._tokenizer.encode(example[field]) for field in self._features.texts}
+        return texts | {name: example[name] for name in self._features.numbers} | {ORIGIN: index}
 
     def origin(self, index: int) -> int:
         return index
@@ -106,30 +111,30 @@ class LazyTable:
 def table_of(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
-    form: Form,
+    features: FeatureSpec,
     origins: Sequence[int],
     bad: Sequence[str] = (),
-) -> Table:
-    """Examples that are all in memory, as a table that is too."""
+) -> TokenTable:
+    """Tokenizes examples into a table in memory. `origins` are their numbers in the source."""
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
-    for field in form.texts:
+    for field in features.texts:
         ids = tokenizer.encode_batch([example[field] for example in examples])
-        if form.closed:
+        if features.closed:
             ids = [
                 np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
                 for part, example in zip(ids, examples, strict=True)
             ]
         arrays[f"ids.{field}"] = np.concatenate([*ids, np.empty(0, dtype)]).astype(dtype)
         arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
-    for name in form.numbers:
+    for name in features.numbers:
         arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
     arrays[f"number.{ORIGIN}"] = np.array(origins, np.int64)
-    return Table(arrays, bad)
+    return TokenTable(arrays, bad)
 
 
-def write_table(directory: Path, chunks: Iterable[Table]) -> None:
-    """The chunks as one table, in the files of a directory; one chunk in memory at a time."""
+def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:
+    """Writes chunks as one table to a directory, with one chunk in memory at a time."""
     files, layout, ids_so_far, bad = {}, {}, {}, []
     with contextlib.ExitStack() as opened:
         for chunk in chunks:
@@ -150,16 +155,15 @@ def write_table(directory: Path, chunks: Iterable[Table]) -> None:
     (directory / META).write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
 
 
-def open_table(directory: Path) -> Table:
-    """What `write_table` left there; raises OSError or ValueError if it is damaged."""
+def open_table(directory: Path) -> TokenTable:
+    """The table that `write_table` wrote; raises OSError or ValueError if it is damaged."""
     meta = json.loads((directory / META).read_text())
     arrays = {}
     for name, layout in meta["arrays"].items():
         path, dtype = directory / name, np.dtype(layout["dtype"])
         if path.stat().st_size != layout["size"] * dtype.itemsize:
             raise ValueError(f"{path} has {path.stat().st_size} bytes, not the number in {META}")
-        # An empty file cannot be mapped. The view is the same memory without memmap's own class,
-        # whose slices take several times as long to make.
+        # An empty file cannot be mapped. A plain view is faster: slices of np.memmap are slow.
         mapped = np.memmap(path, dtype, "r") if layout["size"] else np.empty(0, dtype)
         arrays[name] = mapped.view(np.ndarray)
-    return Table(arrays, meta["bad"], directory)
+    return TokenTable(arrays, meta["bad"], directory)

@@ -1,4 +1,4 @@
-"""Examples that do not fit: how many, how long, what was done with them, which key to raise."""
+"""Reports on examples that do not fit: how many, how long, what was done, which key to raise."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TooLong:
-    """Of one side of the examples of one split."""
+    """Examples of one split that are too long on one side."""
 
     split: str
-    what: str  # is too long
-    key: str  # of the config, that would have to be raised
+    what: str  # a value of NAMES
+    key: str  # the config key to raise
     length: int  # its value
     action: str  # truncate | split | drop
     count: int
     total: int
-    longest: int  # tokens, with special ones
-    costs_answers: bool  # targets of an evaluation have lost their end
+    longest: int  # tokens, special ones included
+    costs_answers: bool  # evaluation targets were truncated
 
     def __add__(self, other: "TooLong") -> "TooLong":
-        """The same of two parts of a mixture."""
+        """Combines the reports of two sources of a mixture."""
         return dataclasses.replace(
             self,
             count=self.count + other.count,
@@ -52,5 +52,5 @@ class TooLong:
 
 
 def lines(description: Mapping[str, Any]) -> list[str]:
-    """For the log, out of what Data.description has."""
+    """Log lines, from Data.description."""
     return [str(TooLong(**each)) for each in description["over_long"]]

@@ -1,1 +1,1 @@
-"""Published models: what their files are called inside, how they lie, and what they mean here."""
+"""Published models: their config keys, tensor names and layouts, and ours."""

@@ -1,4 +1,4 @@
-"""What an architecture is here: tables between a published config.json and our `model` section."""
+"""Architectures: tables between a published config.json and our `model` section."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
-from pretrained.layouts import Table
+from pretrained.layouts import ModuleTable
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -20,7 +20,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What one of transformers' classes answers with, as our `task`."""
+    """The output of one of transformers' classes, in terms of our `task` section."""
 
     objective: str
     next_sentence: bool = False
@@ -28,62 +28,64 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Specials:
-    """Ids that a published config names; None where there is none."""
+    """The special ids in a published config; None if it has none."""
 
     pad: int | None = None
     bos: int | None = None
     eos: int | None = None
     decoder_start: int | None = None
-    more_eos: tuple[int, ...] = ()  # others that end an answer, as of chat models
-    forced_bos: int | None = None  # what an answer begins with behind decoder_start
+    more_eos: tuple[int, ...] = ()  # further ids that end an answer, in chat models
+    forced_bos: int | None = None  # begins an answer, after decoder_start
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-REQUIRED = None  # stands where a default would
+REQUIRED = None  # in place of a default
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
+    """How models of one `model_type` are read and written."""
+
     model_type: str
-    heads: Mapping[str, Head]  # by the class's name
-    # What is the same in all models of the kind, as keys of our `model` section.
+    heads: Mapping[str, Head]  # by the name of transformers' class
+    # The keys of our `model` section that are the same in all its models.
     style: Mapping[str, Any]
-    # Our key <- their key, and what it is where their config does not say.
+    # Our key -> their key, and its default in transformers.
     keys: Mapping[str, tuple[str, Any]]
-    # Their key -> the one value of it that is computed here, and that an absent key stands for.
+    # Their key -> the only value that is supported, which is also the default.
     fixed: Mapping[str, Any]
-    # Our modules <- their modules, for a model and a head of this kind, with these special ids.
-    table: Callable[[TransformerConfig, Head, Specials], Table]
-    # What is not a matter of renaming: (their options, the shapes of their tensors, head) -> our
-    # keys; and our model -> their keys, or a MisfitError.
-    read_more: Callable[["Options", Shapes, Head], dict[str, Any]]
+    # (model, head, special ids) -> the table from our modules to theirs.
+    table: Callable[[TransformerConfig, Head, Specials], ModuleTable]
+    # Keys that need more than renaming: (their config, the shapes of their tensors, head) -> our
+    # keys; and (our model, head, special ids) -> their keys, or MisfitError.
+    read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
-    base: str = ""  # what the names of a whole model have in front, and those of a base model lack
-    renames: tuple[tuple[str, str], ...] = ()  # patterns of other versions' names -> ours
-    derived: tuple[str, ...] = ()  # patterns of tensors that can be computed: masks, sinusoids
-    copies: tuple[tuple[str, str], ...] = ()  # a tied tensor's name, and that of the original
-    zero_if_missing: tuple[str, ...] = ()  # tensors that files may leave out
-    # Modules that the table of some head lacks, and files may have.
+    base: str = ""  # prefix of names in a full model, which a base model lacks
+    renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names of other versions
+    derived: tuple[str, ...] = ()  # patterns of tensors that are computed: masks, sinusoids
+    copies: tuple[tuple[str, str], ...] = ()  # (tied tensor, its original)
+    zero_if_missing: tuple[str, ...] = ()  # tensors that files may lack
+    # Modules of other heads, which files may have.
     other_heads: tuple[str, ...] = ()
-    # Other names that transformers takes for their keys, such as hidden_size for n_embd.
+    # Other names that transformers accepts for their keys, such as hidden_size for n_embd.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Keys of this architecture that change nothing, and those that do not at one of these values.
+    # Keys that change nothing, and keys that change nothing at these values.
     harmless: frozenset[str] = frozenset()
     neutral: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    # Their key -> its value that says that tensors of this pattern are not there. They are zeros.
+    # Their key -> the value at which tensors of the pattern are missing, which means zeros.
     absent_at: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     generates: bool = False
 
 
-class Options:
-    """A config.json whose keys are asked for one by one, so that none is overlooked."""
+class PublishedConfig:
+    """A config.json that records which keys were read, so that none is overlooked."""
 
     def __init__(self, config: Mapping[str, Any], path: str):
         self._config, self.path = config, path
         self._asked: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, or the default where it is missing or null; it must be of the same type."""
+        """The value, which must have the default's type; the default if it is missing or null."""
         self._asked.add(key)
         value = self._config.get(key)
         if value is None or default is None:
@@ -97,6 +99,7 @@ class Options:
         return value
 
     def need(self, key: str) -> Any:
+        """The value of a required key."""
         if self.get(key) is None:
             raise ConfigError(
                 f"{self.path} has no {key}, which this model_type needs; download it again"
@@ -104,6 +107,7 @@ class Options:
         return self._config[key]
 
     def size(self, key: str) -> int:
+        """The value of a required key, a positive integer."""
         value = self.need(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(
@@ -111,15 +115,15 @@ class Options:
             )
         return value
 
-    def choose(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
-        """What a value stands for here."""
+    def translate(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
+        """Our name for a value: `choices[value]`."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in choices:
             self.refuse(key, value, f"supported are: {', '.join(choices)}")
         return choices[value]
 
     def differs(self, key: str, wanted: Any) -> str | None:
-        """What is wrong with a value that is there and is not the one that is computed here."""
+        """The problem if a value is not the only supported one, else None."""
         value = self.get(key, wanted)
         if value == wanted:
             return None
@@ -134,19 +138,20 @@ class Options:
 
     @property
     def asked(self) -> frozenset[str]:
-        """Keys that somebody asked for."""
+        """The keys that were read."""
         return frozenset(self._asked)
 
 
-def heads_of(options: Options, width: str, heads: str) -> dict[str, Any]:
-    """Heads that share the width evenly, as nearly all architectures have them."""
-    size, count = options.size(width), options.size(heads)
+def heads_of(config: PublishedConfig, width: str, heads: str) -> dict[str, Any]:
+    """Our keys for heads that share the width evenly, from their keys for width and heads."""
+    size, count = config.size(width), config.size(heads)
     if size % count:
-        options.refuse(heads, count, f"it does not divide {width}={size}")
+        config.refuse(heads, count, f"it does not divide {width}={size}")
     return dict(width=size, heads=count, kv_heads=count, head_size=size // count)
 
 
 def require_plain_heads(model: TransformerConfig) -> None:
+    """Raises MisfitError unless heads share the width evenly and have their own keys and values."""
     if model.kv_heads != model.heads or model.head_size * model.heads != model.width:
         raise MisfitError("heads share the width evenly, and each has keys and values of its own")
 
@@ -159,4 +164,4 @@ def their_activation(ours: str) -> str:
 
 
 class MisfitError(ValueError):
-    """Why a model of ours is not of an architecture."""
+    """Our model cannot be written as this architecture; says why."""

@@ -1,5 +1,5 @@
-"""Marian and BART: post-norm encoder-decoders of one build. Marian has sinusoids and scaled
-embeddings, BART learned positions and a norm on the embeddings.
+"""BART and Marian: post-norm encoder-decoders. Marian has sinusoids and scaled embeddings; BART
+has learned positions and a norm on the embeddings.
 """
 
 from pretrained.architecture import (
@@ -7,6 +7,7 @@ from pretrained.architecture import (
     REQUIRED,
     Architecture,
     Head,
+    heads_of,
     require_plain_heads,
     their_activation,
 )
@@ -34,13 +35,12 @@ KEYS = dict(
 )
 FIXED = dict(
     tie_word_embeddings=True,
-    # Switches of the first files, for what transformers has made models of their own since.
+    # Switches of early files; transformers has separate models for them since.
     normalize_before=False,
     add_final_layer_norm=False,
 )
 ALIASES = dict(num_attention_heads="encoder_attention_heads", hidden_size="d_model")
-# transformers 4 wrote num_hidden_layers beside the two numbers that count, and did not read it. The
-# two stacks are what they are whatever is_decoder says.
+# transformers 4 wrote num_hidden_layers without reading it. is_decoder changes neither stack.
 HARMLESS = frozenset(
     (
         "num_hidden_layers", "is_decoder", "encoder_layerdrop", "decoder_layerdrop",
@@ -49,7 +49,7 @@ HARMLESS = frozenset(
     )
 )  # fmt: skip
 NEUTRAL = dict(add_bias_logits=(False,), do_blenderbot_90_layernorm=(False,))
-BART_OFFSET = 2  # rows of positions that mean nothing
+BART_OFFSET = 2  # unused rows at the start of the position table
 
 
 def stack(side: str) -> dict[str, str]:
@@ -88,25 +88,20 @@ def table(model, head, ids):
 DECODER_DEFAULTS = {"attention_heads": 16, "ffn_dim": 4096}
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     del shapes, head
-    width, heads = options.size("d_model"), options.size("encoder_attention_heads")
-    for ours, theirs in (("attention_heads", heads), ("ffn_dim", options.need("encoder_ffn_dim"))):
-        decoder = options.get(f"decoder_{ours}", DECODER_DEFAULTS[ours])
-        if decoder != theirs:
-            options.refuse(f"decoder_{ours}", decoder, f"only {theirs}, as in the encoder, is")
-    if width % heads:
-        options.refuse("encoder_attention_heads", heads, f"it does not divide d_model={width}")
-    return dict(
-        kv_heads=heads,
-        head_size=width // heads,
-        activation=options.choose("activation_function", ACTIVATIONS, "gelu"),
-    )
+    sizes = heads_of(config, "d_model", "encoder_attention_heads")
+    encoder = {"attention_heads": sizes["heads"], "ffn_dim": config.need("encoder_ffn_dim")}
+    for name, size in encoder.items():
+        decoder = config.get(f"decoder_{name}", DECODER_DEFAULTS[name])
+        if decoder != size:
+            config.refuse(f"decoder_{name}", decoder, f"only {size}, as in the encoder, is")
+    return dict(**sizes, activation=config.translate("activation_function", ACTIVATIONS, "gelu"))
 
 
-def read_more_marian(options, shapes, head):
-    options.require("decoder_vocab_size", options.need("vocab_size"))
-    return read_more(options, shapes, head)
+def read_more_marian(config, shapes, head):
+    config.require("decoder_vocab_size", config.need("vocab_size"))
+    return read_more(config, shapes, head)
 
 
 def write_more(model, head, ids):
@@ -134,7 +129,7 @@ COPIES = (
 
 BART = Architecture(
     model_type="bart",
-    # A base model is the same: its answers are made with the embeddings, and a bias of zeros.
+    # A base model is the same: its output uses the embeddings, and a bias of zeros.
     heads={"BartForConditionalGeneration": Head("seq2seq"), "BartModel": Head("seq2seq")},
     style=STYLE | dict(position="learned", embedding_norm=True),
     keys=KEYS,
@@ -163,7 +158,7 @@ MARIAN = Architecture(
         share_encoder_decoder_embeddings=True,
     ),
     aliases=ALIASES,
-    harmless=HARMLESS | {"extra_pos_embeddings"},  # sinusoids begin at 0 whatever it says
+    harmless=HARMLESS | {"extra_pos_embeddings"},  # sinusoids always begin at 0
     neutral=NEUTRAL,
     table=table,
     read_more=read_more_marian,

@@ -1,4 +1,4 @@
-"""BERT: post-norm encoder, token types, a pooler with tanh. MiniLM's models are built so too."""
+"""BERT, and MiniLM: post-norm encoder, token types, a pooler with tanh."""
 
 from pretrained.architecture import (
     ACTIVATIONS,
@@ -34,14 +34,14 @@ FIXED = dict(
     add_cross_attention=False,
     tie_word_embeddings=True,
 )
-# The pooler of Google's first files has no such parts in transformers.
+# Keys of Google's first files, which transformers does not read.
 HARMLESS = frozenset(
     (
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
         "pooler_size_per_head", "pooler_type",
     )
 )  # fmt: skip
-# BERT's first files called the parameters of LayerNorm so.
+# Names of LayerNorm's parameters in BERT's first files.
 OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 
 
@@ -82,12 +82,12 @@ def table(model, head, ids):
     }
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     has_pooler = head.objective != "embed" or any("pooler.dense" in name for name in shapes)
     return dict(
-        **heads_of(options, "hidden_size", "num_attention_heads"),
-        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
-        max_length=options.get("max_position_embeddings", 512),
+        **heads_of(config, "hidden_size", "num_attention_heads"),
+        activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
+        max_length=config.get("max_position_embeddings", 512),
         pooler=has_pooler,
         decoder_layers=0,
         pooler_activation="tanh",

@@ -1,4 +1,4 @@
-"""The architectures that are imported, and which of them a config.json is of."""
+"""The supported architectures, and the one that a config.json names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from pretrained.roberta import ROBERTA
 from pretrained.t5 import MT5, T5
 from pretrained.vit import VIT
 
-# In the order in which a model of ours is tried: RoBERTa would pass for a BERT, mT5 is a T5.
+# In the order in which our models are matched: RoBERTa also fits BERT, mT5 also fits T5.
 ARCHITECTURES = {
     each.model_type: each
     for each in (DISTILBERT, ROBERTA, BERT, GPT2, LLAMA, T5, MT5, VIT, MARIAN, BART)
@@ -25,7 +25,7 @@ REFUSED = {
     "deit": "its distillation token is not computed here; models without one are published as vit",
     "albert": "layers that share their weights are not computed here",
 }
-# Architectures of transformers whose names look like one of ours. They are not misspelt.
+# Architectures of transformers with names like these: not misspelt, so they get no hint.
 OTHERS = {
     "aria", "bamba", "bark", "beit", "biogpt", "bit", "bitnet", "bort", "camembert", "convbert",
     "cvt", "deberta", "deberta-v2", "diffllama", "eurobert", "flaubert", "flava", "git",

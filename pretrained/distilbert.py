@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without token types and pooler; a layer with ReLU before the classes."""
+"""DistilBERT: BERT without token types and pooler; a ReLU layer before the classifier."""
 
 from pretrained import bert
 from pretrained.architecture import (
@@ -42,11 +42,11 @@ def table(model, head, ids):
     }
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     del shapes
     return dict(
-        **heads_of(options, "dim", "n_heads"),
-        activation=options.choose("activation", ACTIVATIONS, "gelu"),
+        **heads_of(config, "dim", "n_heads"),
+        activation=config.translate("activation", ACTIVATIONS, "gelu"),
         pooler=head.objective != "embed",
         decoder_layers=0,
         pooler_activation="relu",
@@ -72,7 +72,7 @@ DISTILBERT = Architecture(
         "DistilBertForMaskedLM": Head("masked_lm"),
         "DistilBertForSequenceClassification": Head("classify_text"),
     },
-    # The blocks leave no choice of epsilon.
+    # The norm's epsilon is fixed.
     style=bert.STYLE | dict(token_types=0, norm_epsilon=1e-12),
     keys=dict(
         vocab_size=("vocab_size", REQUIRED),
@@ -86,7 +86,7 @@ DISTILBERT = Architecture(
     ),
     fixed=dict(tie_word_embeddings=True),
     aliases=dict(hidden_size="dim", num_attention_heads="n_heads", num_hidden_layers="n_layers"),
-    # Sinusoids are stored, too, and used as they are stored.
+    # Sinusoids are stored like learned positions.
     harmless=frozenset(
         ("sinusoidal_pos_embds", "seq_classif_dropout", "qa_dropout", "tie_weights_")
     ),

@@ -1,7 +1,7 @@
-"""The files of a published model, read without trusting them, and written one tensor at a time.
+"""Reads the files of a published model without trusting them; writes one tensor at a time.
 
-Nothing here runs code from a file: the only format of weights is safetensors, whose header is
-checked by its own library, and no name in a file may lead out of the model's directory.
+No code from a file is run: the only format of weights is safetensors, whose library checks the
+header, and no name in a file may lead out of the model's directory.
 """
 
 import json
@@ -24,7 +24,7 @@ _PICKLE = (
     "repository's safetensors, or, if it has none, load the model with transformers where it may "
     "run programs, such as a container, and write it with save_pretrained, which makes safetensors"
 )
-# What other files of weights are, by how their names end, and what to do.
+# Other formats of weights, by ending, and what to do.
 FORMATS = {
     ".gguf": (
         "a file of llama.cpp, mostly with quantised weights, which are not read; take the "
@@ -38,13 +38,13 @@ FORMATS = {
 }
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-SAME_MODEL = "get all files of one model"  # what mends files that contradict each other
+SAME_MODEL = "get all files of one model"  # the remedy for files that contradict each other
 LARGEST_JSON = 2**24  # bytes of a config or an index
-SHARD_BYTES = 5 * 10**9  # what a file of weights is split at, as on the hub
+SHARD_BYTES = 5 * 10**9  # of one file of weights at most, as on the hub
 
 
 def read_json(directory: Path, name: str, kind: type = dict) -> Any:
-    """The object, or the list if that is what it should be, in a file of this directory."""
+    """The JSON object (or list, by `kind`) in a file of this directory."""
     path = inside(directory, name)
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         raise ConfigError(f"{path} has more than {LARGEST_JSON:,} bytes; download it again")
@@ -80,11 +80,11 @@ def inside(directory: Path, name: str) -> Path:
 
 
 class Tensors:
-    """The weights of a directory: their shapes, and any part of one of them."""
+    """The weights in a directory: their shapes, and parts of them."""
 
     def __init__(self, directory: Path):
         self._directory = directory
-        self._files: dict[str, Any] = {}  # by the name of a tensor
+        self._files: dict[str, Any] = {}  # by tensor name
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
         if (directory / WEIGHTS).exists():
@@ -137,7 +137,7 @@ class Tensors:
             )
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """A part of a tensor, copied out of the file, which is mapped into memory."""
+        """A part of a tensor, copied from the memory-mapped file."""
         return self._files[name].get_slice(name)[index]
 
 
@@ -169,7 +169,7 @@ def write_tensors(
     tensors: Iterator[tuple[str, np.ndarray]],
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Tensors into one file, or into several with an index, in the order in which they come."""
+    """Writes tensors, in the order of `shapes`, to one file or to several with an index."""
     itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
     sizes = {name: int(np.prod(shape)) * itemsize for name, shape in shapes.items()}
     shards: list[list[str]] = [[]]
@@ -190,7 +190,7 @@ def write_tensors(
 
 
 def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:
-    # Written by hand, because the library wants all tensors in memory at once.
+    # Not by the library, which needs all tensors in memory at once.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, shape in shapes.items():
@@ -201,7 +201,7 @@ def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:
         }
         start += sizes[name]
     encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)  # the format asks that numbers be aligned
+    encoded += b" " * (-len(encoded) % 8)  # the format aligns the data
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for name in shapes:

@@ -1,4 +1,4 @@
-"""GPT-2: pre-norm decoder with learned positions. Linear maps are stored untransposed."""
+"""GPT-2: pre-norm decoder with learned positions. Its kernels are (inputs, outputs), as ours."""
 
 from pretrained.architecture import (
     ACTIVATIONS,
@@ -35,13 +35,13 @@ def table(model, head, ids):
     }
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     del shapes, head
-    sizes = heads_of(options, "n_embd", "n_head")
+    sizes = heads_of(config, "n_embd", "n_head")
     return dict(
         **sizes,
-        feed_forward=options.get("n_inner", 4 * sizes["width"]),
-        activation=options.choose("activation_function", ACTIVATIONS, "gelu_new"),
+        feed_forward=config.get("n_inner", 4 * sizes["width"]),
+        activation=config.translate("activation_function", ACTIVATIONS, "gelu_new"),
         encoder_layers=0,
         pooling="last",
     )
@@ -60,7 +60,7 @@ def write_more(model, head, ids):
 
 GPT2 = Architecture(
     model_type="gpt2",
-    # A base model is the same with its answers left out, and they have no weights of their own.
+    # A base model lacks only the output layer, which has no weights of its own.
     heads={"GPT2LMHeadModel": Head("causal_lm"), "GPT2Model": Head("causal_lm")},
     style=dict(
         family="decoder", input="tokens", position="learned", token_types=0,
@@ -88,7 +88,7 @@ GPT2 = Architecture(
         hidden_size="n_embd", max_position_embeddings="n_positions",
         num_attention_heads="n_head", num_hidden_layers="n_layer",
     ),
-    # The summary is of another head. Reordering and upcasting is the same sum in more bits.
+    # The summary belongs to another head. Upcasting computes the same with more bits.
     harmless=frozenset(
         (
             "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn",

@@ -1,11 +1,11 @@
-"""What a published config.json says of special ids and classes, by transformers' own rules."""
+"""The special ids and classes of a published config.json, by transformers' rules."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from experiment.schema import ConfigError
-from pretrained.architecture import Architecture, Head, Options, Specials
+from pretrained.architecture import Architecture, Head, PublishedConfig, Specials
 
 CLASSIFIES = ("classify_text", "classify_images")
 MOST_LABELS = 2**20
@@ -14,7 +14,7 @@ MOST_LABELS = 2**20
 def without_aliases(
     config: Mapping[str, Any], architecture: Architecture, path: str
 ) -> dict[str, Any]:
-    """The config with every key under its own name; two names must not contradict each other."""
+    """The config with aliases replaced by their keys; raises ConfigError if both differ."""
     named = dict(config)
     for alias, key in architecture.aliases.items():
         value = config.get(alias)
@@ -30,24 +30,24 @@ def without_aliases(
 
 
 def read_specials(
-    options: Options,
+    options: PublishedConfig,
     architecture: Architecture,
     model: Mapping[str, Any],
     notes: list[str],
-    generation: Options | None = None,
+    generation: PublishedConfig | None = None,
 ) -> Specials:
-    """The ids with a role. `generation` is generation_config.json, where there is one."""
+    """The special ids. `generation` is generation_config.json, if there is one."""
 
-    def read_ids(key: str, options: Options = options) -> list[int]:
+    def read_ids(key: str, options: PublishedConfig = options) -> list[int]:
         ids = options.get(key, None)
-        ids = ids if isinstance(ids, list) else [ids]  # several may end a text
+        ids = ids if isinstance(ids, list) else [ids]  # several ids may end a text
         for id in ids:
             if id is not None and type(id) is not int:
                 options.refuse(key, id, "an id is a number from 0 on")
         size = model.get("vocab_size", 2**31)
         inside = [id for id in ids if id is not None and 0 <= id < size]
         if not inside and any(id is not None for id in ids):
-            # As transformers does. Small models often keep the ids of the large one they imitate.
+            # As in transformers. Small test models often keep the ids of the large model.
             notes.append(
                 f"{key}={ids[0] if len(ids) == 1 else ids} is not an id of a vocabulary of {size}: "
                 "read as missing, so that the tokenizer's own counts"
@@ -59,7 +59,7 @@ def read_specials(
 
     pad, bos, eos = read_id("pad_token_id"), read_id("bos_token_id"), read_ids("eos_token_id")
     if generation is not None and (ends := read_ids("eos_token_id", generation)):
-        # As in transformers, the file for `generate` wins.
+        # As in transformers, generation_config.json takes precedence.
         eos = [id for id in eos[:1] if id in ends] + [id for id in ends if id not in eos[:1]]
     specials = Specials(
         pad=pad,
@@ -72,13 +72,15 @@ def read_specials(
     if generation is not None and (forced := read_ids("forced_bos_token_id", generation)):
         specials = dataclasses.replace(specials, forced_bos=forced[0])
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
-        # T5's config does not say it, its model does: padding begins an answer.
+        # T5's config lacks it: padding begins an answer.
         specials = dataclasses.replace(specials, decoder_start=specials.pad)
     return specials
 
 
-def read_labels(options: Options, architecture: Architecture, head: Head) -> tuple[str, ...]:
-    """The names of the classes. As in transformers, num_labels wins over an older id2label."""
+def read_labels(
+    options: PublishedConfig, architecture: Architecture, head: Head
+) -> tuple[str, ...]:
+    """The names of the classes. As in transformers, num_labels takes precedence over id2label."""
     if head.objective not in CLASSIFIES:
         return ()
     named, count = options.get("id2label"), options.get("num_labels")

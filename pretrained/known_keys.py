@@ -1,9 +1,8 @@
-"""Keys of a published config.json that change nothing here, so that every other key is refused.
+"""Keys of a published config.json that change nothing here; every other key is refused.
 
-A key is in one of the tables only if no class that is imported here reads it in its forward pass,
-or, in NEUTRAL, if the model computes the same as without it at the value that is given. Keys of one
-architecture are in its own file; a test sets each of them to other values in transformers and
-compares what the model answers.
+A key is in a table only if no supported class reads it in its forward pass or, in NEUTRAL, if the
+model computes the same with these values as without the key. Keys of one architecture are in its
+own file. A test sets each key to other values in transformers and compares the outputs.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 
-# Where a model comes from, which software wrote it, how it is loaded and what it returns.
+# Origin of a model, software that wrote it, how it is loaded and what it returns.
 # chunk_size_feed_forward splits a feed-forward into slices of positions, which are independent;
 # is_encoder_decoder chooses classes of caches and of `generate`, and changes no forward pass.
 _GENERIC = {
@@ -25,13 +24,13 @@ _GENERIC = {
     "unsloth_version", "unsloth_fixed",
 }  # fmt: skip
 
-# What classes are called; a classifier reads these by itself.
+# Names of classes; ids_and_labels.py reads them for classifiers.
 _LABELS = {
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "task_specific_params",
 }  # fmt: skip
 
-# Ids of special tokens, of which the first four are read by themselves.
+# Ids of special tokens; ids_and_labels.py reads the first four.
 _IDS = {
     "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "sep_token_id",
     "cls_token_id", "mask_token_id", "unk_token_id",
@@ -53,14 +52,14 @@ _GENERATION = {
     "target_lookbehind", "temperature", "top_k", "top_p", "typical_p", "use_cache",
 }  # fmt: skip
 
-# What happened, or happens, in training only.
+# Keys for training only.
 _TRAINING = {"gradient_checkpointing", "classifier_dropout", "save_step"}
 
 HARMLESS = frozenset(_GENERIC | _LABELS | _IDS | _GENERATION | _TRAINING)
 
-# Keys of all configs, or of relatives of an architecture, at values that switch them off. Null
-# does so, too. Among them are not: Granite's attention_multiplier, which replaces the scale of the
-# scores, and so means something at 1.0 as well.
+# Keys of all configs, or of related architectures, with the values that switch them off. So does
+# null. Granite's attention_multiplier is not here: it replaces the scale of the scores, so 1.0 is
+# not neutral.
 NEUTRAL: Mapping[str, tuple] = {
     # Of all configs of transformers 4.
     "add_cross_attention": (False,),
@@ -100,7 +99,7 @@ LONGEST_VALUE = 40  # characters of a value in a message
 def leave_out(
     config: Mapping[str, Any], keys: Collection[str], path: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The config without the keys of --ignore_keys, each of which it must have; and log lines."""
+    """The config without the keys of --ignore_keys, which it must have; and log lines."""
     absent = sorted(set(keys) - config.keys())
     if absent:
         raise ConfigError(
@@ -117,7 +116,7 @@ def not_harmless(
     harmless: Collection[str],
     neutral: Mapping[str, tuple],
 ) -> list[str]:
-    """Keys that nobody asked for and that may change what the model computes."""
+    """The keys that were not read (`asked`) and may change what the model computes."""
     neutral = {**NEUTRAL, **neutral}
 
     def is_neutral(key: str) -> bool:
@@ -128,7 +127,7 @@ def not_harmless(
 
 
 def _is_one_of(value: Any, values: tuple) -> bool:
-    """Equal and of one kind: true is not 1."""
+    """Whether a value is equal to one of these; true is not 1."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
     )

@@ -1,9 +1,8 @@
-"""Where each of our parameters lies in a published tensor, and back: reshaping, nothing else.
+"""Where our parameters are in published tensors, and back, by reshaping and transposing only.
 
-A table says our module <- their module. Leaf names follow from the kind: `kernel`, `scale` and
-`embedding` are their `weight`, `bias` is their `bias`. A linear map is stored transposed there
-and, in ours, reshaped to heads; what is one tensor a layer there is stacked over layers here.
-`At` says what else may differ.
+A table maps our modules to theirs. `kernel`, `scale` and `embedding` are their `weight`; `bias` is
+their `bias`. Their kernels are transposed; ours may have an axis for heads. They have one tensor
+per layer; ours are stacked over layers. `At` describes other differences.
 """
 
 import dataclasses
@@ -20,22 +19,22 @@ Index = tuple[slice, ...]
 
 @dataclasses.dataclass(frozen=True)
 class At:
-    """Their module, where its tensors do not lie as they usually do."""
+    """A module of theirs whose tensors have an unusual layout."""
 
     name: str
-    is_tensor: bool = False  # it is the tensor's name already
-    untransposed: bool = False  # a linear map as (inputs, outputs)
+    is_tensor: bool = False  # `name` is the name of a tensor
+    untransposed: bool = False  # a kernel is (inputs, outputs)
     part: tuple[int, int] = (0, 1)  # (2, 3): the last third of the outputs
-    rows_before: int = 0  # rows in front of ours that mean nothing to us
-    leading_ones: int = 0  # axes of size one in front
+    rows_before: int = 0  # unused rows before ours
+    leading_ones: int = 0  # leading axes of size one
     patch: tuple[int, int, int] | None = None  # a convolution over patches: rows, columns, channels
 
 
-Table = Mapping[str, str | At]
+ModuleTable = Mapping[str, str | At]
 
 
-def below(ours: str, theirs: str, modules: Table) -> dict[str, str | At]:
-    """The same table for modules that are parts of others."""
+def below(ours: str, theirs: str, modules: ModuleTable) -> dict[str, str | At]:
+    """The table for modules inside the modules `ours` and `theirs`."""
 
     def inside(entry: str | At) -> str | At:
         if isinstance(entry, str):
@@ -46,11 +45,11 @@ def below(ours: str, theirs: str, modules: Table) -> dict[str, str | At]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """How an array of ours, seen with the axes of `view`, lies in a tensor of theirs.
+class TensorLayout:
+    """How our array, reshaped to `view`, is stored in a tensor of theirs.
 
-    `groups` has the axes of the view that each of their axes holds, slowest first. Along `axis`
-    the tensor may be longer: ours begins at `start`.
+    `groups` lists, for each of their axes, the axes of the view that it combines, slowest first.
+    Along `axis` their tensor may be longer; ours begins at `start`.
     """
 
     shape: tuple[int, ...]  # ours
@@ -58,7 +57,7 @@ class Layout:
     groups: tuple[tuple[int, ...], ...]
     axis: int = 0
     start: int = 0
-    total: int = 0  # 0: no longer than ours
+    total: int = 0  # their size along `axis`; 0: as ours
 
     @property
     def their_shape(self) -> tuple[int, ...]:
@@ -68,8 +67,8 @@ class Layout:
         return tuple(sizes)
 
     def read(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
-        """Our array at `index`; of their tensor no more is read than has to be."""
-        if self.view != self.shape:  # axes that are one to us: no use in cutting before
+        """Our array at `index`. `read` returns parts of their tensor; it reads only these."""
+        if self.view != self.shape:  # several of their axes are one of ours: index at the end
             return self.read_view(read, _all_of(self.view)).reshape(self.shape)[index]
         return self.read_view(read, index)
 
@@ -81,7 +80,7 @@ class Layout:
             first, stop = 0, size
             sizes += [self.view[axis] for axis in group]
             if group and all(_is_all(index[axis], self.view[axis]) for axis in group[1:]):
-                # A range of the slowest axis is one range of theirs.
+                # A range of the slowest axis is one range of their axis.
                 begin, end, _ = index[group[0]].indices(self.view[group[0]])
                 each = size // self.view[group[0]]
                 first, stop = begin * each, end * each
@@ -94,13 +93,13 @@ class Layout:
         return read(tuple(wanted)).reshape(sizes).transpose(np.argsort(axes))[tuple(left)]
 
     def write(self, array: np.ndarray) -> np.ndarray:
-        """The part of their tensor that our array is."""
+        """Our array in the layout of their tensor."""
         axes = [axis for group in self.groups for axis in group]
         sizes = [math.prod(self.view[axis] for axis in group) for group in self.groups]
         return array.reshape(self.view).transpose(axes).reshape(sizes)
 
     def place(self, array: np.ndarray, tensor: np.ndarray) -> None:
-        """Writes our array to where it lies in their tensor."""
+        """Writes our array to its place in their tensor."""
         part = [slice(None)] * tensor.ndim
         if self.total:
             part[self.axis] = slice(self.start, self.start + self.write(array).shape[self.axis])
@@ -109,16 +108,16 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One tensor of theirs, and the parameter of ours, or one layer of it, that lies there."""
+    """One tensor of theirs, and our parameter, or one layer of it, that it contains."""
 
     path: str
     layer: int | None
     name: str
-    layout: Layout
+    layout: TensorLayout
 
 
-def places(shapes: Mapping[str, tuple[int, ...]], table: Table) -> Iterator[Place]:
-    """Where parameters of these shapes lie, by their paths such as backbone/encoder/.../kernel."""
+def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterator[Place]:
+    """The places of our parameters; `shapes` are by path, such as backbone/encoder/.../kernel."""
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
         at = table[module]
@@ -133,14 +132,15 @@ def places(shapes: Mapping[str, tuple[int, ...]], table: Table) -> Iterator[Plac
             yield Place(path, layer, name.replace(LAYER, str(layer)), where)
 
 
-def layout(at: At, path: str, shape: tuple[int, ...]) -> Layout:
+def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
+    """The layout of our parameter (without the axis of layers) in a module of theirs."""
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
     if at.patch and path.endswith("/kernel"):
-        # A convolution over patches is a linear map of their rows, columns and channels, in order.
+        # A convolution over patches is a kernel with rows, columns and channels as inputs.
         view, groups = (*at.patch, shape[-1]), ((3,), (2,), (0,), (1,))
     elif path.endswith("/kernel"):
-        # The way back from attention has heads and their columns as its inputs.
+        # The output projection of attention has two input axes: heads and head size.
         inputs = 2 if path.endswith("_attention/out/kernel") else 1
         groups = (axes[inputs:], axes[:inputs])
         groups = groups[::-1] if at.untransposed else groups
@@ -156,7 +156,7 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> Layout:
     if at.rows_before:
         start, total = at.rows_before, at.rows_before + shape[0]
     ones = ((),) * at.leading_ones
-    return Layout(shape, view, (*ones, *groups), axis + len(ones), start, total)
+    return TensorLayout(shape, view, (*ones, *groups), axis + len(ones), start, total)
 
 
 def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
@@ -164,7 +164,7 @@ def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
 
 
 def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterator[tuple]:
-    """(name, tensor) of each of theirs, one after another; what we have no use for is zero."""
+    """Yields (name, tensor) for each of their tensors; unused parts are zero."""
     by_name: dict[str, list[Place]] = {}
     for place in found:
         by_name.setdefault(place.name, []).append(place)
@@ -178,9 +178,9 @@ def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterato
 
 
 def to_ours(
-    shapes: Mapping[str, tuple[int, ...]], table: Table, weights: Mapping[str, np.ndarray]
+    shapes: Mapping[str, tuple[int, ...]], table: ModuleTable, weights: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Our parameters by path, and the names of the weights that found no place in them."""
+    """Our parameters by path, and the names of the weights that are not used."""
     ours, unused = {}, set(weights)
     for place in places(shapes, table):
         unused.discard(place.name)

@@ -1,10 +1,10 @@
-"""Llama: pre-norm decoder with RMSNorm, RoPE, a gated feed-forward and groups of heads."""
+"""Llama: pre-norm decoder with RMSNorm, RoPE, gated feed-forward and grouped-query attention."""
 
 from pretrained.architecture import REQUIRED, Architecture, Head, MisfitError
 from pretrained.layouts import below
 
 ORIGINAL_LENGTH = "original_max_position_embeddings"
-# Our key <- their key, by the kind of scaling.
+# Our key -> their key, by the kind of scaling.
 ROPE_FACTORS = {
     "default": {},
     "linear": dict(rope_factor="factor"),
@@ -41,45 +41,45 @@ def table(model, head, ids):
     }
 
 
-def read_rope(options):
-    """transformers 4 has rope_theta and rope_scaling, 5 both in rope_parameters."""
-    parameters, scaling = options.get("rope_parameters"), options.get("rope_scaling")
+def read_rope(config):
+    """Our rope keys. transformers 4 has rope_theta and rope_scaling, 5 has rope_parameters."""
+    parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     scaling = scaling or parameters or {}  # in this order, as in transformers
     if not isinstance(scaling, dict):
-        options.refuse("rope_scaling", scaling, "it must be an object")
-    top_theta, top_length = options.get("rope_theta", 10_000.0), options.get(ORIGINAL_LENGTH)
+        config.refuse("rope_scaling", scaling, "it must be an object")
+    top_theta, top_length = config.get("rope_theta", 10_000.0), config.get(ORIGINAL_LENGTH)
     theta = scaling.get("rope_theta", top_theta)
     if top_length is not None:
         scaling = scaling | {ORIGINAL_LENGTH: top_length}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if not isinstance(kind, str) or kind not in ROPE_FACTORS:
-        options.refuse("rope_type", kind, f"supported are: {', '.join(ROPE_FACTORS)}")
+        config.refuse("rope_type", kind, f"supported are: {', '.join(ROPE_FACTORS)}")
     factors = {}
     for ours, theirs in ROPE_FACTORS[kind].items():
         if theirs not in scaling:
-            options.refuse("rope_type", kind, f"it lacks {theirs}")
+            config.refuse("rope_type", kind, f"it lacks {theirs}")
         factors[ours] = scaling[theirs]
     known = {"rope_theta", "rope_type", "type", *ROPE_FACTORS[kind].values()}
     for key in sorted(scaling.keys() - known):
-        # `default` may come with the length it has anyway.
+        # `default` may state its original length.
         if key != ORIGINAL_LENGTH and scaling[key] not in (None, 1.0):
-            options.refuse(f"rope parameter {key}", scaling[key], f"rope_type={kind} has no such")
+            config.refuse(f"rope parameter {key}", scaling[key], f"rope_type={kind} has no such")
     return dict(rope_theta=theta, rope_scaling=kind, **factors)
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     del head
-    width, heads = options.size("hidden_size"), options.size("num_attention_heads")
-    tied = options.get("tie_word_embeddings", False)
+    width, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    tied = config.get("tie_word_embeddings", False)
     return dict(
         width=width,
         heads=heads,
-        kv_heads=options.get("num_key_value_heads", heads),
-        head_size=options.get("head_dim", width // heads),
+        kv_heads=config.get("num_key_value_heads", heads),
+        head_size=config.get("head_dim", width // heads),
         tie_output=tied,
         encoder_layers=0,
         pooling="last",
-        **read_rope(options),
+        **read_rope(config),
     )
 
 
@@ -124,8 +124,8 @@ LLAMA = Architecture(
         dropout_attention=("attention_dropout", 0.0),
     ),
     fixed=dict(hidden_act="silu", attention_bias=False, mlp_bias=False),
-    # pretraining_tp computes the same products slice by slice. The others are marks of nanotron's
-    # (SmolLM's) and of the first converted files.
+    # pretraining_tp computes the same products in slices. The others are informative keys of
+    # nanotron (SmolLM) and of the first converted files.
     harmless=frozenset(("pretraining_tp", "is_llama_config", "max_sequence_length", "is_decoder")),
     neutral=dict(rope_interleaved=(False,), is_causal=(True,)),
     table=table,

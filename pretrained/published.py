@@ -1,8 +1,8 @@
-"""A published model's directory <-> a model of ours: which architecture, which keys, which tensors.
+"""A published model's directory <-> our model: architecture, config keys and tensors.
 
-published = read(directory)              what it is, in our terms; nothing is loaded yet
-published.fill(shapes)                   readers of our parameters, any part at a time
-describe(model, task, ...)               what a model of ours is in their terms
+published = read(directory)     a published model in our terms; no weights are loaded yet
+published.fill(shapes, model)   readers for our parameters
+describe(model, head, ...)      our model in terms of a published architecture
 """
 
 import dataclasses
@@ -17,38 +17,38 @@ import numpy as np
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained import files, known_keys, sentence
-from pretrained.architecture import Architecture, Head, MisfitError, Options, Specials
+from pretrained.architecture import Architecture, Head, MisfitError, PublishedConfig, Specials
 from pretrained.catalog import ARCHITECTURES, recognise
 from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
-from pretrained.layouts import Index, Place, Table, places, their_shapes
+from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
-ROWS_OF = 1 << 22  # numbers that are compared at a time
+ROWS_OF = 1 << 22  # numbers that are compared at once
 
-Reader = Callable[[Index, Any], np.ndarray]  # (part, type)
+Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A model of theirs in our terms."""
+    """A published model in our terms."""
 
     directory: Path
     architecture: Architecture
     head: Head
-    model: dict[str, Any]  # keys of our section
+    model: dict[str, Any]  # keys of our `model` section
     task: dict[str, Any]
     labels: tuple[str, ...]
     specials: Specials
-    notes: list[str]  # what a user should know of how it was read
-    zeros: tuple[str, ...]  # patterns of tensors that are not in the files, and are zeros
+    notes: list[str]  # warnings for the user
+    zeros: tuple[str, ...]  # patterns of tensors that files lack, which are zeros
     tensors: files.Tensors
 
     def fill(
         self, shapes: Mapping[str, tuple[int, ...]], model: TransformerConfig
     ) -> tuple[dict[str, Reader], list[str]]:
-        """By the path of each of our parameters, a reader of any part of it.
+        """Readers for parts of our parameters, by path; and the names of tensors of other heads.
 
-        Refuses, before anything is read, tensors that are missing, left over or of another shape.
-        Also the names of tensors that are there, but belong to another head of the architecture.
+        Raises ConfigError, before weights are read, if tensors are missing, left over or of another
+        shape. `shapes` are those of our parameters, by path.
         """
         table = self.architecture.table(model, self.head, self.specials)
         found = list(places(shapes, table))
@@ -80,9 +80,9 @@ class Published:
         return read
 
     def _match(
-        self, expected: Mapping[str, tuple[int, ...]], table: Table
+        self, expected: Mapping[str, tuple[int, ...]], table: ModuleTable
     ) -> tuple[dict[str, str], list[str]]:
-        """The names in the files by those that the table gives, and which of them have no use."""
+        """The names in the files, by their names in the table; and the names that are not used."""
         kind, copies = self.architecture, dict(self.architecture.copies)
         modules = {at if isinstance(at, str) else at.name for at in table.values()}
         modules.update(kind.other_heads)
@@ -93,7 +93,7 @@ class Published:
             renamed = name
             for pattern, replacement in kind.renames:
                 renamed = re.sub(pattern, replacement, renamed)
-            # A base model's names lack what a whole model's have in front.
+            # Names of a base model lack the prefix of a full model.
             forms = [renamed, kind.base + renamed]
             known = next((f for f in forms if f in expected or copies.get(f) in expected), None)
             if known in names:
@@ -150,10 +150,10 @@ class Published:
 
 
 def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
-    """What a directory holds; refuses what this project does not compute, by name.
+    """The published model in a directory; raises ConfigError for what is not supported here.
 
-    Keys of its config that may change the result and are not understood are refused, unless
-    `ignore_keys` names them: those are read as if they were not there.
+    Unknown keys of its config that may change the result are refused, unless `ignore_keys` names
+    them; those are ignored.
     """
     directory = Path(directory)
     path = str(directory / files.CONFIG)
@@ -162,9 +162,9 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     architecture, head = recognise(directory, config)
     tensors = files.Tensors(directory)
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
-        # BERT's own files name the smaller of its two heads, and hold both.
+        # BERT's own files name one of its two heads, and have both.
         head = dataclasses.replace(head, next_sentence=True)
-    options = Options(without_aliases(config, architecture, path), path)
+    options = PublishedConfig(without_aliases(config, architecture, path), path)
     if quantised := options.get("quantization_config"):
         options.refuse("quantization_config", quantised, "get the model unquantised")
     if code := options.get("auto_map"):
@@ -183,7 +183,7 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     generation = None
     if architecture.generates and (directory / files.GENERATION).exists():
         path = str(directory / files.GENERATION)
-        generation = Options(files.read_json(directory, files.GENERATION), path)
+        generation = PublishedConfig(files.read_json(directory, files.GENERATION), path)
     specials = read_specials(options, architecture, model, notes, generation)
     labels = read_labels(options, architecture, head)
     zeros = tuple(
@@ -221,20 +221,17 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """A model of ours in their terms."""
+    """Our model in terms of a published architecture."""
 
     architecture: Architecture
     config: dict[str, Any]
-    table: Table
+    table: ModuleTable
 
 
 def describe(
-    model: TransformerConfig,
-    head: Head,
-    labels: Sequence[str],
-    specials: Specials,
+    model: TransformerConfig, head: Head, labels: Sequence[str], specials: Specials
 ) -> Description:
-    """The architecture that a model of ours is of, or a refusal that says why it is of none."""
+    """The published architecture of our model; raises ConfigError with reasons if there is none."""
     reasons = []
     for architecture in ARCHITECTURES.values():
         try:

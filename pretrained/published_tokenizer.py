@@ -1,4 +1,4 @@
-"""The tokenizer of a published model: found and read when it comes in, written when it goes out."""
+"""Reads the tokenizer of a published model, and writes one for a model that is exported."""
 
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def read(
 
 @contextlib.contextmanager
 def _in_terms_of_flags() -> Iterator[None]:
-    """Errors that name a config key for what is a flag here name the flag."""
+    """Replaces the config key data.tokenizer in errors by the flag --tokenizer."""
     try:
         yield
     except ConfigError as error:
@@ -61,7 +61,7 @@ def _read(
         )
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
     if has_source:
-        roles["bos"] = ids.decoder_start  # what an answer begins with
+        roles["bos"] = ids.decoder_start  # begins an answer
     if kind in ("roberta", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
@@ -74,7 +74,7 @@ def _read(
     file = file / FILE_NAME if file.is_dir() else file
     tokenizer = open_tokenizer(file)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
-    if tokenizer.eos_id in ends:  # of several, the one that the tokenizer calls so
+    if tokenizer.eos_id in ends:  # of several, the tokenizer's own
         roles["eos"] = tokenizer.eos_id
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
@@ -104,7 +104,7 @@ def _read(
 
 
 def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
-    """What the tokenizer puts around a text, and what ends an answer."""
+    """A line on the special tokens around a text, and on what ends an answer."""
     if isinstance(tokenizer, IdTokenizer):
         return "without a tokenizer: ask it with --ids"
     pieces, template = tokenizer.pieces, tokenizer.template
@@ -116,7 +116,7 @@ def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
 
 
 def _taken_instead(tokenizer: SubwordTokenizer, file: Path, own: Path) -> str:
-    """A line on --tokenizer=FILE where the directory has a tokenizer of its own."""
+    """A warning if --tokenizer=FILE replaces the directory's own tokenizer."""
     line = f"--tokenizer={file} is taken instead of {own}"
     try:
         pieces = open_tokenizer(_inside(own)).pieces
@@ -133,7 +133,7 @@ def _taken_instead(tokenizer: SubwordTokenizer, file: Path, own: Path) -> str:
 
 
 def _own_file(directory: Path) -> Path | None:
-    """The file of the tokenizer in a model's directory, if there is one."""
+    """The tokenizer's file in a model's directory, or None."""
     for name in FILE_NAMES:
         path = directory / name
         if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
@@ -156,11 +156,11 @@ def _refuse_missing(directory: Path) -> NoReturn:
 
 
 def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials:
-    """The special ids that a published config names."""
+    """The special ids for a published config."""
     if tokenizer is None:
         return Specials()
     pad, bos, eos = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-    if isinstance(tokenizer, IdTokenizer):  # of which not all need be known
+    if isinstance(tokenizer, IdTokenizer):  # its special ids may be unknown
         pad, bos, eos = (tokenizer.roles[role] for role in ("pad", "bos", "eos"))
     more = tokenizer.more_eos_ids
     if model.family == "encoder_decoder":
@@ -172,13 +172,13 @@ def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specia
 def write(
     directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
 ) -> None:
-    """tokenizer.json with its post-processor, and tokenizer_config.json, for transformers."""
+    """Writes tokenizer.json, with a post-processor, and tokenizer_config.json."""
     content = with_template(tokenizer.content, _template(tokenizer, model, task))
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
     spelt = tokenizer.role_names
     names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
     if model.family == "encoder_decoder":
-        del names["bos_token"]  # what begins an answer here is the model's to say there
+        del names["bos_token"]  # it begins an answer, which the model's config says there
         if TEXT_START in spelt:
             names["bos_token"] = spelt[TEXT_START]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
@@ -193,7 +193,7 @@ def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskC
     """The special tokens around texts that the model was trained with."""
     if tokenizer.template is not None:
         return tokenizer.template
-    if not tokenizer.own_template.is_empty:  # of a model that an earlier version brought in
+    if not tokenizer.own_template.is_empty:  # of a model that an earlier version imported
         return tokenizer.own_template
     if model.family == "encoder_decoder":
         start, end = tokenizer.source_affixes

@@ -1,13 +1,13 @@
-"""RoBERTa: BERT whose positions are counted from behind the padding id, with other heads."""
+"""RoBERTa: BERT with positions that start after the padding id, and other heads."""
 
 from pretrained import bert
 from pretrained.architecture import Architecture, Head, MisfitError
 
-PADDING = 1  # where a config or a tokenizer does not say
+PADDING = 1  # the default id
 
 
 def rows_before(ids) -> int:
-    """Positions begin at the padding id + 1; the rows before are of padding, or of nothing."""
+    """The first row of the position table in use: the padding id + 1."""
     return (PADDING if ids.pad is None else ids.pad) + 1
 
 
@@ -24,19 +24,19 @@ def table(model, head, ids):
     return names
 
 
-def read_more(options, shapes, head):
-    more = bert.read_more(options, shapes, head)
+def read_more(config, shapes, head):
+    more = bert.read_more(config, shapes, head)
     if head.objective == "masked_lm":
-        options.require("hidden_act", "gelu")  # which the answers have, whatever the blocks do
-    padding, vocabulary = options.get("pad_token_id", PADDING), options.size("vocab_size")
+        config.require("hidden_act", "gelu")  # the output layer always has gelu
+    padding, vocabulary = config.get("pad_token_id", PADDING), config.size("vocab_size")
     if not 0 <= padding < vocabulary:
-        options.refuse(
+        config.refuse(
             "pad_token_id",
             padding,
             f"positions are counted from it; the vocabulary has {vocabulary} ids",
         )
     before = padding + 1
-    return more | dict(max_length=options.size("max_position_embeddings") - before)
+    return more | dict(max_length=config.size("max_position_embeddings") - before)
 
 
 def write_more(model, head, ids):

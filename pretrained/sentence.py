@@ -1,4 +1,4 @@
-"""Sentence embeddings: the pooling that sentence-transformers' files put behind a base model."""
+"""Sentence embeddings: the pooling that sentence-transformers adds to a base model."""
 
 from pathlib import Path
 from typing import Any
@@ -7,19 +7,19 @@ from experiment.schema import ConfigError
 from pretrained import files
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
-# Settings of the Transformer module, by the kind of model that it was first written for.
+# Settings of the Transformer module; the names vary with the kind of model.
 LENGTHS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER = "tokenizer_config.json"
-NO_LIMIT = 10**9  # transformers writes a number of thirty digits where there is none
+NO_LIMIT = 10**9  # transformers writes a number of thirty digits for no limit
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 
 def max_length(directory: Path) -> int | None:
-    """How many tokens of a text the published pipeline reads, with the special ones; None: all."""
+    """The maximal length of a text in tokens, special ones included; None: no limit."""
     for name in LENGTHS:
         if (directory / name).exists():
             config = files.read_json(directory, name)
@@ -35,7 +35,7 @@ def max_length(directory: Path) -> int | None:
                 )
             if value is not None:
                 return value
-    # Newer versions write the limit into the tokenizer's own settings.
+    # Newer versions write the limit to the tokenizer's settings.
     if (directory / MODULES).exists() and (directory / TOKENIZER).exists():
         value = files.read_json(directory, TOKENIZER).get("model_max_length")
         if isinstance(value, int | float) and 0 < value < NO_LIMIT:
@@ -44,7 +44,7 @@ def max_length(directory: Path) -> int | None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Keys of our `task`: how a text's hidden states become its embedding."""
+    """Keys of our `task` section: how hidden states become an embedding."""
     if not (directory / MODULES).exists():
         return dict(embedding="pooled", normalize=False)
     kinds = []
@@ -79,7 +79,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def write(directory: Path, width: int, embedding: str, length: int, *, normalize: bool) -> None:
-    """The files that sentence-transformers looks for; none for a plain base model."""
+    """Writes the files of sentence-transformers; none for a plain base model."""
     if embedding == "pooled":
         return
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}

@@ -1,6 +1,6 @@
-"""Is `--from` a published model's directory? If not, what it is instead, and what to do.
+"""Checks that `--from` is a published model's directory; if not, says what it is and what to do.
 
-And the other way round: a published model where a run's workdir is needed.
+Also refuses a published model where a run's workdir is needed.
 """
 
 import json
@@ -31,10 +31,9 @@ def require_model_directory(source: str) -> Path:
 
 
 def refuse_published(key: str, run: str | Path) -> None:
-    """Refuses a published model, or the hub's name of one, where WORKDIR or WORKDIR:STEP is needed.
+    """Refuses a published model, or its name on the hub, where WORKDIR or WORKDIR:STEP is needed.
 
-    `key` is the flag or config key that names it. All else that may be wrong with it is left to
-    whoever reads the run.
+    `key` is the flag or config key. Other problems are left to the code that reads the run.
     """
     workdir = re.sub(r":\d+$", "", str(run))
     refuse_published_directory(key, workdir)
@@ -55,7 +54,7 @@ def refuse_published_directory(key: str, workdir: str | Path) -> None:
     except (OSError, ValueError):
         config = {}
     config = config if isinstance(config, dict) else {}
-    if "model" in config:  # a run's own has it as a section
+    if "model" in config:  # the config of a run
         return
     has_weights = any((path / name).exists() for name in files.WEIGHT_FILES)
     if has_weights or "model_type" in config:
@@ -94,13 +93,13 @@ def _why_missing(source: str) -> str:
 
 
 def _hub_name(source: str) -> str:
-    """What the hub may call a model that is no path here; "" if a local path is meant."""
+    """The possible name of a model on the hub; "" if a local path is meant."""
     if address := HUB_ADDRESS.fullmatch(source):
         return address[1]
     path = Path(source)
     if not source or path.exists():
         return ""
-    # Where the parent directory is there, a local path is meant.
+    # If the parent directory exists, a local path is meant.
     if HUB_NAME.fullmatch(source) and not path.parent.is_dir():
         return source
     is_word = "/" not in source and not source.startswith("~")
@@ -118,7 +117,7 @@ def _download(name: str, then: str = "--from=DIR") -> str:
 
 
 def _what_directory(path: Path) -> str:
-    """Behind "DIR has no config.json": what it has, and what to do."""
+    """What follows "DIR has no config.json": what it has, and what to do."""
     names = sorted(each.name for each in path.iterdir())
     if not names:
         return f": it is empty; {NEEDED}"
@@ -133,7 +132,7 @@ def _advice(path: Path, names: list[str]) -> str:
             "this is an adapter (LoRA) of another model: merge it into that one with peft's "
             "merge_and_unload, and save the result with save_pretrained"
         )
-    patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the latter in hf's cache
+    patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the second is the hub's cache
     deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
     deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
     if deeper and "modules.json" in names:  # sentence-transformers' first layout

@@ -1,4 +1,4 @@
-"""T5 v1.0 (ReLU, tied and scaled answers) and v1.1 (gated, untied); flan-T5 and mT5 are as v1.1."""
+"""T5 v1.0 (ReLU, tied and scaled output) and v1.1 (gated, untied), as Flan-T5 and mT5."""
 
 import dataclasses
 
@@ -57,36 +57,36 @@ def table(model, head, ids):
     }
 
 
-def read_more(options, shapes, head):
+def read_more(config, shapes, head):
     del head
-    says_tied = options.get("tie_word_embeddings", True)
-    # transformers 4 scales where weights are tied; 5 ties in any case and says apart if it scales.
-    scaled = options.get("scale_decoder_outputs", says_tied)
+    says_tied = config.get("tie_word_embeddings", True)
+    # transformers 4 scales if weights are tied; 5 always ties, and has a key for the scale.
+    scaled = config.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
-    default = "gated-gelu" if options.get("model_type") == "mt5" else "relu"
-    activation = options.choose("feed_forward_proj", FEED_FORWARDS, default)
-    # transformers writes what follows from it, and believes what is written.
-    *gate, name = options.get("feed_forward_proj", default).split("-")
-    options.require("is_gated_act", bool(gate))
-    options.require("dense_act_fn", "gelu_new" if gate and name == "gelu" else name)
-    layers = options.size("num_layers")
-    heads = options.size("num_heads")
+    default = "gated-gelu" if config.get("model_type") == "mt5" else "relu"
+    activation = config.translate("feed_forward_proj", FEED_FORWARDS, default)
+    # transformers also writes these derived keys, and reads them.
+    *gate, name = config.get("feed_forward_proj", default).split("-")
+    config.require("is_gated_act", bool(gate))
+    config.require("dense_act_fn", "gelu_new" if gate and name == "gelu" else name)
+    layers = config.size("num_layers")
+    heads = config.size("num_heads")
     return dict(
         heads=heads,
         kv_heads=heads,
         encoder_layers=layers,
-        decoder_layers=options.get("num_decoder_layers", layers),
+        decoder_layers=config.get("num_decoder_layers", layers),
         activation=activation,
         tie_output=tied,
         output_scale=bool(tied and scaled),
         init_std=0.0,
-        # They have no last position: what training here begins with.
-        max_length=options.get("n_positions", 512),
+        # Their positions have no limit; this is the default for training here.
+        max_length=config.get("n_positions", 512),
     )
 
 
-def read_more_mt5(options, shapes, head):
-    more = read_more(options, shapes, head)
+def read_more_mt5(config, shapes, head):
+    more = read_more(config, shapes, head)
     return more | dict(tie_output="lm_head.weight" not in shapes, output_scale=False)
 
 
@@ -114,7 +114,7 @@ T5 = Architecture(
     model_type="t5",
     heads={
         "T5ForConditionalGeneration": Head("seq2seq"),
-        "T5WithLMHeadModel": Head("seq2seq"),  # as the first files have it
+        "T5WithLMHeadModel": Head("seq2seq"),  # in the first files
     },
     style=dict(
         family="encoder_decoder", input="tokens", position="t5_bias", token_types=0,
@@ -139,12 +139,12 @@ T5 = Architecture(
         hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
         head_dim="d_kv",
     ),
-    # The two stacks are what they are whatever is_decoder says.
+    # is_decoder changes neither stack.
     harmless=frozenset(("initializer_factor", "is_decoder")),
     table=table,
     read_more=read_more,
     write_more=write_more,
-    # One file of T5's has a bias here that no model reads.
+    # One published T5 file has a bias here that no model reads.
     derived=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",),
     copies=(
         ("encoder.embed_tokens.weight", "shared.weight"),

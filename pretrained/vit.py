@@ -48,7 +48,7 @@ def table(model, head, ids):
     }
 
 
-# What the modules of transformers 5 are called in memory; its files have the old names.
+# Module names of transformers 5 in memory; its files have the old names.
 _IN_A_LAYER = {
     "attention.q_proj": "attention.attention.query",
     "attention.k_proj": "attention.attention.key",
@@ -65,23 +65,23 @@ NEW_NAMES = tuple(
 )
 
 
-def read_more(options, shapes, head):
-    sizes = heads_of(options, "hidden_size", "num_attention_heads")
-    image, patch = options.get("image_size", 224), options.get("patch_size", 16)
+def read_more(config, shapes, head):
+    sizes = heads_of(config, "hidden_size", "num_attention_heads")
+    image, patch = config.get("image_size", 224), config.get("patch_size", 16)
     for key, size in (("image_size", image), ("patch_size", patch)):
         if not isinstance(size, int) or size < 1:
-            options.refuse(key, size, "images and patches are squares")
+            config.refuse(key, size, "images and patches are squares")
     tokens = (image // patch) ** 2 + 1
     for name, shape in shapes.items():
         if name.endswith("embeddings.position_embeddings") and shape[1:2] != (tokens,):
-            options.refuse("image_size", image, f"{name} has the shape {list(shape)}")
+            config.refuse("image_size", image, f"{name} has the shape {list(shape)}")
     pooler = head.objective == "embed" and any("pooler.dense" in name for name in shapes)
     if pooler:
-        options.require("pooler_act", "tanh")
-        options.require("pooler_output_size", sizes["width"])
+        config.require("pooler_act", "tanh")
+        config.require("pooler_output_size", sizes["width"])
     return dict(
         **sizes,
-        activation=options.choose("hidden_act", ACTIVATIONS, "gelu"),
+        activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
         image_size=image,
         patch_size=patch,
         max_length=tokens,
@@ -132,11 +132,11 @@ VIT = Architecture(
         dropout_attention=("attention_probs_dropout_prob", 0.0),
     ),
     fixed={},
-    # The pooler's are read where there is one; the stride is of another head.
+    # The pooler's keys are read if there is one; the stride belongs to another head.
     harmless=frozenset(
         ("pooler_act", "pooler_output_size", "encoder_stride", "tie_word_embeddings")
     ),
-    # Biases are in all layers here, or in none.
+    # Our layers all have biases, or none has.
     absent_at=dict(qkv_bias=(False, r"attention\.attention\.(query|key|value)\.bias$")),
     table=table,
     read_more=read_more,

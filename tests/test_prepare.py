@@ -27,7 +27,7 @@ def config(tmp_path, **keys) -> dict:
 
 def load(config) -> pipeline.Data:
     door = sections.from_mapping(config)
-    return pipeline.load(door.data, objective=door.task.objective, hiding=door.hiding, seed=0)
+    return pipeline.load(door.data, objective=door.task.objective, masking=door.masking, seed=0)
 
 
 def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 from configs import default
 from experiment import schema
 from input_pipeline.config import DataConfig
-from input_pipeline.task_spec import Hiding
+from input_pipeline.task_spec import Masking
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.
@@ -41,9 +41,9 @@ def data_config(**overrides) -> DataConfig:
     return dataclasses.replace(DataConfig(**default.get_config().data.to_dict()), **overrides)
 
 
-def hiding(**overrides) -> Hiding:
-    """How objectives hide things by default, changed as asked."""
-    usual = Hiding(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
+def masking(**overrides) -> Masking:
+    """The default masking, with `overrides`."""
+    usual = Masking(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
     return dataclasses.replace(usual, **overrides)
 
 

@@ -1,7 +1,7 @@
-"""What a source hands over: examples by index, already split, each in exactly one split.
+"""What a source returns: splits, each a sequence of examples. An example is in one split only.
 
-Examples are read when asked for, so a split may be larger than memory. Asking for a broken one
-raises BadRecordError.
+Examples are read when asked for, so a split may be larger than memory. Reading a bad record raises
+BadRecordError.
 """
 
 import dataclasses
@@ -13,20 +13,20 @@ from experiment.schema import ConfigError
 
 Example = Mapping[str, Any]
 
-# What the examples hold:
-#   pairs      source, target, and optionally task    (text; the task's name)
-#   documents  text, and optionally ends              (running text; False: the next one goes on)
-#   labelled   text, optionally text_pair, and label  (short text, an index into `labels`)
-#   images     image [H, W, C], label                 (uint8, or float32 in [0, 1])
-Kind = Literal["pairs", "documents", "labelled", "images"]
+# The fields of an example:
+#   pairs      source, target, and optionally task         (text; the task's name)
+#   documents  text, and optionally ends                   (False: the next one continues the text)
+#   labelled   text, optionally text_pair, and label       (short text; an index into `labels`)
+#   images     image (rows, columns, channels), and label  (uint8, or float32 in [0, 1])
+ExampleKind = Literal["pairs", "documents", "labelled", "images"]
 
 
 class BadRecordError(ConfigError):
-    """An example that cannot be used; says in which file and line, and what is wrong with it."""
+    """An example that cannot be used; the message names file, line and problem."""
 
 
 class MissingSplitError(ConfigError):
-    """The data has no split of this name; `known` are those that it has."""
+    """The data has no split of this name; `known` are the splits that it has."""
 
     def __init__(self, problem: str, split: str, known: Iterable[str]):
         super().__init__(problem)
@@ -34,7 +34,7 @@ class MissingSplitError(ConfigError):
 
 
 def refusal_of_split(problem: str, split: str, known: Iterable[str]) -> ConfigError:
-    """Of a split such as 'test[:50%]', which may be misspelt in its name or behind it."""
+    """The error for a split such as 'test[:50%]', whose name or range may be wrong."""
     known = tuple(known)
     is_known = split.partition("[")[0] in known
     return ConfigError(problem) if is_known else MissingSplitError(problem, split, known)
@@ -42,23 +42,25 @@ def refusal_of_split(problem: str, split: str, known: Iterable[str]) -> ConfigEr
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    kind: Kind
+    """The data of a source."""
+
+    kind: ExampleKind
     train: Sequence[Example]
     evals: Mapping[str, Sequence[Example]]
     labels: tuple[str, ...]
-    description: Mapping[str, Any]  # facts for the run's records: versions, counts, ...
+    description: Mapping[str, Any]  # facts for the run directory: versions, counts, ...
     digest: str  # of the content: equal digests, equal examples
-    # Where the text is kept once it is tokenized; none: it is made, and tokenized, on demand.
+    # Where tokenized text is stored; none: examples are generated and tokenized on demand.
     storage: Literal["disk", "memory", "none"] = "disk"
     text_pairs: bool = False  # labelled: every example has a text_pair
 
     def scored_on_train(self, name: str) -> "Splits":
-        """The same, with the training split as the only one to evaluate on."""
+        """The same splits, with the training split as the only evaluation split."""
         return dataclasses.replace(self, evals={name: self.train})
 
 
 class LazyList(Sequence):
-    """[function(argument) for argument in arguments], each made whenever it is asked for."""
+    """[function(argument) for argument in arguments], with each item computed on access."""
 
     def __init__(self, function: Callable[[Any], Any], arguments: Sequence):
         self._function, self._arguments = function, arguments
@@ -71,22 +73,33 @@ class LazyList(Sequence):
 
 
 def hash_fraction(text: str | bytes) -> float:
-    """A number in [0, 1) that depends on nothing but the text: splits are cut along it."""
+    """A hash of the text as a number in [0, 1), by which examples are split."""
     data = text.encode() if isinstance(text, str) else text
     return int.from_bytes(hashlib.sha256(data).digest()[:6]) / 2**48
 
 
+def split_by_hash(
+    examples: Iterable[Example], content: Callable[[Example], str | bytes], share: float
+) -> tuple[list[Example], list[Example]]:
+    """(training, held-out) examples; a hash of its content holds out about `share` of them."""
+    parts: tuple[list[Example], list[Example]] = [], []
+    for example in examples:
+        parts[hash_fraction(content(example)) < share].append(example)
+    return parts
+
+
 def content_digest(parts: Iterable[str | bytes]) -> str:
+    """The SHA-256 digest of a sequence of parts."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8))  # so that parts cannot run into each other
+        digest.update(len(data).to_bytes(8))  # so that ("ab", "c") and ("a", "bc") differ
         digest.update(data)
     return digest.hexdigest()
 
 
 def good_records(records: Sequence[Example]) -> Iterator[Example]:
-    """Those that can be read: the others are counted where they are tokenized."""
+    """The records that can be read; the others are counted where they are tokenized."""
     for index in range(len(records)):
         try:
             yield records[index]

@@ -1,8 +1,8 @@
-"""Data sets of the Hugging Face hub, or a directory on disk. Needs the extra `huggingface`.
+"""Data sets of the Hugging Face hub or in a directory. Needs the extra `huggingface`.
 
-`data.name` is `stanfordnlp/imdb`, or `nyu-mll/glue:sst2` where the data set has configurations, or
-a directory: one written by `save_to_disk`, or of files that `load_dataset` can read. The hub's
-files are downloaded when first used; HF_HOME says where to, and HF_HUB_OFFLINE=1 forbids it.
+`data.name` is a name such as `stanfordnlp/imdb`, with a configuration `nyu-mll/glue:sst2`, or a
+directory, written by `save_to_disk` or readable by `load_dataset`. Files are downloaded to HF_HOME
+on first use; HF_HUB_OFFLINE=1 forbids downloads.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ def load(data: DataConfig) -> Splits:
         ) from None
 
     stored = _stored_splits(data)
-    # A fingerprint stands for the files that a split was made of; saved splits keep theirs.
+    # A fingerprint identifies the files that a split was made of; saved splits keep theirs.
     identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
     features = next(iter(stored.values())).features
     image = features.get("image")
     stored = _undecoded(stored, features)
 
-    def cut(key: str, split: str) -> record_fields.Cut:
+    def select(key: str, split: str) -> record_fields.SplitRecords:
         lengths = {name: len(records) for name, records in stored.items()}
         try:
             parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
@@ -49,12 +49,12 @@ def load(data: DataConfig) -> Splits:
             for batch in joined.select_columns([field]).iter(batch_size=1000):
                 yield from batch[field]
 
-        return record_fields.Cut(joined, pieces, column)
+        return record_fields.SplitRecords(joined, pieces, column)
 
     return record_fields.splits(
         data,
-        cut("data.train_split", data.train_split),
-        cut("data.eval_split", data.eval_split),
+        select("data.train_split", data.train_split),
+        select("data.eval_split", data.eval_split),
         features=features,
         identity=identity,
         description={"huggingface": data.name, "revision": data.version},
@@ -63,12 +63,11 @@ def load(data: DataConfig) -> Splits:
 
 
 def _undecoded(stored, features):
-    """The splits with images, sounds and the like as they are in their files.
+    """The splits with images, sounds etc. as the bytes of their files.
 
-    `datasets` would decode every column of a record that is read, images of any format and columns
-    that nobody asked for. What the bytes of an image mean, and which formats are safe, is the same
-    for every source: see pixels.py. Columns of lists of such things are left out: no kind of
-    example has use for them, and casting them would copy the data set.
+    `datasets` would decode every column of every record, images of any format included.
+    image_decoding.py decodes images for all sources, in safe formats only. Columns with lists of
+    such values are removed: no kind of example uses them, and casting would copy the data set.
     """
     for name, feature in features.items():
         if getattr(feature, "decode", False):
@@ -103,6 +102,6 @@ def _stored_splits(data: DataConfig):
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
-    # What was saved without splits is one.
+    # A data set that was saved without splits is one split.
     alone = isinstance(found, datasets.Dataset)
     return datasets.DatasetDict({"train": found}) if alone else found

@@ -1,4 +1,4 @@
-"""An image file becomes an array, of the form that all images of the data set have."""
+"""Decodes image files into arrays of the one shape that all images of a data set have."""
 
 import dataclasses
 import io
@@ -13,31 +13,33 @@ from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import BadRecordError
 
-File = Path | bytes  # where an image is, or what is there
+File = Path | bytes  # the path of an image file, or its content
 
-# Pillow goes by the content of a file, whatever its name, and some of its formats are risky to
-# open: it hands EPS to Ghostscript, which runs the program in the file. Only these are decoded.
+# Only these formats are decoded. Pillow goes by a file's content, not its name, and some formats
+# are dangerous: it passes EPS to Ghostscript, which runs the program in the file.
 FORMATS = ("PNG", "JPEG")
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageForm:
+class ImageSpec:
+    """The colour mode and size of all images of a data set."""
+
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
-    size: int  # of both sides
-    resize: bool  # whether an image of another size is made to fit, or refused
-    # How it is made to fit: data.image_fit and data.image_resample. The digests of older runs are
-    # of a repr without them.
+    size: int  # rows and columns
+    resize: bool  # False: images of another size are refused
+    # data.image_fit and data.image_resample. Digests of older runs are of a repr without them.
     fit: str = dataclasses.field(default="crop", repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
-        """What a data set's digest needs of the form."""
+        """The spec as parts of a digest. Recorded digests have the former class name."""
+        part = repr(self).replace("ImageSpec", "ImageForm", 1)
         is_default = (self.fit, self.resample) == ("crop", "bicubic")
-        return (repr(self),) if is_default else (repr(self), self.fit, self.resample)
+        return (part,) if is_default else (part, self.fit, self.resample)
 
     def fitted(self, image: Image.Image) -> np.ndarray:
-        """uint8 [H, W, C]: the image resized to the size of this form.
+        """The image resized to the spec's size: uint8 (rows, columns, channels).
 
         `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
         """
@@ -49,8 +51,8 @@ class ImageForm:
         return np.asarray(image).reshape(*square, -1)
 
 
-def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageForm:
-    """What is not given is as in the first image that can be read."""
+def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:
+    """The spec of a data set; what the config leaves open comes from the first readable image."""
     first_fault = None
     for file in files:
         try:
@@ -60,27 +62,27 @@ def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) ->
             continue
         mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
         if data.image_size:
-            return ImageForm(mode, data.image_size, True, data.image_fit, data.image_resample)
+            return ImageSpec(mode, data.image_size, True, data.image_fit, data.image_resample)
         if image.width != image.height:
             raise ConfigError(
                 f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
                 "set data.image_size to resize all images to one"
             )
-        return ImageForm(mode, image.width, resize=False)
+        return ImageSpec(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
 
 
-def read(file: File, form: ImageForm) -> np.ndarray:
-    """uint8 [H, W, C]. Transparency is dropped."""
+def read(file: File, spec: ImageSpec) -> np.ndarray:
+    """Decodes an image: uint8 (rows, columns, channels), without transparency."""
     image = _opened(file)
-    if not form.resize and image.size != (form.size, form.size):
+    if not spec.resize and image.size != (spec.size, spec.size):
         raise BadRecordError(
             f"{_name(file)} has {image.width}x{image.height} pixels, unlike the first image's "
-            f"{form.size}x{form.size}; set data.image_size={form.size} to resize all"
+            f"{spec.size}x{spec.size}; set data.image_size={spec.size} to resize all"
         )
     if image.mode == "P":
         image = image.convert("RGBA")  # a palette may have transparent entries
-    return form.fitted(image.convert(form.mode))
+    return spec.fitted(image.convert(spec.mode))
 
 
 def _name(file: File) -> str:
@@ -94,7 +96,7 @@ def _opened(file: File) -> Image.Image:
             image.load()
     except UnidentifiedImageError:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
-    except Exception as error:  # whatever the decoder of a format may raise
+    except Exception as error:  # decoders raise many types
         raise BadRecordError(f"{_name(file)} cannot be decoded: {error}") from error
     if image.mode.startswith(("I", "F")):
         raise BadRecordError(

@@ -1,8 +1,4 @@
-"""Examples out of the records of a public data set: which of its fields become what.
-
-TFDS and Hugging Face find and store records in their own ways; what is in a record, and what may
-be wrong with it, is the same for both.
-"""
+"""Turns the records of a public data set into examples, for TFDS and Hugging Face alike."""
 
 import dataclasses
 import numbers
@@ -14,18 +10,18 @@ from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import FIELD_KEYS, DataConfig
 from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
 from input_pipeline.sources.files.checking import check, check_record
-from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
 Record = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """The records that a config's split stands for, and where they lie."""
+class SplitRecords:
+    """The records of a split such as 'train[:99%]', and where they are stored."""
 
     records: Sequence[Record]
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
-    # The values of one field, where there is a faster way to them than all records.
+    # Reads the values of one field, if that is faster than reading whole records.
     column: Callable[[str], Iterable[Any]] | None = None
 
     def values(self, field: str) -> Iterable[Any]:
@@ -36,15 +32,18 @@ class Cut:
 
 def splits(
     data: DataConfig,
-    train: Cut,
-    held_out: Cut,
+    train: SplitRecords,
+    held_out: SplitRecords,
     *,
     features: Mapping[str, Any],
     identity: Sequence[str],
     description: Mapping[str, Any],
     image_mode: str | None = None,
 ) -> Splits:
-    """`identity` tells this data set from any other, without its records being read."""
+    """The splits of a data set. `identity` identifies its content without reading the records.
+
+    `features` are the library's, by field. `image_mode` is Pillow's mode, if known.
+    """
     _refuse_overlap(data, train, held_out)
     if train.records:
         _refuse_unknown_fields(data, train.records[0])
@@ -53,21 +52,21 @@ def splits(
         labels = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
         by_name = labels is None
         labels = _names_in(train, data) if by_name else tuple(labels)
-    form = None
+    spec = None
     if data.kind == "images":
-        form = form_of(map(_file, train.records), data, image_mode)
+        spec = infer_image_spec(map(_file, train.records), data, image_mode)
     cuts = {data.train_split: train, data.eval_split: held_out}
     examples = {
-        split: _Examples(cut.records, data, split, labels, by_name, form)
+        split: _Examples(cut.records, data, split, labels, by_name, spec)
         for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
-    parts = form.digest_parts if form else (repr(form),)
+    parts = spec.digest_parts if spec else (repr(spec),)
     digest = content_digest(
         [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
     )
     if data.kind == "images":
-        # Text is looked at when it is tokenized; images only here.
+        # Text is checked when it is tokenized; images are checked here.
         examples = {
             split: check(each, data.max_bad_records, check_record(data, digest, split))
             for split, each in examples.items()
@@ -84,7 +83,7 @@ def splits(
 
 
 class _Examples(Sequence[Example]):
-    """The records of one split, made into examples when asked for."""
+    """The records of one split as examples, converted on access."""
 
     def __init__(
         self,
@@ -93,10 +92,10 @@ class _Examples(Sequence[Example]):
         split: str,
         labels: tuple[str, ...],
         by_name: bool,
-        form: ImageForm | None,
+        spec: ImageSpec | None,
     ):
         self._records, self._data, self._split = records, data, split
-        self._labels, self._form = labels, form
+        self._labels, self._spec = labels, spec
         self._numbers = {name: number for number, name in enumerate(labels)} if by_name else None
 
     def __len__(self):
@@ -130,10 +129,7 @@ class _Examples(Sequence[Example]):
                     **({"text_pair": _some_text(record, pair)} if pair else {}),
                 }
             case "images":
-                return {
-                    "image": read(_file(record), self._form),
-                    "label": self._label(record),
-                }
+                return {"image": read(_file(record), self._spec), "label": self._label(record)}
 
     def _label(self, record: Record) -> int:
         label = record[self._data.label_field]
@@ -150,7 +146,7 @@ class _Examples(Sequence[Example]):
 
 
 def _texts_of_pair(record: Record) -> Mapping[str, Any]:
-    """A translation is the whole record in TFDS, and a field of it at Hugging Face."""
+    """The texts of a pair: the whole record in TFDS, the field `translation` at Hugging Face."""
     return record.get("translation", record)
 
 
@@ -174,15 +170,15 @@ def _text(record: Record, field: str) -> str:
 
 
 def _file(record: Record) -> bytes:
-    """An image as it is in its file; Hugging Face keeps the bytes or a path."""
+    """The content of an image file; Hugging Face stores the bytes or a path."""
     stored = record["image"]
     if isinstance(stored, Mapping):
         stored = stored["bytes"] or Path(stored["path"]).read_bytes()
     return stored or b""
 
 
-def _names_in(train: Cut, data: DataConfig) -> tuple[str, ...]:
-    """Labels that are names in the records: those of the training split, sorted, as of files."""
+def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
+    """The sorted label names of the training split, where records have names, not numbers."""
     names, problem = set(), None
     for value in train.values(data.label_field):
         try:
@@ -198,7 +194,7 @@ def _names_in(train: Cut, data: DataConfig) -> tuple[str, ...]:
 
 
 def _label_name(value: Any) -> str:
-    """A label as text, by the same rule as in files of one's own."""
+    """A label as text, by the same rule as for labelled text files."""
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -225,7 +221,7 @@ def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:
         raise ConfigError(problems)
 
 
-def _refuse_overlap(data: DataConfig, train: Cut, held_out: Cut) -> None:
+def _refuse_overlap(data: DataConfig, train: SplitRecords, held_out: SplitRecords) -> None:
     for place, first, end in train.pieces:
         for other_place, other_first, other_end in held_out.pieces:
             if place == other_place and max(first, other_first) < min(end, other_end):

@@ -1,4 +1,4 @@
-"""From the config to examples: one source, or several to be mixed."""
+"""Config -> examples: one source, or several that are mixed."""
 
 import collections
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
-from input_pipeline.config import DataConfig
+from input_pipeline.config import OPTIONS, DataConfig
 from input_pipeline.sources import huggingface_source, tfds_source
 from input_pipeline.sources.base import Splits
 from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc
@@ -20,19 +20,19 @@ EMBEDDED: dict[str, Callable[[], Splits]] = {
     "names": names.load,
     "pydoc": pydoc.load,
 }
-# A source that holds several tasks gives the splits of each by name.
+# A source with several tasks returns the splits of each, by name.
 FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = {
     "text_files": text.load,
     "translation_files": translation.load,
     "labelled_text_files": labelled_text.load,
     "image_files": images.load,
     "text_to_text_files": text_to_text.load,
-    "listops": listops.load,
+    "listops": lambda data: listops.load(data.source_options),
     "tfds": tfds_source.load,
     "huggingface": huggingface_source.load,
 }
-BY_NAME = ("tfds", "huggingface")  # sources that look up data.name, where others read data.path
-# What the parts of a mixture must have in common.
+BY_NAME = ("tfds", "huggingface")  # sources that read data.name in place of data.path
+# Properties that the sources of a mixture must share.
 LIKENESSES: dict[str, Callable[[Splits], Any]] = {
     "kinds": lambda splits: splits.kind,
     "labels": lambda splits: splits.labels,
@@ -43,14 +43,15 @@ LIKENESSES: dict[str, Callable[[Splits], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """One of the sources of a mixture, or the only one, which needs no name."""
+    """One source of a mixture, or the only source, which has no name."""
 
     name: str
-    weight: float  # its share of the rows; 0: by their number
+    weight: float  # its share of the rows; 0: proportional to its size
     splits: Splits
 
 
 def components(data: DataConfig) -> list[Component]:
+    """Opens the sources of a config; raises ConfigError if they are empty or cannot be mixed."""
     found = _components(data)
     _refuse_empty(data, found)
     _refuse_unlike(found)
@@ -74,7 +75,7 @@ def _components(data: DataConfig) -> list[Component]:
 
 
 def name_of(what: str) -> str:
-    """Fit for the names of metrics and files."""
+    """A name for metrics and files: letters, digits and underscores."""
     return re.sub(r"\W+", "_", what).strip("_")
 
 
@@ -87,7 +88,8 @@ def _part(data: DataConfig, what: str) -> Splits:
             f"{did_you_mean(source, known)} Sources: {', '.join(known)}"
         )
     where = {("name" if source in BY_NAME else "path"): place} if place else {}
-    part = dataclasses.replace(data, source=source, mixture=(), **where)
+    options = data.options if source in OPTIONS else {}
+    part = dataclasses.replace(data, source=source, mixture=(), options=options, **where)
     if problems := list(part.problems()):
         raise ConfigError(f"data.mixture: {what!r}: {problems[0]}")
     return _load(part)
@@ -114,7 +116,7 @@ def _refuse_empty(data: DataConfig, found: Sequence[Component]) -> None:
 
 
 def _refuse_unlike(found: Sequence[Component]) -> None:
-    """What is mixed has to become rows of the same fields."""
+    """Raises ConfigError if sources share a name or make different rows."""
     name, times = collections.Counter(each.name for each in found).most_common(1)[0]
     if times > 1:
         raise ConfigError(

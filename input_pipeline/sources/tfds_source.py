@@ -1,10 +1,10 @@
-"""Data sets of TensorFlow Datasets that have been prepared as array_record files.
+"""Data sets of TensorFlow Datasets that are prepared as array_record files.
 
-Reading them takes no TensorFlow, and neither does preparing them from Python, unless a builder
-unpacks archives or imports it (the command `tfds` always does). Preparing may download a great
-deal, so a data set that is not there is refused with the command that makes it. `TFDS_DATA_DIR`
-says where they are, as in TFDS itself; data.name may also be the directory of a prepared version,
-the one that holds dataset_info.json.
+Reading them needs no TensorFlow. Preparing them from Python needs none either, unless a builder
+unpacks archives or imports it (the command `tfds` always does). Preparing may download much, so a
+data set that is not prepared is refused with the command that prepares it. TFDS_DATA_DIR says where
+data sets are; data.name may also be the directory of a prepared version, which has
+dataset_info.json.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from input_pipeline.sources.base import Splits, refusal_of_split
 PREPARE = "download_and_prepare()"
 INFO = "dataset_info.json"
 DOCS = "see docs/data.md"
-# TFDS finds older builders by importing all of these in turn, and gives up at the first one that
-# misses an optional package; one by one, those that matter here can be imported.
+# TFDS finds older builders by importing all modules in turn, and stops at the first one that lacks
+# an optional package. These are the modules that matter here; they are imported one by one.
 OLDER_BUILDERS = (
     "image_classification",
     "question_answering",
@@ -32,17 +32,16 @@ OLDER_BUILDERS = (
     "text",
     "translate",
 )
-MOST_LISTED = 10  # of the hundreds of configurations that some data sets have
+MOST_LISTED = 10  # configurations in a message; some data sets have hundreds
 
 
 def load(data: DataConfig) -> Splits:
-
     builder = _open(data)
     info = builder.info
     has_images = data.kind == "images" and "image" in info.features
     decoders = _undecoded(info.features)
 
-    def cut(key: str, split: str) -> record_fields.Cut:
+    def select(key: str, split: str) -> record_fields.SplitRecords:
         try:
             records = builder.as_data_source(split, decoders=decoders)
         except ValueError as error:
@@ -54,14 +53,14 @@ def load(data: DataConfig) -> Splits:
             ) from None
         files = info.splits[split].file_instructions
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
-        return record_fields.Cut(records, pieces)
+        return record_fields.SplitRecords(records, pieces)
 
-    # A version stands for its content; the sizes tell data sets of one's own apart, too.
+    # A version identifies its content; sizes also distinguish the user's own data sets.
     sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]
     return record_fields.splits(
         data,
-        cut("data.train_split", data.train_split),
-        cut("data.eval_split", data.eval_split),
+        select("data.train_split", data.train_split),
+        select("data.eval_split", data.eval_split),
         features=info.features,
         identity=[info.full_name, *sizes],
         description={"tfds": info.full_name},
@@ -72,14 +71,14 @@ def load(data: DataConfig) -> Splits:
 
 
 def _undecoded(feature):
-    """TFDS's `decoders`, by which all images of a record stay as they are in their files.
+    """The `decoders` argument that makes TFDS return images as the bytes of their files.
 
-    TFDS would decode even those that nobody asked for, with whichever of two libraries is
-    installed. They differ, and take any format; see pixels.py for those that are safe.
+    TFDS would decode all images, in any format, with one of two libraries, which differ.
+    image_decoding.py decodes safe formats only.
     """
     import tensorflow_datasets as tfds
 
-    class Skip(tfds.decode.SkipDecoding):  # TFDS's own knows no sequences of images
+    class Skip(tfds.decode.SkipDecoding):  # TFDS's class lacks sequences of images
         def decode_batch_example_np(self, example):
             return example
 
@@ -104,7 +103,7 @@ def known_builders() -> list[str]:
 
 
 def _open(data: DataConfig):
-    """The builder of the prepared files, whichever version of TFDS has made them."""
+    """The builder of the prepared files, of whichever TFDS version."""
     from tensorflow_datasets.core import file_adapters, read_only_builder, registered
 
     if os.path.isfile(os.path.join(data.name, INFO)):
@@ -130,7 +129,7 @@ def _open(data: DataConfig):
 
 
 def _from_data_dir(data: DataConfig, read_only_builder, registered):
-    # TFDS reads the variable once, when imported; reading it here honours later changes.
+    # TFDS reads the variable only once, when it is imported.
     data_dir = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     refuse_remote("TFDS_DATA_DIR", data_dir)
     version = {"version": data.version} if data.version else {}
@@ -181,7 +180,7 @@ def _refuse_unprepared(data: DataConfig, data_dir: str) -> NoReturn:
             f"{did_you_mean(config, configs)}"
         )
     target = f"{data.name}:{data.version}" if data.version else data.name
-    # Without the import, TFDS finds older builders only where all their packages are installed.
+    # Without the import, TFDS finds older builders only if all optional packages are installed.
     code = (
         f"import tensorflow_datasets as tfds, {builder.__module__}; tfds.builder("
         f'{json.dumps(target)}, data_dir={json.dumps(data_dir)}, file_format="array_record")'
@@ -195,7 +194,7 @@ def _refuse_unprepared(data: DataConfig, data_dir: str) -> NoReturn:
 
 
 def _prepared(data_dir: str, name: str) -> list[tuple[str, str]]:
-    """What is there of a data set: names, with the configuration if there are any, and versions."""
+    """The prepared versions of a data set, as (name[/configuration], version)."""
     below = Path(data_dir) / name
     found = [*below.glob(f"*/{INFO}"), *below.glob(f"*/*/{INFO}")]
     places = sorted(each.parent.relative_to(data_dir) for each in found)

@@ -1,6 +1,6 @@
-"""Ids written as numbers, for models that are asked without their tokenizer: "17 4 250" <-> ids.
+"""A tokenizer for ids written as numbers, for models without their tokenizer: "17 4 250" <-> ids.
 
-No special ids are added: what stands in the line is what the model reads.
+It adds no special ids: the model reads exactly the ids in the line.
 """
 
 import hashlib
@@ -15,15 +15,36 @@ from experiment.schema import ConfigError
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template
 from input_pipeline.tokenizers.subword import FILE_NAME, ROLES, TEXT_START
 
-NO_END = -1  # stands for eos where a model has none
+NO_END = -1  # eos of a model that has none
 
 
-class IdTokenizer(SpecialTokens):
-    """`roles` are the ids that pad, begin and end texts, as far as they are known."""
+class TokenizerWithoutVocabulary(SpecialTokens):
+    """Base of tokenizers that a few numbers describe: `_layout`, which is saved as JSON."""
 
-    kind = "ids"
     mask_name = None
     space_is_a_token = True
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        return [self.encode(text) for text in texts]
+
+    def unspelt(self, text: str) -> str:
+        """The part of the text without ids: none."""
+        del text
+        return ""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self._layout(), sort_keys=True).encode()).hexdigest()
+
+    def save(self, directory: str | Path) -> None:
+        content = {**self._layout(), "digest": self.digest}
+        Path(directory, FILE_NAME).write_text(json.dumps(content, indent=2) + "\n")
+
+
+class IdTokenizer(TokenizerWithoutVocabulary):
+    """Ids as text. `roles` are the special ids, as far as they are known."""
+
+    kind = "ids"
     template = Template()
     sentinel_count = 0
     sentinel_ids = np.zeros(0, np.int32)
@@ -39,7 +60,7 @@ class IdTokenizer(SpecialTokens):
         self.pad_id, self.bos_id, self.eos_id = (self.roles[r] for r in ("pad", "bos", "eos"))
         self.mask_id, self.cls_id, self.sep_id = (self.roles[r] for r in ("mask", "cls", "sep"))
         self.more_eos_ids = tuple(more_eos_ids)
-        # Without an end, an answer is as long as it may be, and never padded.
+        # Without eos, an answer has the maximal length and is never padded.
         if self.eos_id is None:
             self.eos_id = NO_END
         if self.pad_id is None:
@@ -50,7 +71,7 @@ class IdTokenizer(SpecialTokens):
 
     @classmethod
     def like(cls, tokenizer: Any, vocab_size: int) -> "IdTokenizer":
-        """For a model that has another tokenizer, with the same roles."""
+        """For a model that has another tokenizer, whose special ids it takes."""
         roles = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
         roles[TEXT_START] = next(iter(tokenizer.text_start_ids), None)
         return cls(roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids)
@@ -66,22 +87,15 @@ class IdTokenizer(SpecialTokens):
             )
         return np.array(numbers, np.int32)
 
-    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
-
     def byte_sizes(self, text: str) -> np.ndarray:
-        """Ids stand for no bytes."""
+        """Zeros: ids stand for no bytes."""
         return np.zeros(len(text.split()), np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Up to the first id that ends a text, which is left out."""
+        """The ids before the first one that ends a text."""
         ids = np.asarray(ids)
         ends = np.flatnonzero(np.isin(ids, (self.eos_id, *self.more_eos_ids)))
         return " ".join(map(str, ids[: ends[0]] if len(ends) else ids))
-
-    def unspelt(self, text: str) -> str:
-        del text
-        return ""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         return np.ones(len(ids), bool)
@@ -90,17 +104,9 @@ class IdTokenizer(SpecialTokens):
     def pieces(self) -> list[str | None]:
         return [str(id) for id in range(self.vocab_size)]
 
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self._layout(), sort_keys=True).encode()).hexdigest()
-
-    def save(self, directory: str | Path) -> None:
-        content = {**self._layout(), "digest": self.digest}
-        Path(directory, FILE_NAME).write_text(json.dumps(content, indent=2) + "\n")
-
     @classmethod
     def from_layout(cls, saved: Mapping[str, Any], path: Path) -> "IdTokenizer":
-        """What `save` wrote; refused if it has changed since."""
+        """The tokenizer that `save` wrote; raises ConfigError if the file has changed."""
         roles = {role: saved.get(f"{role}_id") for role in (*ROLES, TEXT_START)}
         size = saved.get("vocab_size")
         tokenizer = None

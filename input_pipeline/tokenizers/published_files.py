@@ -1,12 +1,12 @@
-"""Published vocabularies, with the ids that transformers' own tokenizers give.
+"""Reads published tokenizers; they give the ids that transformers gives.
 
     tokenizer.json    the `tokenizers` library's own format
     *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
     vocab.txt         BERT
     encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
-    source.spm        Marian, with vocab.json beside it, which may be named as well
+    source.spm        Marian, with vocab.json beside it; either may be named
 
-As there, the name of a special token in the text (such as <|endoftext|>) becomes that token.
+As in transformers, the name of a special token in a text (<|endoftext|>) becomes that token.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
 LARGEST = 2**26  # bytes
 
-# What the specials of published vocabularies are called, where no tokenizer_config.json says.
+# Names of special tokens in published vocabularies, if there is no tokenizer_config.json.
 NAMES = {
     "pad": ("[PAD]", "<pad>"),
     "bos": ("<s>", "<bos>", "<|endoftext|>", "<|begin_of_text|>"),
@@ -53,7 +53,7 @@ NAMES = {
 }
 
 
-# As published models have it beside them, the best first.
+# Tokenizer files of published models, the best first.
 FILE_NAMES = (
     FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", MARIAN_SOURCE, "vocab.json",
     "encoder.json",
@@ -61,6 +61,7 @@ FILE_NAMES = (
 
 
 def open_tokenizer(path: str | Path) -> SubwordTokenizer:
+    """The tokenizer in a file, or in the tokenizer.json of a directory."""
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     if path.name == FILE_NAME and (path.parent / ROLES_FILE_NAME).exists():
@@ -84,6 +85,7 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
 
 @contextlib.contextmanager
 def _named_refusals(path: Path) -> Iterator[None]:
+    """Turns any error into a ConfigError that names the file."""
     try:
         yield
     except ConfigError:
@@ -95,7 +97,7 @@ def _named_refusals(path: Path) -> Iterator[None]:
         ) from error
 
 
-# How transformers' tokenizer of a kind of model frames a text, where its files do not say.
+# Which special tokens transformers' tokenizer classes add, if the files do not say.
 FRAMES = {
     "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
     "t5": "eos", "mt5": "eos", "marian": "eos",
@@ -112,11 +114,11 @@ def as_published(
     source_eos: bool = True,
     more_eos: Iterable[int] = (),
 ) -> SubwordTokenizer:
-    """The tokenizer with the special tokens and the chat template of the model it comes with.
+    """The tokenizer with the special tokens and the chat template of its published model.
 
-    `path` is its file, and `model_type` what the model's config calls the model. Without
-    `source_eos`, the source of an encoder-decoder does not end in eos, whatever the files say.
-    `more_eos` are ids that end an answer besides eos.
+    path: the tokenizer's file. model_type: as in the model's config. source_eos: False removes eos
+    from the source of an encoder-decoder, whatever the files say. more_eos: further ids that end
+    an answer.
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
@@ -135,16 +137,16 @@ def as_published(
         if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)
-        # A tokenizer of another run has its chat template in its record.
+        # A tokenizer of another run has its chat template in tokenizer_roles.json.
         chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
         return tokenizer.as_published(content, chat, more_eos)
 
 
 def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
-    """With the spaces that special tokens take in, as far as tokenizer_config.json says so.
+    """The tokenizer.json with `lstrip` and `rstrip` of special tokens as in tokenizer_config.json.
 
-    As in transformers, its table of added tokens is heeded beside any file, and its roles, such as
-    RoBERTa's mask_token, beside all but a tokenizer.json.
+    As in transformers, `added_tokens_decoder` counts for any file, and roles such as RoBERTa's
+    mask_token for all but a tokenizer.json.
     """
     entries = list((config.get("added_tokens_decoder") or {}).values())
     if not is_library_file:
@@ -162,7 +164,7 @@ def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str
 def _frame(
     tokenizer: SubwordTokenizer, path: Path, config: Mapping, model_type: str
 ) -> Template | None:
-    """What transformers' class adds of itself; tokenizer.json of the general class adds nothing."""
+    """The special tokens that transformers' class adds by itself; None: none."""
     name = str(config.get("tokenizer_class") or model_type).lower()
     name = name.removesuffix("fast").removesuffix("tokenizer")
     bos, eos, cls, sep = tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id, tokenizer.sep_id
@@ -176,7 +178,7 @@ def _frame(
             end = (eos,)
             return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))
     if path.name == FILE_NAME:
-        return None  # such a file has its own post-processor, or wants none
+        return None  # its post-processor says it all
     start = (bos,) if config.get("add_bos_token") and bos is not None else ()
     end = (eos,) if config.get("add_eos_token") and eos is not None else ()
     types = ((0,) * len(start), (0,) * len(end) + (1,) * len(start), (1,) * len(end))
@@ -184,7 +186,7 @@ def _frame(
 
 
 def _chat_template(path: Path, config: Mapping) -> Any:
-    """A file beside the tokenizer, or a key of its config: one template, or several by name."""
+    """The chat template, from its file or the tokenizer's config: a string, or several by name."""
     file = path.with_name(CHAT_FILE_NAME)
     if file.is_file():
         return file.read_text(encoding="utf-8")
@@ -192,7 +194,7 @@ def _chat_template(path: Path, config: Mapping) -> Any:
 
 
 def _refuse_huge(path: Path) -> None:
-    """Before it is read: the largest tokenizers known have half of that."""
+    """Raises ConfigError before a huge file is read; the largest tokenizers have half of it."""
     for name in (path.name, CONFIG_FILE_NAME, MARIAN_VOCAB, CHAT_FILE_NAME):
         each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
@@ -245,7 +247,7 @@ def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
 
 
 def _marian(path: Path) -> SubwordTokenizer:
-    """Has no need of target.spm: what the target is written in is in the shared vocabulary."""
+    """Marian's tokenizer. target.spm is not needed: the vocabulary is shared with the target."""
     source, vocab_path = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_VOCAB)
     if not vocab_path.is_file():
         raise ValueError(f"it needs {vocab_path.name} beside it")
@@ -268,7 +270,7 @@ def _marian(path: Path) -> SubwordTokenizer:
 
 
 def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
-    """Those in the vocabulary become special: found in text before anything else is."""
+    """Makes the names that are in the vocabulary special: they are found in text first."""
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     vocab = tokenizer.get_vocab()
     new = [name for name in names if name in vocab and name not in added]
@@ -278,8 +280,8 @@ def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
 def _with_roles(
     tokenizer: Tokenizer, roles: Mapping[str, int | None] | None = None
 ) -> SubwordTokenizer:
-    """Roles not given go by name. Those still missing are filled as the models do it: BERT's cls
-    and sep are bos and eos, T5's padding begins a decoder's text, GPT-2's eos is all three.
+    """Adds roles. Roles that are not given are found by name, or filled as the models do it:
+    BERT's cls and sep are bos and eos, T5's pad begins a decoder's text, GPT-2's eos is all three.
     """
     vocab = tokenizer.get_vocab()
     ids = {
@@ -307,5 +309,5 @@ def _config_beside(path: Path) -> dict:
 
 
 def _content(token: str | dict | None) -> str | None:
-    """tokenizer_config.json gives a token as a string, or as an object that has it as content."""
+    """A token of tokenizer_config.json, which is a string or an object with `content`."""
     return token["content"] if isinstance(token, dict) else token

@@ -1,8 +1,8 @@
-"""SentencePiece's .model, made a tokenizer of the `tokenizers` library.
+"""Converts SentencePiece's .model to a tokenizer of the `tokenizers` library.
 
-Unigram models are read as T5's tokenizer reads its own, or as Marian's does with a vocabulary
-beside it; BPE models as Llama's does. The file is a protocol buffer; field numbers and defaults are
-those of sentencepiece_model.proto.
+Unigram models are read as by T5's tokenizer, or as by Marian's if a vocabulary is given; BPE models
+as by Llama's. The file is a protocol buffer; field numbers and defaults are those of
+sentencepiece_model.proto.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-UNKNOWN_PENALTY = 10  # what a character that no piece spells scores below the worst of all pieces
-LANGUAGE_CODE = re.compile(">>.+<<")  # Marian's, in front of a text: what to translate into
+UNKNOWN_PENALTY = 10  # score of an unknown character, below the worst piece
+LANGUAGE_CODE = re.compile(">>.+<<")  # Marian's target language, before a text
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class VocabularyPiece:
     text: str
     score: float
     kind: int
@@ -27,19 +27,19 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
-    pieces: list[Piece]
+    pieces: list[VocabularyPiece]
     kind: int
     byte_fallback: bool
     unk_id: int
-    bos_id: int  # -1: none; so for the next two
+    bos_id: int  # -1: none; also for eos_id and pad_id
     eos_id: int
     pad_id: int
-    charsmap: bytes  # the normalizer's rules, compiled
+    charsmap: bytes  # the compiled rules of the normalizer
     adds_prefix_space: bool
 
 
 def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
-    """The tokenizer, and the ids with a role that the model names. ValueError: no such model."""
+    """The tokenizer, and the special ids by role; raises ValueError for other files."""
     model = _parse(data)
     if model.kind not in (UNIGRAM, BPE):
         raise ValueError("its model type is neither unigram nor bpe; give another vocabulary")
@@ -52,10 +52,10 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
 def read_with_vocabulary(
     data: bytes, vocab: Mapping[str, int], unknown: str
 ) -> tuple[Tokenizer, list[str]]:
-    """Marian: a source's model splits the text, and a vocabulary of source and target has the ids.
+    """Marian's tokenizer: the source's model splits text; `vocab`, shared with the target, has ids.
 
-    Also gives the pieces of the model that are not in the vocabulary. There text is spelt by
-    smaller pieces, where transformers has the unknown id.
+    Also returns the pieces of the model that are not in the vocabulary. Smaller pieces spell them
+    here, while transformers gives the unknown id.
     """
     model = _parse(data)
     if model.kind != UNIGRAM or model.byte_fallback:
@@ -65,8 +65,8 @@ def read_with_vocabulary(
     if unknown not in vocab:
         raise ValueError(f"its vocabulary has no {unknown}")
     source = {piece.text: piece.score for piece in model.pieces}
-    # A character of the target alone scores as one that SentencePiece does not know, which it
-    # passes on as it is. A longer piece scores less than its characters: text is never split so.
+    # A character that only the target has scores as one that SentencePiece does not know. A longer
+    # piece scores less than its characters, so it is never used.
     worst = min(piece.score for piece in model.pieces if piece.kind == NORMAL) - UNKNOWN_PENALTY
     scores = [
         (text, source.get(text, len(text) * worst - (len(text) > 1)))
@@ -100,7 +100,7 @@ def _unigram(scores: list[tuple[str, float]], unk_id: int, byte_fallback: bool) 
 
 def _like_llama(model: SentencePieceModel) -> Tokenizer:
     vocab = {piece.text: id for id, piece in enumerate(model.pieces)}
-    # SentencePiece lists no merges: every way to put a piece together is one, in order of ids.
+    # SentencePiece lists no merges: every split of a piece into two is one, in order of ids.
     merges = [
         (piece[:cut], piece[cut:])
         for piece in vocab
@@ -120,7 +120,7 @@ def _like_llama(model: SentencePieceModel) -> Tokenizer:
 
 
 def _add_what_is_no_piece(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
-    """The model's rules for text, and those of its names that are found before text is split."""
+    """Adds the model's normalizer, and the names that are found before text is split."""
     if model.charsmap:
         tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
     vocab = tokenizer.get_vocab()
@@ -141,7 +141,7 @@ def _parse(data: bytes) -> SentencePieceModel:
             case 1:
                 piece = dict(_fields(value))
                 (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-                pieces.append(Piece(piece[1].decode(), score, piece.get(3, NORMAL)))
+                pieces.append(VocabularyPiece(piece[1].decode(), score, piece.get(3, NORMAL)))
             case 2:
                 trainer = dict(_fields(value))
             case 3:
@@ -162,7 +162,7 @@ def _parse(data: bytes) -> SentencePieceModel:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field: an int for a varint, the bytes as they are for the rest."""
+    """(number, value) of each field: an int for a varint, else bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -181,7 +181,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Seven bits to a byte, the lowest first; the eighth says that more follow."""
+    """The integer at `at`, and the position behind it: seven bits per byte, the lowest first."""
     value = shift = 0
     while True:
         if at >= len(data):
@@ -193,5 +193,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(value: int) -> int:
-    """Negative numbers are written as 64 bits in two's complement."""
+    """A varint as a signed number: 64 bits in two's complement."""
     return value - (1 << 64) if value >> 63 else value

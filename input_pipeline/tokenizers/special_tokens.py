@@ -1,9 +1,9 @@
-"""Special tokens around texts: which ids a model reads in front of a text, behind it, between two.
+"""Special tokens before, after and between texts.
 
-A published tokenizer says so itself, by its post-processor, and a model that comes with it must get
-the same ids from us. A tokenizer that was trained here has no post-processor; its special tokens
-follow from the objective: bos in front of running text, [cls] and [sep] around an encoder's text,
-eos behind each text of an encoder-decoder.
+A published tokenizer defines them by its post-processor, and its model must get the same ids here.
+A tokenizer that is trained here has no post-processor. Its special tokens follow from the
+objective: bos before documents, [cls] and [sep] around an encoder's text, eos after each text of an
+encoder-decoder.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ Ids = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """Special ids around one text, and around two, each id with its token type."""
+    """Special ids around one text and around two, with token types."""
 
     prefix: Ids = ()
     suffix: Ids = ()
-    pair: tuple[Ids, Ids, Ids] = ((), (), ())  # in front of two texts, between them, behind them
+    pair: tuple[Ids, Ids, Ids] = ((), (), ())  # before, between and after two texts
     pair_types: tuple[Ids, Ids, Ids] = ((), (), ())
     text_types: tuple[int, int] = (0, 1)  # of the two texts of a pair
 
@@ -35,16 +35,19 @@ class Template:
 
     @property
     def token_types(self) -> int:
-        """How many types of tokens there are in a pair of texts."""
+        """The number of token types in a pair of texts."""
         return 1 + max(*self.text_types, *itertools.chain(*self.pair_types))
 
     def added(self, texts: int) -> int:
-        """How many special ids stand around so many texts."""
+        """The number of special ids around one or two texts."""
         parts = (self.prefix, self.suffix) if texts == 1 else self.pair
         return sum(map(len, parts))
 
     def around(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """`inputs` of one text or of two; `token_types` of two; `is_text` where no id was added."""
+        """Adds special ids to one or two texts.
+
+        Returns `inputs`; `is_text`, False at special ids; and for two texts `token_types`.
+        """
         if len(texts) == 1:
             parts = [self.prefix, texts[0], self.suffix]
         else:
@@ -70,49 +73,49 @@ def bert_like(cls_id: int, sep_id: int) -> Template:
 
 
 class SpecialTokens:
-    """What tokenizers have in common: ids with a role, and maybe a published template."""
+    """Base of all tokenizers: special ids by role, and the template of a published tokenizer."""
 
     bos_id: int | None
     eos_id: int | None
     cls_id: int | None
     sep_id: int | None
-    more_eos_ids: Ids = ()  # that end an answer besides eos, as of chat models
-    text_start_ids: Ids = ()  # BART's: what both texts of an encoder-decoder begin with
+    more_eos_ids: Ids = ()  # further ids that end an answer, in chat models
+    text_start_ids: Ids = ()  # BART: begins both texts of an encoder-decoder
     template: Template | None = None
-    # Whether `encode` reads the mask's name as the mask, with spaces beside it as was published.
+    # Whether `encode` reads the name of the mask as the mask id.
     reads_mask = False
 
     @property
     def causal_prefix(self) -> Ids:
-        """In front of a text that a decoder reads or continues."""
+        """Special ids before a decoder's text."""
         return (self.bos_id,) if self.template is None else self.template.prefix
 
     @property
     def causal_suffix(self) -> Ids:
-        """Behind a prompt; only published tokenizers that close every text have one."""
+        """Special ids after a prompt; only some published tokenizers have them."""
         return () if self.template is None else self.template.suffix
 
     @functools.cached_property
     def encoder_template(self) -> Template:
-        """Around texts that an encoder alone reads, or that are classified."""
+        """Special ids around the texts of an encoder or a classifier."""
         return self.template or bert_like(self.cls_id, self.sep_id)
 
     @property
     def source_affixes(self) -> tuple[Ids, Ids]:
-        """Around the encoder's text in an encoder-decoder."""
+        """Special ids before and after the encoder's text of an encoder-decoder."""
         if self.template is None:
             return self.text_start_ids, (self.eos_id,)
         return self.template.prefix, self.template.suffix
 
     @property
     def target_affixes(self) -> tuple[Ids, Ids]:
-        """Around the decoder's text in an encoder-decoder, which always has an end."""
+        """Special ids before and after the decoder's text, which always ends in eos."""
         prefix, suffix = self.source_affixes
         return prefix, suffix if suffix[-1:] == (self.eos_id,) else (*suffix, self.eos_id)
 
 
 def read_template(tokenizer: Tokenizer) -> Template:
-    """What the tokenizer's own post-processor adds, found out by asking it."""
+    """What the tokenizer's post-processor adds, measured on a text."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     text = _spelt_text(tokenizer)
@@ -130,7 +133,7 @@ def _spelt_text(tokenizer: Tokenizer) -> str:
 
 
 def _parts(encoding: Encoding, texts: int) -> tuple[tuple[Ids, ...], tuple[Ids, ...], Ids]:
-    """Special ids in front of each text and behind the last; their types; the texts' types."""
+    """Special ids before each text and after the last; their types; the types of the texts."""
     sequences = encoding.sequence_ids
     bounds = [0]
     for number in range(texts):
@@ -144,9 +147,9 @@ def _parts(encoding: Encoding, texts: int) -> tuple[tuple[Ids, ...], tuple[Ids, 
 
 
 def with_template(content: str, template: Template) -> str:
-    """A tokenizer.json whose post-processor adds these special tokens.
+    """The tokenizer.json with a post-processor that adds these special tokens.
 
-    One that does so already stays as it is, to the letter.
+    It stays unchanged if its post-processor already does.
     """
     tokenizer = Tokenizer.from_str(content)
     if _same(read_template(tokenizer), template):
@@ -157,12 +160,12 @@ def with_template(content: str, template: Template) -> str:
 
 
 def _same(one: Template, other: Template) -> bool:
-    """A post-processor that adds nothing still numbers the types of two texts, as does none."""
+    """Whether two templates are equal. Empty ones may differ in the types of two texts."""
     return one == other or (one.is_empty and other.is_empty and one.pair == other.pair)
 
 
 def _processor(tokenizer: Tokenizer, template: Template) -> dict[str, Any]:
-    """In the library's own JSON; its Python constructor cannot take names with a colon."""
+    """The post-processor as the library's JSON; its constructor refuses names with a colon."""
     names = {id: tokenizer.id_to_token(id) for ids in template.pair for id in ids}
     names |= {id: tokenizer.id_to_token(id) for id in (*template.prefix, *template.suffix)}
 

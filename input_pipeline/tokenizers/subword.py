@@ -1,7 +1,7 @@
-"""Text <-> ids by a vocabulary of pieces: the `tokenizers` library encodes, this class describes.
+"""Subword tokenizers: the `tokenizers` library encodes; this class adds special ids by role.
 
-It is the library's own JSON plus the ids with a role, which that JSON does not name. Both are
-saved, and the digest is taken over both.
+A tokenizer is the library's JSON plus the roles, which that JSON lacks. Both are saved, and the
+digest covers both.
 """
 
 import functools
@@ -19,23 +19,22 @@ from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, re
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
 ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
-# BART's: what both texts of an encoder-decoder begin with, behind bos in the decoder. Few have it,
-# and the digest of those that do not is as it was before there was this role.
+# BART: begins both texts of an encoder-decoder, after bos in the decoder. Tokenizers without it
+# have the digest that they had before this role existed.
 TEXT_START = "text_start"
-# What the record of a published tokenizer has besides: that special tokens are those of its
-# post-processor; its chat template, which goes out again with the model; and ids that end an
-# answer besides eos.
+# Keys of a published tokenizer: its post-processor adds the special tokens; its chat template,
+# which is exported again; and further ids that end an answer.
 POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
 
 
 class SubwordTokenizer(SpecialTokens):
-    """`content` is a tokenizer.json; a role that the vocabulary cannot fill is None.
+    """A tokenizer with a vocabulary of pieces.
 
-    `published` holds POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS, as far as a published tokenizer
-    has them.
+    content: a tokenizer.json. roles: the id of each role, or None if the vocabulary lacks it.
+    published: POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS of a published tokenizer.
     """
 
-    space_is_a_token = False  # it is a part of the piece behind it, or stands between two
+    space_is_a_token = False  # it belongs to the next piece, or separates two
 
     def __init__(
         self,
@@ -47,18 +46,18 @@ class SubwordTokenizer(SpecialTokens):
         self.content = content
         self.published = dict(published or {})
         self._tokenizer = Tokenizer.from_str(content)
-        # Rows are cut and padded by the pipeline, whatever a published file has switched on.
+        # The pipeline truncates and pads rows.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._roles = {role: roles[role] for role in ROLES}
         if roles.get(TEXT_START) is not None:
             self._roles[TEXT_START] = roles[TEXT_START]
         self.text_start_ids = (self._roles[TEXT_START],) if TEXT_START in self._roles else ()
-        self.pad_id, self.bos_id, self.eos_id = roles["pad"], roles["bos"], roles["eos"]
-        self.mask_id, self.cls_id, self.sep_id = roles["mask"], roles["cls"], roles["sep"]
+        for role in ROLES:
+            setattr(self, f"{role}_id", roles[role])
         self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
         self.sentinel_count = len(self.sentinel_ids)
-        # How text spells the mask; only published vocabularies read it so themselves.
+        # The name of the mask in a text; only published tokenizers encode it as the mask.
         self.mask_name = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
 
         pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
@@ -74,10 +73,10 @@ class SubwordTokenizer(SpecialTokens):
             self.template = self.own_template
             self.reads_mask = self.mask_id in added
         text_ids = sorted(pieces.keys() - special - {self.unknown_id})
-        # The ids that text is made of: what masked_lm puts in place of a token, at random.
+        # The ids of text, which masked_lm draws random replacements from.
         self.text_ids = np.array(text_ids, np.int32)
 
-        # What is no text stands between words.
+        # Other ids separate words.
         self._begins, self._ends = np.ones((2, self.vocab_size), bool)
         style = _style(self._tokenizer)
         for id in text_ids:
@@ -100,12 +99,12 @@ class SubwordTokenizer(SpecialTokens):
 
     @functools.cached_property
     def own_template(self) -> Template:
-        """What the post-processor adds, whether or not models get it."""
+        """What the post-processor adds, whether or not this tokenizer uses it."""
         return read_template(self._tokenizer)
 
     @property
     def role_names(self) -> dict[str, str]:
-        """How the vocabulary spells the ids that have a role."""
+        """The tokens of the ids with a role."""
         return {
             role: self._tokenizer.id_to_token(id)
             for role, id in self._roles.items()
@@ -113,19 +112,19 @@ class SubwordTokenizer(SpecialTokens):
         }
 
     def encode(self, text: str) -> np.ndarray:
-        """No special ids are added: that is for the objective to decide."""
+        """The ids of a text, without special ids: objectives add those."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        """The same ids, on all cores."""
+        """`encode` for many texts, on all cores."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def byte_sizes(self, text: str) -> np.ndarray:
-        """How many bytes of the text each of its ids covers: together, if there is an id, all.
+        """How many bytes of the text each of its ids covers; the sum is all bytes.
 
-        What the tokenizer loses, such as white space, belongs to the id behind it, and at the end
-        to the last. A character that is spelt by several ids belongs to the first.
+        Text that the tokenizer drops, such as white space, counts for the next id, or for the last
+        one at the end. A character of several ids counts for the first.
         """
         stops = [stop for _, stop in self._tokenizer.encode(text, add_special_tokens=False).offsets]
         characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -135,13 +134,13 @@ class SubwordTokenizer(SpecialTokens):
         return np.diff(covered, prepend=0)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Special ids are dropped, and so are ids that a model has beyond the vocabulary."""
+        """The text of ids, without special ids and ids beyond the vocabulary."""
         ids = np.asarray(ids, np.int64)
         ids = ids[ids < self.vocab_size]
         return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
 
     def unspelt(self, text: str) -> str:
-        """What of the text becomes the unknown id first: a character, or else a word; or ""."""
+        """The first character, or else word, that becomes the unknown id; "" if none does."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         if self.unknown_id not in encoding.ids:
             return ""
@@ -162,7 +161,7 @@ class SubwordTokenizer(SpecialTokens):
 
     @property
     def pieces(self) -> list[str | None]:
-        """What each id stands for; None for ids that the vocabulary leaves out."""
+        """The piece of each id; None for ids that the vocabulary lacks."""
         return [self._tokenizer.id_to_token(id) for id in range(self.vocab_size)]
 
     @functools.cached_property
@@ -179,7 +178,7 @@ class SubwordTokenizer(SpecialTokens):
 
     @classmethod
     def load(cls, directory: str | Path) -> "SubwordTokenizer":
-        """What `save` left there; refused if either file has changed since."""
+        """The tokenizer that `save` wrote; raises ConfigError if a file has changed."""
         path, roles_path = Path(directory, FILE_NAME), Path(directory, ROLES_FILE_NAME)
         try:
             roles = json.loads(roles_path.read_text())
@@ -217,7 +216,7 @@ def _spaces(piece: str, style: Style) -> tuple[bool, bool]:
     match style:
         case "wordpiece":
             return not piece.startswith("##"), False
-        case "byte_level":  # a character for each byte; these are tab to carriage return, and space
+        case "byte_level":  # one character per byte; these are white space
             spaces = "ĉĊċČčĠ"
         case "metaspace":
             spaces = "▁ \t\n\v\f\r"

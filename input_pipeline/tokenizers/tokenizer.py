@@ -1,59 +1,49 @@
-"""Text <-> ids. Bytes need no vocabulary and no training, and lose nothing.
+"""The byte tokenizer, which needs no vocabulary and loses nothing; and loading of any tokenizer.
 
 0 pad  1 bos  2 eos  3 mask  4 cls  5 sep | 256 bytes | 100 sentinels, the first one last
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 
 from experiment.schema import ConfigError
-from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
-from input_pipeline.tokenizers.special_tokens import SpecialTokens
+from input_pipeline.tokenizers.id_tokenizer import IdTokenizer, TokenizerWithoutVocabulary
 from input_pipeline.tokenizers.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 
 
-class ByteTokenizer(SpecialTokens):
+class ByteTokenizer(TokenizerWithoutVocabulary):
+    """One id per byte of UTF-8, and special ids."""
+
     pad_id, bos_id, eos_id, mask_id, cls_id, sep_id = range(6)
     first_byte_id = 6
     sentinel_count = 100
-    mask_name = None
-    space_is_a_token = True
     vocab_size = first_byte_id + 256 + sentinel_count
 
     def __init__(self):
-        # The ids that text is made of: what masked_lm puts in place of a token, at random.
+        # The ids of text, which masked_lm draws random replacements from.
         self.text_ids = np.arange(256, dtype=np.int32) + self.first_byte_id
         # Numbered from the end of the vocabulary, as in T5.
         self.sentinel_ids = np.arange(self.vocab_size - 1, self.text_ids[-1], -1, dtype=np.int32)
         self._is_text = np.isin(np.arange(self.vocab_size), self.text_ids)
-        # What is no text stands between words, as whitespace does.
+        # Special ids separate words, as white space does.
         self._ends_word = ~self._is_text
         self._ends_word[self.encode(" \t\n\v\f\r")] = True
 
     def encode(self, text: str) -> np.ndarray:
-        """No special ids are added: that is for the objective to decide."""
+        """The ids of a text, without special ids: objectives add those."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first_byte_id
-
-    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        return [self.encode(text) for text in texts]
 
     def byte_sizes(self, text: str) -> np.ndarray:
         """How many bytes of the text each of its ids covers."""
         return np.ones(len(text.encode()), np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Special ids are dropped; bytes that are no valid UTF-8 show as the character �."""
+        """The text of ids, without special ids; invalid UTF-8 becomes the character �."""
         ids = np.asarray(ids)
         text = ids[np.isin(ids, self.text_ids)]
         return (text - self.first_byte_id).astype(np.uint8).tobytes().decode(errors="replace")
-
-    def unspelt(self, text: str) -> str:
-        """What of the text has no ids: nothing."""
-        del text
-        return ""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
         """True at the first id and after whitespace; special ids are words of their own."""
@@ -63,21 +53,13 @@ class ByteTokenizer(SpecialTokens):
 
     @property
     def pieces(self) -> list[str | None]:
-        """What each id stands for, as other vocabularies write it; None for special ids."""
+        """The piece of each id, as other vocabularies write it; None for special ids."""
         pieces = [None] * self.vocab_size
         for byte, id in enumerate(self.text_ids):
             pieces[id] = chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
         for number, id in enumerate(self.sentinel_ids):
             pieces[id] = f"<extra_id_{number}>"
         return pieces
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self._layout(), sort_keys=True).encode()).hexdigest()
-
-    def save(self, directory: str | Path) -> None:
-        content = {**self._layout(), "digest": self.digest}
-        Path(directory, FILE_NAME).write_text(json.dumps(content, indent=2) + "\n")
 
     def _layout(self) -> dict:
         return {
@@ -93,7 +75,7 @@ Tokenizer = ByteTokenizer | SubwordTokenizer | IdTokenizer
 
 
 def ids_in(theirs: Tokenizer, ours: Tokenizer) -> np.ndarray:
-    """For each of our ids that of the same piece, or else of the same role, in theirs; or -1."""
+    """For each id of `ours`, the id in `theirs` of the same piece or else the same role, or -1."""
     id_of = {piece: id for id, piece in enumerate(theirs.pieces) if piece is not None}
     ids = np.array([id_of.get(piece, -1) for piece in ours.pieces], np.int32)
     for role in ROLES:
@@ -104,7 +86,7 @@ def ids_in(theirs: Tokenizer, ours: Tokenizer) -> np.ndarray:
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """The tokenizer that `save` left there, or a refusal if it would give other ids today."""
+    """The tokenizer that `save` wrote; raises ConfigError if it would give other ids today."""
     if Path(directory, ROLES_FILE_NAME).exists():
         return SubwordTokenizer.load(directory)
     path = Path(directory, FILE_NAME)

@@ -1,16 +1,16 @@
-"""Vocabularies learnt from text. The same texts give the same file, on any number of threads.
+"""Trains vocabularies. The same texts give the same file, on any number of threads.
 
     0 pad  1 bos  2 eos  3 mask  4 cls  5 sep | pieces, the alphabet first | 100 sentinels, as in T5
 
-bpe and unigram take text byte by byte, so they know every text and lose nothing. wordpiece is
-BERT's, with upper case and accents kept: control characters are gone, whitespace becomes single
-spaces, and a word with a character outside the alphabet, or of more than 100, is one unknown �.
-word cuts text into words as wordpiece does, at whitespace and around punctuation, and has an id for
-each of the most frequent words; any other word is �.
+bpe and unigram work on bytes, so they encode every text and lose nothing. wordpiece is BERT's, with
+upper case and accents kept: control characters are removed, white space becomes single spaces, and
+a word of more than 100 characters, or with a character outside the alphabet, is the unknown �. word
+splits text into words as wordpiece does, at white space and around punctuation, and has an id for
+each of the most frequent words; other words are �.
 
-With `lowercase`, text loses its upper case before anything else; accents stay.
+With `lowercase`, text is first converted to lower case; accents stay.
 
-A special id has no spelling: ⟨ is no character of byte-level text, and the others split it off.
+No text encodes to a special id: ⟨ is no character of byte-level text, and the others split it off.
 """
 
 import json
@@ -25,25 +25,25 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.subword import ROLES, SubwordTokenizer
 
-Kind = Literal["bpe", "wordpiece", "unigram", "word"]
+TokenizerKind = Literal["bpe", "wordpiece", "unigram", "word"]
 
-# To be raised when the same texts come to give another vocabulary.
+# Raise this when the same texts give another vocabulary than before.
 VERSION = 1
 SENTINELS = 100
 SPECIALS = [f"⟨{role}⟩" for role in ROLES]
-UNKNOWN = "�"  # wordpiece and word; their normalizer takes this character out of text
-LARGEST_ALPHABET = 1000  # characters of wordpiece, the most frequent ones
-RAREST = 2  # times a pair must occur to become a piece
-# Bytes of text for each token below which a vocabulary does little more than spell. Measured on
-# names, dates and Python's documentation: 1.2 to 1.5 with 400 ids, 2.0 to 4.5 with 1,000 or more.
+UNKNOWN = "�"  # of wordpiece and word; their normalizer removes this character from text
+LARGEST_ALPHABET = 1000  # of wordpiece: the most frequent characters
+RAREST = 2  # occurrences that make a pair a piece
+# A vocabulary with fewer bytes per token does little more than spell. Measured on names, dates and
+# Python's documentation: 1.2 to 1.5 with 400 ids, 2.0 to 4.5 with 1,000 or more.
 FEW_BYTES = 1.7
 MANY_UNKNOWN = 0.35  # share of the tokens
 
 
 def train_tokenizer(
-    kind: Kind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
+    kind: TokenizerKind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
 ) -> SubwordTokenizer:
-    """At most `vocab_size` ids: fewer if the texts do not yield as many pieces."""
+    """Trains a tokenizer with at most `vocab_size` ids, fewer if the texts yield fewer pieces."""
     texts = [text for text in texts if text]
     if not texts:
         raise ConfigError("there is no text to train a tokenizer on; set data.tokenizer='byte'")
@@ -60,15 +60,18 @@ def train_tokenizer(
 
 
 def spelling_problem(
-    kind: Kind, tokenizer: SubwordTokenizer, vocab_size: int, texts: Iterable[str]
+    kind: TokenizerKind, tokenizer: SubwordTokenizer, vocab_size: int, texts: Iterable[str]
 ) -> str | None:
-    """What is wrong with a vocabulary that spells words by characters, or does not know them."""
+    """A warning if the vocabulary has many unknown words or barely merges characters, or None.
+
+    `texts` are a sample of the data.
+    """
     texts = [text for text in texts if text.strip()]
     encoded = tokenizer.encode_batch(texts)
     tokens = sum(map(len, encoded))
     counts = np.bincount(np.concatenate([[], *encoded]).astype(np.int64), minlength=1)
     unknown = int(counts[tokenizer.unknown_id]) if tokenizer.unknown_id is not None else 0
-    # Words that occur once foretell how many of a new text are not known (Good and Turing).
+    # The share of words that occur once estimates that of unknown words in new text (Good-Turing).
     once = int((counts == 1).sum()) if kind == "word" else 0
     if tokens and (unknown + once) / tokens >= MANY_UNKNOWN:
         said = f"reads {unknown / tokens:.0%} of the tokens in a sample of the text as unknown"
@@ -114,13 +117,13 @@ def _train_unigram(texts: list[str], vocab_size: int, lowercase: bool) -> Tokeni
         show_progress=_on_a_terminal(),
     )
     scores = dict(_trained(_byte_level(models.Unigram(), lowercase), texts, trainer)["vocab"])
-    # The library adds up in the order of a hash table, which leaves noise in the last digits, and
-    # spreads bytes it has no use for over the 0.0256 above the lowest score, in that same order.
+    # The library sums in the order of a hash table, which leaves noise in the last digits, and
+    # spreads unused bytes over the 0.0256 above the lowest score, in the same order.
     lowest = min(scores.values())
     unused = {byte for byte in alphabet if scores[byte] < lowest + 0.0256}
     scores = {p: round(lowest if p in unused else score, 3) for p, score in scores.items()}
     longer = sorted(scores.keys() - set(alphabet), key=lambda piece: (-scores[piece], piece))
-    # Cut once more: the library forgets its limit when the bytes alone reach it.
+    # Truncated again: the library ignores its limit if the bytes alone reach it.
     pieces = _numbered([*alphabet, *longer[: allowed - len(alphabet)]])
     model = models.Unigram([(piece, scores.get(piece, 0.0)) for piece in pieces])
     return _byte_level(model, lowercase)
@@ -134,7 +137,7 @@ def _train_wordpiece(texts: list[str], vocab_size: int, lowercase: bool) -> Toke
     del counts[" "]
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = sorted(by_frequency[:LARGEST_ALPHABET])
-    # Named first, these get ids of their own; otherwise in the order of a hash table.
+    # As special tokens they get fixed ids; otherwise ids are in the order of a hash table.
     first = [UNKNOWN, *alphabet, *(f"##{character}" for character in alphabet)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=_pieces_allowed("wordpiece", vocab_size, len(first)),
@@ -151,7 +154,7 @@ def _train_wordpiece(texts: list[str], vocab_size: int, lowercase: bool) -> Toke
 def _train_word(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer:
     trainer = trainers.WordLevelTrainer(
         vocab_size=_pieces_allowed("word", vocab_size, 1),
-        min_frequency=1,  # one that is seen once tells something of a text's class, too
+        min_frequency=1,  # words that occur once are informative, too
         special_tokens=[UNKNOWN],
         show_progress=_on_a_terminal(),
     )
@@ -161,7 +164,7 @@ def _train_word(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer
 
 
 def _bert(model: models.WordPiece | models.WordLevel, lowercase: bool) -> Tokenizer:
-    """Words as BERT finds them. Decoding puts spaces between them, but none before a full stop."""
+    """BERT's words. Decoding puts spaces between words, but none before a full stop."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -179,7 +182,7 @@ def _byte_level(model: models.Model, lowercase: bool) -> Tokenizer:
 
 
 def _trained(tokenizer: Tokenizer, texts: list[str], trainer: trainers.Trainer) -> dict:
-    """The model that training has found, as the library writes it."""
+    """The trained model, as the library's JSON."""
     tokenizer.train_from_iterator(texts, trainer, length=len(texts))
     return json.loads(tokenizer.to_str())["model"]
 
@@ -189,7 +192,7 @@ def _bytes() -> list[str]:
     return sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def _pieces_allowed(kind: Kind, vocab_size: int, alphabet: int) -> int:
+def _pieces_allowed(kind: TokenizerKind, vocab_size: int, alphabet: int) -> int:
     others = len(SPECIALS) + SENTINELS
     if vocab_size < alphabet + others:
         raise ConfigError(
@@ -201,7 +204,7 @@ def _pieces_allowed(kind: Kind, vocab_size: int, alphabet: int) -> int:
 
 
 def _numbered(pieces: list[str]) -> dict[str, int]:
-    """Every piece at its place in the vocabulary, among the special ids."""
+    """The vocabulary: special ids, pieces, sentinels."""
     sentinels = [f"⟨sentinel {number}⟩" for number in reversed(range(SENTINELS))]
     return {piece: id for id, piece in enumerate([*SPECIALS, *pieces, *sentinels])}
 

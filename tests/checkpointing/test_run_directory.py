@@ -162,6 +162,50 @@ def test_a_key_younger_than_the_run_has_its_default(tmp_path):
         run_directory.record_config(tmp_path, new, resuming=True, defaults=defaults)
 
 
+# What every run recorded before the options of ListOps became options of that source.
+FORMER_LISTS = {
+    "listops_depth": 2, "listops_arguments": 3, "listops_min_length": 4, "listops_max_length": 17,
+}  # fmt: skip
+LISTS = {"depth": 2, "arguments": 3, "min_length": 4, "max_length": 17}
+
+
+def data_of(**keys):
+    old = record()
+    return {**old, "data": {**old["data"], "mixture": (), **keys}}
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ({"source": "listops"}, LISTS),
+        ({"mixture": (("listops", 1.0),)}, LISTS),
+        ({"source": "names"}, {}),
+    ],
+)
+def test_a_run_with_the_former_keys_of_listops_resumes(tmp_path, source, options):
+    (tmp_path / "config.json").write_text(json.dumps(data_of(**source, **FORMER_LISTS)))
+    defaults = {"data": {"options": {}}}
+    recorded = run_directory.with_defaults(run_directory.read_config(tmp_path), defaults)
+    assert recorded["data"]["options"] == options
+    assert not FORMER_LISTS.keys() & recorded["data"].keys()
+    new = data_of(**source, options=options)
+    assert run_directory.record_config(tmp_path, new, resuming=True, defaults=defaults) == []
+    if options:
+        other = data_of(**source, options={**options, "depth": 3})
+        with pytest.raises(ConfigError, match=r"\(data\.options\.depth: 2 -> 3\)"):
+            run_directory.record_config(tmp_path, other, resuming=True, defaults=defaults)
+
+
+def test_options_that_a_config_leaves_out_are_the_defaults_of_its_source(tmp_path):
+    spelt_out = {"depth": 3, "arguments": 3, "min_length": 4, "max_length": 30}
+    run_directory.record_config(
+        tmp_path, data_of(source="listops", options=spelt_out), resuming=False
+    )
+    short = data_of(source="listops", options={})
+    assert run_directory.record_config(tmp_path, short, resuming=True) == []
+    assert run_directory.read_config(tmp_path)["data"]["options"] == spelt_out
+
+
 def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
     assert run_directory.read_provenance(tmp_path) == {}
     run_directory.record_provenance(tmp_path, {"teacher": {"step": 3}})

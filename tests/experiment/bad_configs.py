@@ -276,20 +276,46 @@ AT_THE_DOOR = [
     ),
     # Nested lists
     (
-        {"data.source": "listops", "data.listops_min_length": 29},
-        "data.listops_max_length=30 must exceed data.listops_min_length=29 by at least 2",
+        {"data.source": "listops", "data.options": {"min_length": 29}},
+        "data.options.max_length=30 must exceed data.options.min_length=29 by at least 2",
     ),
     (
-        {"data.source": "listops", "data.listops_depth": 2},
-        "data.listops_max_length=30 exceeds the 17 symbols of the longest list with data.listops_d",
+        {"data.source": "listops", "data.options": {"depth": 2}},
+        "data.options.max_length=30 exceeds the 17 symbols of the longest list with data.options.d",
     ),
     (
         {"data.source": "listops", "data.length": 31},
         "data.length=31 would cut lists off, which leaves them without an answer: set it to at",
     ),
-    ({"data.listops_arguments": 1}, "data.listops_arguments=1 must be at least 2"),
-    ({"data.listops_min_length": 3}, "data.listops_min_length=3 must be at least 4"),
-    ({"data.listops_depth": 0}, "data.listops_depth=0 must be at least 1"),
+    (
+        {"data.source": "listops", "data.options": {"arguments": 1}},
+        "data.options.arguments=1 must be at least 2",
+    ),
+    (
+        {"data.source": "listops", "data.options": {"min_length": 3}},
+        "data.options.min_length=3 must be at least 4",
+    ),
+    (
+        {"data.source": "listops", "data.options": {"depth": 0}},
+        "data.options.depth=0 must be at least 1",
+    ),
+    (
+        {"data.source": "listops", "data.options": {"depth": 2.5}},
+        "data.options.depth=2.5 must be an int",
+    ),
+    (
+        {"data.source": "listops", "data.options": {"dept": 2}},
+        "data.options.dept is not a config key. Did you mean 'depth'?",
+    ),
+    (
+        {"data.source": "listops", "data.listops_depth": 0},
+        "data.options.depth=0 must be at least 1",
+    ),
+    ({"data.options": 3}, "data.options=3 must be a mapping of names to values"),
+    (
+        {"data.options": {"depth": 3}},
+        "data.source=dates has no options; remove data.options.depth, or set data.options={}",
+    ),
     # Rows of text
     ({"data.packing": True, "data.buckets": (16,)}, "are two ways to save padding; choose one"),
     ({"data.buckets": (0,)}, "data.buckets[0]=0 must be at least 1"),

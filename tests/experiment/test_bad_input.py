@@ -43,8 +43,8 @@ AT_THE_START = [
     (listops, {"data.buckets": (32,)}, "data.source='listops' makes its examples on demand"),
     (
         dates,
-        {"data.mixture": (("listops", 1.0),), "data.listops_min_length": 29},
-        "data.mixture: 'listops': data.listops_max_length=30 must exceed",
+        {"data.mixture": (("listops", 1.0),), "data.options": {"min_length": 29}},
+        "data.mixture: 'listops': data.options.max_length=30 must exceed",
     ),
     (dates, {"data.over_long": "split"}, "a part of a pairs example has no answer of its own"),
     (

@@ -114,6 +114,18 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
             "train.py --config.data.batch=8",
             "data.batch is not a config key. Did you mean --config.",
         ),
+        (
+            "train.py --config=configs/listops.py --config.data.options.dept=8",
+            "data.options.dept is not a config key. Did you mean 'depth'?",
+        ),
+        (
+            "train.py --config=configs/listops.py --config.data.options.depth=4 --config.stps=8",
+            "stps is not a config key. Did you mean 'steps'?",
+        ),
+        (
+            "train.py --config=configs/dates.py --config.data.options.depth=8",
+            "--config.data.options.depth is an option that this config does not set; start from",
+        ),
         ("train.py --config.model.d_model=8", "Did you mean --config.model.width?"),
         ("train.py configs/digits.py", "Did you mean --config=configs/digits.py?"),
     ],
@@ -133,8 +145,11 @@ def test_scripts_may_be_started_from_another_directory(monkeypatch, tmp_path):
     assert Path(suggestion).resolve() == scripts.ROOT / "configs" / "dates.py"
 
 
-def test_other_names_are_names_of_keys_that_exist():
-    known = help_text.key_names()
-    for name, keys in help_text.OTHER_NAMES.items():
-        assert set(keys) <= set(known), name
-        assert name not in known
+@pytest.mark.parametrize("flag", ["options.depth", "listops_depth"])
+def test_an_option_of_a_source_is_set_by_its_current_or_its_former_name(monkeypatch, flag):
+    monkeypatch.chdir(scripts.ROOT)
+    config = "--config=configs/listops.py"
+    ended = scripts.run("train.py", config, f"--config.data.{flag}=7", "--help_keys")
+    assert (ended.code, ended.err) == (0, "")
+    options = {"arguments": 3, "depth": 7, "max_length": 30, "min_length": 4}
+    assert f"data.options={options}  # default: {{}}" in ended.out.splitlines()

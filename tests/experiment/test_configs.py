@@ -89,7 +89,8 @@ def test_a_config_passes_the_door_and_is_locked(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_has_the_keys_of_the_defaults(name):
-    assert list(paths(get_config(name))) == list(paths(default.get_config()))
+    found = [path for path in paths(get_config(name)) if not path.startswith("data.options.")]
+    assert found == list(paths(default.get_config()))
 
 
 @pytest.mark.parametrize(("name", "architecture"), [pair for pair in PAIRS if suits(*pair)])

@@ -7,7 +7,7 @@ import numpy as np
 
 from input_pipeline import pipeline
 from tests.input_pipeline.sources.files.test_reading import written
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 COUNT = 83  # examples to train on; no multiple of anything
 LANGUAGES = dict(source_language="en", target_language="de")
@@ -60,7 +60,7 @@ def load(
     return pipeline.load(
         data_config(**{"source": source, **sizes, **where, **more, **keys}),
         objective=objective or usual_objective,
-        hiding=hiding(),
+        masking=masking(),
         seed=seed,
         process_index=process_index,
         process_count=process_count,

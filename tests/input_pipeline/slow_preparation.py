@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 from input_pipeline import preparation
-from input_pipeline.token_table import Form
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
 EXAMPLES = [{"text": f"example {n} " + "x" * (n % 50)} for n in range(100)]
-FORM = Form(("text",), closed=True)
+FEATURE_SPEC = FeatureSpec(("text",), closed=True)
 CHUNK = 5  # of which there are twenty
 
 
@@ -36,7 +36,7 @@ def prepare(cache_dir, tokenizer, examples=EXAMPLES, **keys):
     before = preparation.CHUNK, preparation.THREADS
     preparation.CHUNK, preparation.THREADS = CHUNK, 1
     try:
-        job = preparation.Job("source", "train", examples, tokenizer, FORM)
+        job = preparation.PreparationJob("source", "train", examples, tokenizer, FEATURE_SPEC)
         return preparation.prepare(job, Path(cache_dir), **keys)
     finally:
         preparation.CHUNK, preparation.THREADS = before

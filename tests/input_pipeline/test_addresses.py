@@ -11,7 +11,7 @@ from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from tests.input_pipeline.corpora import COUNT, load, numbers, write_corpus
 from tests.input_pipeline.sources.files.test_reading import written
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 PACKED, SORTED = dict(packing=True), dict(buckets=(16, 24))
 MIXED = dict(mixture=(("t0", 1.0), ("t2", 3.0)))
@@ -149,7 +149,7 @@ def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
     mixture = ((f"text_files:{tmp_path}", 3.0), ("pydoc", 1.0))
     sizes = dict(batch_size=4, length=8, prefetch=0, cache_dir=str(tmp_path / "cache"))
     data = pipeline.load(
-        data_config(mixture=mixture, **sizes), objective="causal_lm", hiding=hiding(), seed=0
+        data_config(mixture=mixture, **sizes), objective="causal_lm", masking=masking(), seed=0
     )
     name = data.eval_names[0].removeprefix("validation_")
     assert data.eval_names == (f"validation_{name}", "held_out_pydoc")

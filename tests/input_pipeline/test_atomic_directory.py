@@ -1,6 +1,6 @@
 import pytest
 
-from input_pipeline.atomic_directory import make_whole
+from input_pipeline.atomic_directory import make_directory_atomically
 
 
 def test_a_directory_is_there_complete_or_not_at_all(tmp_path):
@@ -15,9 +15,9 @@ def test_a_directory_is_there_complete_or_not_at_all(tmp_path):
         (path / "one").write_text("1")
 
     with pytest.raises(RuntimeError, match="in the middle"):
-        make_whole(directory, half)
+        make_directory_atomically(directory, half)
     assert list(directory.parent.iterdir()) == []
-    make_whole(directory, whole)
+    make_directory_atomically(directory, whole)
     assert [path.name for path in directory.parent.rglob("*")] == ["made", "one"]
 
 
@@ -25,12 +25,12 @@ def test_who_is_second_leaves_what_is_there(tmp_path):
     directory = tmp_path / "made"
 
     def overtaken(path):
-        make_whole(directory, lambda path: (path / "one").write_text("first"))
+        make_directory_atomically(directory, lambda path: (path / "one").write_text("first"))
         (path / "one").write_text("second")  # its directory is gone
 
-    make_whole(directory, overtaken)
+    make_directory_atomically(directory, overtaken)
     assert (directory / "one").read_text() == "first"
-    make_whole(directory, lambda path: (path / "one").write_text("third"))
+    make_directory_atomically(directory, lambda path: (path / "one").write_text("third"))
     assert (directory / "one").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
@@ -40,4 +40,4 @@ def test_faults_of_the_disk_are_not_hidden(tmp_path):
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        make_whole(tmp_path / "made", full)
+        make_directory_atomically(tmp_path / "made", full)

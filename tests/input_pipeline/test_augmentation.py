@@ -7,7 +7,7 @@ from input_pipeline import augmentation, pipeline
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from tests.input_pipeline.scripted import Scripted
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 
 def rng(seed=0):
@@ -187,7 +187,7 @@ def load(monkeypatch):
         return examples, pipeline.load(
             data,
             objective="classify_images",
-            hiding=hiding(),
+            masking=masking(),
             seed=seed,
         )
 

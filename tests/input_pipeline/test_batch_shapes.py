@@ -33,7 +33,7 @@ CASES = {
         },
     ),
     "classes": (langid, {"data.buckets": ()}),
-    "classes and hidden tokens": (langid, {"data.buckets": (), "task.auxiliary_masked_lm": 0.5}),
+    "classes and masked tokens": (langid, {"data.buckets": (), "task.auxiliary_masked_lm": 0.5}),
     "images": (digits, {"data.mixup": 0.0}),
     "mixed images": (digits, {"data.mixup": 0.2}),
 }
@@ -46,7 +46,7 @@ def loaded(case: str):
         section, name = key.split(".")
         config[section][name] = value
     experiment = sections.from_mapping(config)
-    given = dict(objective=experiment.task.objective, hiding=experiment.hiding)
+    given = dict(objective=experiment.task.objective, masking=experiment.masking)
     return experiment, given, pipeline.load(experiment.data, **given, seed=0)
 
 

@@ -7,9 +7,9 @@ import pytest
 from experiment.schema import ConfigError
 from input_pipeline import pipeline, preparation
 from input_pipeline.beam_preparation import on_beam
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 from tests import corpora
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 pytest.importorskip("apache_beam")
 
@@ -30,8 +30,8 @@ def small_chunks(monkeypatch):
 
 def prepared(data, objective, options=None) -> dict[str, bytes]:
     """The content of every file in the cache, after Beam has filled it or this machine."""
-    cache = Cache(data) if options is None else Cache(data, on_beam(data, options))
-    pipeline.load(data, objective=objective, hiding=hiding(), seed=0, cache=cache)
+    cache = TokenCache(data) if options is None else TokenCache(data, on_beam(data, options))
+    pipeline.load(data, objective=objective, masking=masking(), seed=0, cache=cache)
     return corpora.contents(cache.directory)
 
 
@@ -80,16 +80,16 @@ def test_bad_records_are_skipped_and_kept_in_mind_alike(tmp_path):
 def test_a_worker_that_finds_other_files_refuses(tmp_path):
     here, there = (data_config(**corpora.text_files(tmp_path / name)) for name in ("a", "b"))
     corpora.write(tmp_path / "b" / "shard-00.txt", "changed")
-    cache = Cache(dataclasses.replace(here, cache_dir=str(tmp_path)), on_beam(there, LOCALLY))
+    cache = TokenCache(dataclasses.replace(here, cache_dir=str(tmp_path)), on_beam(there, LOCALLY))
     with pytest.raises(ConfigError, match="must hold the same files on both"):
-        pipeline.load(here, objective="causal_lm", hiding=hiding(), seed=0, cache=cache)
+        pipeline.load(here, objective="causal_lm", masking=masking(), seed=0, cache=cache)
     assert not list(tmp_path.rglob("*.npz"))
 
 
 def test_chunks_that_are_written_elsewhere_are_missed(tmp_path, monkeypatch):
     data = data_config(**corpora.text_files(tmp_path / "corpus"), cache_dir=str(tmp_path / "cache"))
     monkeypatch.setattr(preparation, "write_chunk", lambda *_: None)
-    monkeypatch.setattr(preparation, "read_chunk", lambda *_: preparation.Table({}))
+    monkeypatch.setattr(preparation, "read_chunk", lambda *_: preparation.TokenTable({}))
     with pytest.raises(ConfigError, match=r"data\.cache_dir .* all machines share"):
         prepared(data, "causal_lm", LOCALLY)
 

@@ -7,7 +7,7 @@ from scipy.stats import hypergeom
 from input_pipeline import pipeline
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 CLASS_SIZES = (500, 300, 150, 50)  # the held-out set is sorted by class
 LABELS = np.repeat(np.arange(len(CLASS_SIZES)), CLASS_SIZES)
@@ -28,7 +28,7 @@ def load(source="digits", objective="classify_images", *, seed=0, index=0, count
     return pipeline.load(
         data_config(source=source, batch_size=8, **keys),
         objective=objective,
-        hiding=hiding(),
+        masking=masking(),
         seed=seed,
         process_index=index,
         process_count=count,

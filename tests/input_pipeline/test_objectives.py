@@ -91,7 +91,7 @@ def test_rows_of_bart_begin_with_its_start_on_both_sides():
 
 
 def test_masked_lm_by_hand():
-    # Positions 4, 1, 3 are chosen: one is hidden, one replaced (by "e"), one stays.
+    # Positions 4, 1, 3 are chosen: one is masked, one replaced (by "e"), one stays.
     script = Scripted([4, 1, 3, 2], [0.1, 0.85, 0.95], [at(A), at(E), at(A)])
     row = {"text": ids("abcd")}
     check(
@@ -114,10 +114,10 @@ def test_next_sentence_by_hand(draws, second, follows):
     }
     fields = objectives.masked_lm_with_next_sentence
     options = dict(tokenizer=T, noise_rate=0.2, whole_words=False, room=10)
-    hidden = [*second[:-1], MASK]
+    masked_second = [*second[:-1], MASK]
     check(
         fields(row, Scripted(*draws, *masked), **options),
-        inputs=[CLS, A, B, C, SEP, *hidden, SEP],
+        inputs=[CLS, A, B, C, SEP, *masked_second, SEP],
         targets=[CLS, A, B, C, SEP, *second, SEP],
         weights=[0, 0, 0, 0, 0, *([0] * (len(second) - 1)), 1, 0],
         token_types=[0, 0, 0, 0, 0, *([1] * len(second)), 1],
@@ -125,22 +125,22 @@ def test_next_sentence_by_hand(draws, second, follows):
     )
 
 
-def test_whole_words_are_hidden_or_left_by_hand():
+def test_whole_words_are_masked_or_left_by_hand():
     # Words of 2, 3 and 1 letters with the space before each; drawn in the order 2, 0, 1.
     text = ids("ab cde a")
     script = Scripted([2, 0, 1], [0.0] * 4, [at(A)] * 4)
     fields = objectives.masked_lm(
         {"text": text}, script, tokenizer=T, noise_rate=0.5, whole_words=True
     )
-    hidden = np.flatnonzero(fields["weights"])
+    masked = np.flatnonzero(fields["weights"])
     words = np.cumsum(T.word_starts(text)) - 1
-    assert set(words[hidden - 1]) == {2, 0}
-    assert (fields["inputs"][hidden] == MASK).all()
-    assert len(hidden) == np.isin(words, [0, 2]).sum() <= 4
+    assert set(words[masked - 1]) == {2, 0}
+    assert (fields["inputs"][masked] == MASK).all()
+    assert len(masked) == np.isin(words, [0, 2]).sum() <= 4
 
 
 def test_span_corruption_by_hand():
-    # Six seen as 1 + 5, four hidden as 3 + 1: a [bcd] eabcd [e]
+    # Six seen as 1 + 5, four masked as 3 + 1: a [bcd] eabcd [e]
     script = Scripted([0, 1, 2, 3, 4], [2, 0, 1])
     row = {"text": ids("abcdeabcde")}
     check(
@@ -164,16 +164,16 @@ def test_classify_text_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("hide", "first", "hidden"), [(True, MASK, [0, 1, 0, 0]), (False, A, [0, 0, 0, 0])]
+    ("masked", "first", "weights"), [(True, MASK, [0, 1, 0, 0]), (False, A, [0, 0, 0, 0])]
 )
-def test_classify_text_hides_something_where_it_is_told_by_hand(hide, first, hidden):
-    row = {"text": ids("ab"), "label": 7, "hide": hide}
+def test_classify_text_masks_tokens_where_it_is_told_by_hand(masked, first, weights):
+    row = {"text": ids("ab"), "label": 7, "masked": masked}
     script = Scripted([1, 2], [0.0], [at(E)])
     check(
         objectives.classify_text(row, script, tokenizer=T, noise_rate=0.15),
         inputs=[CLS, first, B, SEP],
         targets=[CLS, A, B, SEP],
-        token_weights=hidden,
+        token_weights=weights,
         labels=7,
         weights=1,
     )
@@ -265,15 +265,15 @@ def _parts(tokens):
 
 def restored(fields):
     """The original text: each sentinel on the encoder's side replaced by what the decoder says."""
-    hidden, sentinel = {}, None
+    masked, sentinel = {}, None
     for token in fields["targets"][:-1]:
         if token in T.sentinel_ids:
             sentinel = token
-            hidden[sentinel] = []
+            masked[sentinel] = []
         else:
-            hidden[sentinel].append(token)
+            masked[sentinel].append(token)
     seen = fields["encoder_inputs"][:-1]
-    return [t for token in seen for t in hidden.pop(token, [token])], hidden
+    return [t for token in seen for t in masked.pop(token, [token])], masked
 
 
 def test_span_counts_by_hand():

@@ -11,7 +11,7 @@ from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from input_pipeline.tokenizers.special_tokens import Template
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 SMALL = {
@@ -86,7 +86,7 @@ def load(
     return pipeline.load(
         data_config(source=source, **{**sizes, **keys}),
         objective=objective,
-        hiding=hiding(next_sentence=next_sentence),
+        masking=masking(next_sentence=next_sentence),
         seed=seed,
         process_index=process_index,
         process_count=process_count,
@@ -299,18 +299,18 @@ def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
     assert 16 < batch["next_sentence"].sum() < 48
 
 
-def test_half_of_the_training_rows_have_something_hidden_beside_their_class():
+def test_half_of_the_training_rows_have_masked_tokens_beside_their_class():
     data = pipeline.load(
         data_config(source="names", batch_size=300, length=24),
         objective="classify_text",
-        hiding=hiding(beside_classes=True),
+        masking=masking(beside_classes=True),
         seed=0,
     )
     batch = data.train_batch(0)
-    hidden = batch["token_weights"].any(axis=1)
-    assert 0.4 < hidden.mean() < 0.6
+    masked = batch["token_weights"].any(axis=1)
+    assert 0.4 < masked.mean() < 0.6
     whole = (batch["inputs"] == batch["targets"]).all(axis=1)
-    assert whole[~hidden].all() and whole[hidden].mean() < 0.2
+    assert whole[~masked].all() and whole[masked].mean() < 0.2
     assert set(data.eval_batches("held_out", 4)[0]) == {
         "inputs", "segment_ids", "labels", "weights"
     }  # fmt: skip

@@ -13,9 +13,15 @@ import pytest
 from experiment.schema import ConfigError
 from input_pipeline import preparation
 from input_pipeline.sources.base import BadRecordError
-from input_pipeline.token_table import META, Form, Table
+from input_pipeline.token_table import META, FeatureSpec, TokenTable
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.input_pipeline.slow_preparation import CHUNK, EXAMPLES, FORM, SlowTokenizer, prepare
+from tests.input_pipeline.slow_preparation import (
+    CHUNK,
+    EXAMPLES,
+    FEATURE_SPEC,
+    SlowTokenizer,
+    prepare,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,8 +63,8 @@ def test_the_table_holds_every_example(tmp_path):
         ids = [*tokenizer.encode(example["text"]), tokenizer.eos_id]
         assert (entry["text"].tolist(), entry["origin"]) == (ids, index)
     # On disk it is the same as in memory.
-    form = Form(("text",), closed=True)
-    in_memory = preparation.tokenized(EXAMPLES, range(len(EXAMPLES)), tokenizer, form)
+    features = FeatureSpec(("text",), closed=True)
+    in_memory = preparation.tokenized(EXAMPLES, range(len(EXAMPLES)), tokenizer, features)
     for name, values in in_memory.arrays.items():
         np.testing.assert_array_equal(table.arrays[name], values)
 
@@ -75,14 +81,16 @@ def test_a_key_follows_everything_the_ids_depend_on():
     class Other(ByteTokenizer):
         sentinel_count = 99
 
-    def key(source="source", split="train", tokenizer=None, form=FORM):
-        return preparation.Job(source, split, [], tokenizer or ByteTokenizer(), form).key
+    def key(source="source", split="train", tokenizer=None, features=FEATURE_SPEC):
+        return preparation.PreparationJob(
+            source, split, [], tokenizer or ByteTokenizer(), features
+        ).key
 
     others = [
         key(source="other"),
         key(split="test"),
         key(tokenizer=Other()),
-        key(form=Form(("text",), ("label",))),
+        key(features=FeatureSpec(("text",), ("label",))),
     ]
     assert len({key(), *others}) == 5
     assert key() == key()
@@ -237,5 +245,5 @@ def test_as_many_bad_records_as_allowed_are_skipped_and_logged(tmp_path, caplog)
 
 def test_nothing_to_prepare(tmp_path):
     table = prepare(tmp_path, SlowTokenizer(), SomeBad(*range(100)), max_bad_records=100)
-    assert isinstance(table, Table) and len(table) == 0 and len(table.bad) == 100
+    assert isinstance(table, TokenTable) and len(table) == 0 and len(table.bad) == 100
     assert len(table.stream("text")) == 0

@@ -3,13 +3,13 @@
 import numpy as np
 
 from input_pipeline import pipeline
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 
 def load(source, objective, length, encoder_length=72):
     sizes = dict(batch_size=16, length=length, encoder_length=encoder_length, prefetch=0)
     data = data_config(source=source, **sizes)
-    return pipeline.load(data, objective=objective, hiding=hiding(), seed=0)
+    return pipeline.load(data, objective=objective, masking=masking(), seed=0)
 
 
 def test_dates():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from input_pipeline.row_layout import Layout
+from input_pipeline.row_layout import RowLayout
 
 SHORT = {"inputs": np.array([5, 6]), "weights": np.array([True, False])}
 LONG = {"inputs": np.array([7, 8, 9]), "weights": np.array([1, 1, 1])}
@@ -15,18 +15,18 @@ def check(row, **expected):
 
 
 def test_one_example_is_padded():
-    layout = Layout(4, 0, segments=True, packed=False)
+    layout = RowLayout(4, 0, segments=True, packed=False)
     check(layout.row([SHORT]), inputs=[5, 6, 0, 0], weights=[1, 0, 0, 0], segment_ids=[1, 1, 0, 0])
 
 
 def test_text_read_from_left_to_right_needs_no_segments():
-    layout = Layout(4, 0, segments=False, packed=False)
+    layout = RowLayout(4, 0, segments=False, packed=False)
     check(layout.row([SHORT]), inputs=[5, 6, 0, 0], weights=[1, 0, 0, 0])
 
 
 @pytest.mark.parametrize("segments", [True, False])
 def test_packed_examples_are_told_apart_even_from_left_to_right(segments):
-    layout = Layout(6, 0, segments=segments, packed=True)
+    layout = RowLayout(6, 0, segments=segments, packed=True)
     check(
         layout.row([LONG, SHORT]),
         inputs=[7, 8, 9, 5, 6, 0],
@@ -37,7 +37,7 @@ def test_packed_examples_are_told_apart_even_from_left_to_right(segments):
 
 
 def test_each_side_has_its_own_length():
-    layout = Layout(3, 5, segments=True, packed=True)
+    layout = RowLayout(3, 5, segments=True, packed=True)
     first = {"encoder_inputs": np.array([1, 2, 3]), "inputs": np.array([4])}
     second = {"encoder_inputs": np.array([5]), "inputs": np.array([6, 7])}
     check(
@@ -52,7 +52,7 @@ def test_each_side_has_its_own_length():
 
 
 def test_labels_stay_as_they_are():
-    layout = Layout(2, 0, segments=True, packed=False)
+    layout = RowLayout(2, 0, segments=True, packed=False)
     row = layout.row([{"inputs": np.array([1]), "labels": np.int32(3), "weights": np.float32(1)}])
     check(row, inputs=[1, 0], segment_ids=[1, 0], labels=3, weights=1)
     with pytest.raises(ValueError):

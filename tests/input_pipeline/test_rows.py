@@ -8,27 +8,27 @@ from input_pipeline.preparation import tokenized
 from input_pipeline.rows import (
     ExampleRows,
     GroupedRows,
+    RowSide,
     SentenceRows,
-    Side,
     WindowRows,
     fit,
 )
-from input_pipeline.token_table import Form
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
 T = ByteTokenizer()
 
 
-def table(examples, form):
-    return tokenized(examples, range(len(examples)), T, form)
+def table(examples, features):
+    return tokenized(examples, range(len(examples)), T, features)
 
 
 def documents(*texts):
-    return table([{"text": text} for text in texts], Form(("text",), closed=True))
+    return table([{"text": text} for text in texts], FeatureSpec(("text",), closed=True))
 
 
 def texts(*values):
-    return table([{"text": text} for text in values], Form(("text",)))
+    return table([{"text": text} for text in values], FeatureSpec(("text",)))
 
 
 def shown(rows, field="text"):
@@ -45,7 +45,7 @@ def test_windows_hold_every_id_once_with_eos_after_each_document():
 
 def test_a_document_in_pieces_is_closed_once():
     pieces = [{"text": "ab", "ends": False}, {"text": "cd", "ends": True}]
-    stream = table(pieces, Form(("text",), closed=True)).stream("text")
+    stream = table(pieces, FeatureSpec(("text",), closed=True)).stream("text")
     assert stream.tolist() == [*T.encode("abcd"), T.eos_id]
 
 
@@ -53,7 +53,7 @@ def test_no_documents_no_windows():
     assert len(WindowRows(documents(), 4)) == 0
 
 
-SIDE = (Side(("text",), 6, 2),)
+SIDE = (RowSide(("text",), 6, 2),)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
 
 def test_labels_stay_with_their_texts():
     examples = [{"text": "abcdefg", "label": 3}, {"text": "b", "label": 5}]
-    rows = ExampleRows(table(examples, Form(("text",), ("label",))), SIDE, "drop")
+    rows = ExampleRows(table(examples, FeatureSpec(("text",), ("label",))), SIDE, "drop")
     (row,) = rows.parts(0)
     assert (T.decode(row["text"]), row["label"], row["origin"]) == ("b", 5, 1)
 
@@ -98,8 +98,8 @@ def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
 
 
 def test_each_side_is_cut_by_itself():
-    pairs = table([{"source": "abcd", "target": "efgh"}], Form(("source", "target")))
-    rows = ExampleRows(pairs, (Side(("source",), 3, 1), Side(("target",), 4, 1)), "truncate")
+    pairs = table([{"source": "abcd", "target": "efgh"}], FeatureSpec(("source", "target")))
+    rows = ExampleRows(pairs, (RowSide(("source",), 3, 1), RowSide(("target",), 4, 1)), "truncate")
     assert shown(rows, "source") == [["ab"]] and shown(rows, "target") == [["efg"]]
     assert rows.sizes().tolist() == [[3, 4]]
 
@@ -111,8 +111,8 @@ def test_groups_share_a_row():
 
 
 def sentence_rows(room, *texts):
-    form = Form(("text",), ("first",), sentences=True)
-    rows = SentenceRows(table([{"text": text} for text in texts], form), room)
+    features = FeatureSpec(("text",), ("first",), sentences=True)
+    rows = SentenceRows(table([{"text": text} for text in texts], features), room)
     return [
         [T.decode(sentence) for sentence in rows.parts(i)[0]["sentences"]] for i in range(len(rows))
     ]

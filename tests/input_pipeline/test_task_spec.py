@@ -6,7 +6,7 @@ from input_pipeline import task_spec
 from input_pipeline.objectives import span_counts
 from input_pipeline.rows import fit
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 
 def choose(
@@ -21,12 +21,12 @@ def choose(
     tokenizer=None,
     **keys,
 ):
-    return task_spec.choose(
+    return task_spec.choose_task_spec(
         objective,
         kind,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
         tokenizer or ByteTokenizer(),
-        task_spec.Hiding(noise_rate, mean_span, whole_words, next_sentence),
+        task_spec.Masking(noise_rate, mean_span, whole_words, next_sentence),
         text_pairs=text_pairs,
     )
 
@@ -138,8 +138,8 @@ def test_an_auxiliary_masked_lm_needs_a_mask():
     tokenizer = ByteTokenizer()
     tokenizer.mask_id = None
     with pytest.raises(ConfigError, match=r"task\.objective='classify_text' needs mask, "):
-        task_spec.choose(
-            "classify_text", "labelled", data_config(), tokenizer, hiding(beside_classes=True)
+        task_spec.choose_task_spec(
+            "classify_text", "labelled", data_config(), tokenizer, masking(beside_classes=True)
         )
 
 

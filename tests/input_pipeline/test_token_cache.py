@@ -4,7 +4,7 @@ import pytest
 from experiment.schema import ConfigError
 from input_pipeline import packing, token_cache
 from input_pipeline.sources.base import BadRecordError, Splits
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.input_pipeline.corpora import load, write_corpus
 from tests.tiny import data_config
@@ -19,7 +19,7 @@ def splits(texts=TEXTS, digest="one"):
 
 def a_cache(directory, tokenizer="bpe", size=400):
     data = data_config(cache_dir=str(directory), tokenizer=tokenizer, tokenizer_size=size)
-    return Cache(data)
+    return TokenCache(data)
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
     plain = str(tmp_path / "plain")
     convert.convert(str(FIXTURES / "llama"), plain, tokenizer=words)
     assert loaded_run.load(target).model_config == loaded_run.load(plain).model_config
-    with pytest.raises(ConfigError, match="--ignore_keys is for models that come in"):
+    with pytest.raises(ConfigError, match="--ignore_keys is for imported models"):
         convert.convert(target, str(tmp_path / "out"), ignore_keys=["sliding_window"])
 
 

@@ -73,7 +73,7 @@ def loaded(config: dict, index: int = 0, count: int = 1) -> pipeline.Data:
     return pipeline.load(
         experiment.data,
         objective=experiment.task.objective,
-        hiding=experiment.hiding,
+        masking=experiment.masking,
         seed=experiment.run.seed,
         process_index=index,
         process_count=count,

@@ -1,1 +1,1 @@
-"""Data that comes with the installed packages: no download."""
+"""Data sets made from installed packages, without a download."""

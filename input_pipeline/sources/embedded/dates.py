@@ -1,12 +1,12 @@
 """Dates written out in many languages -> ISO 8601: "lundi 9 mars 1987" -> "1987-03-09".
 
 The texts are Babel's full, long and medium Gregorian formats of every day from 1900 to 2099.
-A date held out is held out in every language, and the held-out languages are tested on held-out
-dates only, so that no text or answer of either evaluation has been seen in training.
+A held-out date is held out in every language, and held-out languages are evaluated on held-out
+dates only, so training sees no text and no answer of either evaluation.
 
-The languages are chosen such that no text stands for two dates, no text of a held-out language
-is also one of a training language, every month has a real name, and a text has at most 71
-bytes (which leaves out Thai, Bengali and a few more). The tests check all four.
+The languages are chosen so that no text means two dates, no text of a held-out language is also a
+text of a training language, every month has a name, and a text has at most 71 bytes (which excludes
+Thai, Bengali and a few more). The tests check all four.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from importlib.metadata import version
 from babel import Locale
 from babel.dates import DateTimeFormat, get_date_format
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, hash_fraction, split_by_hash
 
 TRAIN_LANGUAGES = {
     "Latin": "ca cs da de en es et fi fr hr hu id is it lt lv nb nl pl pt ro sl sv sw tr vi",
@@ -48,7 +48,7 @@ FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 HELD_OUT_SHARE = 0.03  # of the days
 EVAL_SIZES = {"dates": 2000, "languages": 1000}
 
-# The parts of a date that a text can depend on, and for each some days with all its values.
+# The parts of a date that a text can show, and for each part days with all its values.
 _PARTS = {
     "weekday": [datetime.date(2024, 1, day) for day in range(1, 8)],
     "month": [datetime.date(2024, month, 1) for month in range(1, 13)],
@@ -60,20 +60,14 @@ _PART_OF_FIELD = {"E": "weekday", "c": "weekday", "M": "month", "d": "day", "y":
 
 
 def _parts(date: datetime.date) -> dict[str, int]:
-    return {
-        "weekday": date.weekday(),
-        "month": date.month,
-        "day": date.day,
-        "year": date.year,
-    }
+    return {"weekday": date.weekday(), "month": date.month, "day": date.day, "year": date.year}
 
 
 @dataclasses.dataclass(frozen=True)
 class Phrase:
-    """One language's way of writing a date, as a template and tables to fill it from.
+    """One language's way of writing a date: a template, and tables with the text of each part.
 
-    Babel looks everything up again for each date; the tables, filled by Babel itself, write
-    the same text some ten times faster.
+    Babel fills the tables. They write the same text about ten times as fast as Babel itself.
     """
 
     language: str
@@ -98,7 +92,7 @@ def phrase(language: str, style: str) -> Phrase:
 
 
 def phrases(languages: dict[str, str]) -> list[Phrase]:
-    """In every style, for a table of languages by script."""
+    """The phrases of all styles, for a table of languages by script."""
     return [
         phrase(language, style)
         for listed in languages.values()
@@ -108,7 +102,7 @@ def phrases(languages: dict[str, str]) -> list[Phrase]:
 
 
 class EveryPhraseOfEveryDate(Sequence):
-    """The product of dates and phrases; a text is written when it is asked for."""
+    """All dates in all phrases; texts are written on access."""
 
     def __init__(self, dates: list[datetime.date], phrases: list[Phrase]):
         self._dates, self._phrases = dates, phrases
@@ -122,18 +116,13 @@ class EveryPhraseOfEveryDate(Sequence):
 
 
 def _example(date: datetime.date, phrase: Phrase) -> dict[str, str]:
-    return {
-        "source": phrase.write(date),
-        "target": date.isoformat(),
-        "language": phrase.language,
-    }
+    return {"source": phrase.write(date), "target": date.isoformat(), "language": phrase.language}
 
 
 def load() -> Splits:
     days = (LAST_DAY - FIRST_DAY).days + 1
     dates = [FIRST_DAY + datetime.timedelta(day) for day in range(days)]
-    held_out = [date for date in dates if hash_fraction(date.isoformat()) < HELD_OUT_SHARE]
-    trained_on = sorted(set(dates) - set(held_out))
+    trained_on, held_out = split_by_hash(dates, datetime.date.isoformat, HELD_OUT_SHARE)
     known, unknown = phrases(TRAIN_LANGUAGES), phrases(HELD_OUT_LANGUAGES)
     train = EveryPhraseOfEveryDate(trained_on, known)
     evals = {
@@ -151,7 +140,7 @@ def load() -> Splits:
 
 
 def _sample(dates: list[datetime.date], phrases: list[Phrase], size: int) -> list[dict[str, str]]:
-    """One text each for `size` of the dates, drawn by hash."""
+    """One text each for `size` dates, chosen by hash."""
     drawn = sorted(dates, key=lambda date: hash_fraction(f"draw {date}"))[:size]
     return [
         _example(date, phrases[int(hash_fraction(f"phrase {date}") * len(phrases))])

@@ -4,13 +4,13 @@ from importlib.metadata import version
 
 import numpy as np
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 HELD_OUT_SHARE = 0.2
 
 
 def load() -> Splits:
-    from sklearn.datasets import load_digits  # takes a second to import; only digits pay for it
+    from sklearn.datasets import load_digits  # takes a second to import
 
     bunch = load_digits()
     images = (bunch.images[..., None] / 16).astype(np.float32)
@@ -18,8 +18,7 @@ def load() -> Splits:
         {"image": image, "label": int(label)}
         for image, label in zip(images, bunch.target, strict=True)
     ]
-    train = [e for e in examples if hash_fraction(e["image"].tobytes()) >= HELD_OUT_SHARE]
-    held_out = [e for e in examples if hash_fraction(e["image"].tobytes()) < HELD_OUT_SHARE]
+    train, held_out = split_by_hash(examples, lambda e: e["image"].tobytes(), HELD_OUT_SHARE)
     description = {"scikit-learn": version("scikit-learn")}
     digest = content_digest([images.tobytes(), bunch.target.astype(np.int32).tobytes()])
     labels = tuple(str(digit) for digit in bunch.target_names)

@@ -1,46 +1,95 @@
-"""Nested lists of digits to be worked out: ">29<47]0]", the maximum of 2, 9, MIN(4, 7) and 0, is 9.
+"""ListOps: nested lists of digits with their value: ">29<47]0]", MAX(2, 9, MIN(4, 7), 0), is 9.
 
-After ListOps (Nangia and Bowman, 2018) and its long form in the Long Range Arena. The operator
-opens a list and "]" closes it, so that every symbol is one character and, with data.tokenizer=byte,
-one token. A trained tokenizer would join digits that have nothing to do with each other.
+After Nangia and Bowman (2018), and the long version of the Long Range Arena. The operator opens a
+list and "]" closes it, so every symbol is one character and, with data.tokenizer=byte, one token. A
+trained tokenizer would merge unrelated digits.
 
     <  MIN, the smallest argument
     >  MAX, the largest
     =  MED, the median; of an even count the mean of the middle two, rounded down
     +  SUM_MOD, the sum modulo 10
 
-First a shape is drawn, then its symbols from the outside in: the answer of example i is i modulo
-10, and the operator of a list and the answers of its arguments are drawn until they give its own.
-So all answers are equally common, of inner lists too, and length and depth tell nothing about them.
+The shape of a list is drawn first, then its symbols from the outside in: the answer of example i is
+i modulo 10, and a list's operator and the answers of its arguments are drawn until they give its
+answer. So all answers are equally common, also of inner lists, whatever the length and depth.
 
-A hash of the text says whether a list may be trained on or held out. One of the other side is drawn
-again, so that no list is ever on both. A list may occur twice on one side, if it is short.
+A hash of the text decides whether a list is for training or held out. Lists of the wrong side are
+drawn again, so no list is on both sides. Short lists may occur twice on one side.
 
-For scale: a linear classifier that sees the counts of all symbols and the first operator gets 28%
-of the held-out lists right, in the default bounds (the tests run it).
+Baseline: a linear classifier on the counts of all symbols and the first operator gets 28% of the
+held-out lists right, with the default options (a test runs it).
 """
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from experiment.schema import Bounds, PositiveInt
 from input_pipeline import randomness
-from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Splits, content_digest, hash_fraction
 
-SEED = 0  # the lists are the same in every run, whose own seed shuffles them
+if TYPE_CHECKING:
+    from input_pipeline.config import DataConfig
+
+SEED = 0  # the lists are the same in every run; the run's seed shuffles them
 TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
-HELD_OUT_SHARE = 0.25  # of all lists there are; a larger one takes fewer draws to be met with
+HELD_OUT_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
 DIGITS = 10
 CLOSE = "]"
+SHORTEST = 4  # symbols: an operator, two digits and the bracket
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOpsOptions:
+    """`data.options` of this source: bounds on the lists."""
+
+    depth: PositiveInt = 3  # levels of nesting
+    arguments: Annotated[int, Bounds(at_least=2)] = 3  # of one list, at most
+    min_length: Annotated[int, Bounds(at_least=SHORTEST)] = 4  # symbols of the whole list
+    max_length: PositiveInt = 30
+
+    def problems(self) -> Iterator[str]:
+        shortest, longest = self.min_length, self.max_length
+        if longest < shortest + 2:
+            yield (
+                f"data.options.max_length={longest} must exceed data.options.min_length={shortest} "
+                "by at least 2: not every length can be met exactly"
+            )
+        fits = self._longest_list()
+        if longest > fits:
+            yield (
+                f"data.options.max_length={longest} exceeds the {fits} symbols of the longest list "
+                f"with data.options.depth={self.depth} and "
+                f"data.options.arguments={self.arguments}; change one of them"
+            )
+
+    def problems_with(self, data: "DataConfig") -> Iterator[str]:
+        """Other keys of the `data` section that do not suit these options."""
+        if data.tokenizer == "byte" and self.max_length + 2 > data.length:
+            yield (
+                f"data.length={data.length} would cut lists off, which leaves them without an "
+                f"answer: set it to at least {self.max_length + 2}, for "
+                f"data.options.max_length={self.max_length} between cls and sep"
+            )
+
+    def _longest_list(self) -> int:
+        """Symbols of the largest list within `depth` and `arguments`.
+
+        Stops counting above `max_length`, because the number grows exponentially.
+        """
+        symbols, depth = 1, 0
+        while depth < self.depth and symbols < self.max_length:
+            symbols, depth = 2 + self.arguments * symbols, depth + 1
+        return symbols
 
 
 def median(values: list[int]) -> int:
     ordered, middle = sorted(values), len(values) // 2
-    return (ordered[middle] + ordered[-middle - 1]) // 2  # the same place, if the count is odd
+    return (ordered[middle] + ordered[-middle - 1]) // 2  # both are the middle if the count is odd
 
 
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
@@ -53,17 +102,17 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Node:
-    """A place in a shape: a list if it has arguments, or else a digit."""
+    """A node of a shape: a list if it has arguments, else a digit."""
 
     depth: int  # lists around it
     arguments: list["Node"] = dataclasses.field(default_factory=list)
 
 
 class Lists(Sequence):
-    """One side's lists, each written when it is asked for."""
+    """The lists of one side, each generated on access."""
 
-    def __init__(self, data: DataConfig, size: int, *, held_out: bool, seed: int = SEED):
-        self._data, self._size, self._held_out, self._seed = data, size, held_out, seed
+    def __init__(self, options: ListOpsOptions, size: int, *, held_out: bool, seed: int = SEED):
+        self._options, self._size, self._held_out, self._seed = options, size, held_out, seed
 
     def __len__(self):
         return self._size
@@ -74,21 +123,21 @@ class Lists(Sequence):
         purpose = randomness.HELD_OUT_LIST if self._held_out else randomness.TRAINED_LIST
         draw = _whole_numbers(randomness.generator(self._seed, purpose, index))
         answer = index % DIGITS
-        shape = _shape(self._data, draw)
+        shape = _shape(self._options, draw)
         while True:
             text = _written(shape, answer, draw)
             if (hash_fraction(text) < HELD_OUT_SHARE) == self._held_out:
                 return {"text": text, "label": answer}
 
 
-def load(data: DataConfig) -> Splits:
-    held_out = list(Lists(data, HELD_OUT_SIZE, held_out=True))
-    lengths = data.listops_min_length, data.listops_max_length
-    bounds = {"depth": data.listops_depth, "arguments": data.listops_arguments, "length": lengths}
+def load(options: ListOpsOptions) -> Splits:
+    held_out = list(Lists(options, HELD_OUT_SIZE, held_out=True))
+    lengths = options.min_length, options.max_length
+    bounds = {"depth": options.depth, "arguments": options.arguments, "length": lengths}
     digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(held_out)])
     return Splits(
         "labelled",
-        Lists(data, TRAIN_SIZE, held_out=False),
+        Lists(options, TRAIN_SIZE, held_out=False),
         {"held_out": held_out},
         tuple(str(digit) for digit in range(DIGITS)),
         {"numpy": version("numpy"), **bounds},
@@ -101,23 +150,22 @@ Draw = Callable[[int], int]  # n -> a number from 0 to n - 1
 
 
 def _whole_numbers(rng: np.random.Generator) -> Draw:
-    """Drawn in blocks, because asking NumPy for a single number takes longer than using it."""
+    """A fast source of random integers: single draws from NumPy are slow, so it draws blocks."""
     blocks: Iterator[list[float]] = (rng.random(512).tolist() for _ in itertools.count())
     uniform = itertools.chain.from_iterable(blocks)
     return lambda n: int(next(uniform) * n)
 
 
-def _shape(data: DataConfig, draw: Draw) -> Node:
-    """A list whose length is drawn evenly from within the bounds, but for up to two symbols.
+def _shape(options: ListOpsOptions, draw: Draw) -> Node:
+    """A random shape. Its length is uniform within the bounds, to within two symbols.
 
-    Random digits become lists of 2 to `listops_arguments` digits as long as there is room for the
-    three symbols more that the shortest takes; then lists grow digit by digit. If no list may grow
-    any more, up to two symbols are missing. More cannot be: `DataConfig.problems` refuses bounds
-    above what fits into the depth.
+    Random digits become lists of 2 to `arguments` digits while there is room for the three symbols
+    that the shortest list adds; then lists grow digit by digit. If no list may grow any more, up to
+    two symbols are missing. `ListOpsOptions.problems` refuses bounds that would leave more.
     """
-    lowest = data.listops_min_length + 2
-    length = lowest + draw(data.listops_max_length - lowest + 1)
-    most = data.listops_arguments
+    lowest = options.min_length + 2
+    length = lowest + draw(options.max_length - lowest + 1)
+    most = options.arguments
     root = Node(depth=0)
     size, digits, growing = 1, [root], []  # digits: those that may become lists
     while size < length:
@@ -125,7 +173,7 @@ def _shape(data: DataConfig, draw: Draw) -> Node:
         if digits and room >= 3:
             node = _taken(digits, draw)
             count = 2 + draw(min(most, room - 1) - 1)
-            size += 1  # the bracket; the operator takes the place of the digit
+            size += 1  # the bracket; the operator replaces the digit
             growing += [node] if count < most else []
         elif growing:
             node, count = growing[draw(len(growing))], 1
@@ -137,19 +185,19 @@ def _shape(data: DataConfig, draw: Draw) -> Node:
         for _ in range(count):
             digit = Node(node.depth + 1)
             node.arguments.insert(draw(len(node.arguments) + 1), digit)
-            digits += [digit] if digit.depth < data.listops_depth else []
+            digits += [digit] if digit.depth < options.depth else []
     return root
 
 
 def _taken(nodes: list[Node], draw: Draw) -> Node:
-    """One of them, taken out; their order means nothing."""
+    """Removes and returns a random node; their order does not matter."""
     number = draw(len(nodes))
     nodes[number], nodes[-1] = nodes[-1], nodes[number]
     return nodes.pop()
 
 
 def _written(node: Node, answer: int, draw: Draw) -> str:
-    """The symbols of a node that has this answer."""
+    """The symbols of a node with this answer."""
     if not node.arguments:
         return str(answer)
     operators = tuple(OPERATORS)

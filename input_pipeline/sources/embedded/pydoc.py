@@ -1,7 +1,6 @@
-"""The text every Python carries: its documentation topics and the standard library's source.
+"""Python's documentation topics and the source of its standard library, as documents.
 
-One example is one topic or one file. The content changes with the Python version; the digest
-tells.
+A document is one topic or one file. The content, and so the digest, depends on the Python version.
 """
 
 import platform
@@ -10,11 +9,11 @@ import tokenize
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 HELD_OUT_SHARE = 0.05  # of the documents
-# Not the library itself, or generated tables: encodings are character maps, pydoc_data holds
-# the topics a second time.
+# Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
+# topics again.
 LEFT_OUT = {
     "__phello__",
     "encodings",
@@ -32,9 +31,8 @@ LEFT_OUT = {
 def load() -> Splits:
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
-    # Split by content: should two files be equal, they stay together.
-    train = [d for d in documents if hash_fraction(d["text"]) >= HELD_OUT_SHARE]
-    held_out = [d for d in documents if hash_fraction(d["text"]) < HELD_OUT_SHARE]
+    # Split by content, so that equal files are in the same split.
+    train, held_out = split_by_hash(documents, lambda d: d["text"], HELD_OUT_SHARE)
     description = {
         "python": platform.python_version(),
         "train_bytes": sum(len(d["text"].encode()) for d in train),

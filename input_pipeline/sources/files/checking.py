@@ -1,4 +1,4 @@
-"""Reading every example once, before a run depends on it."""
+"""Reads every example once, so that bad records are found before training."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,10 +19,10 @@ from input_pipeline.token_cache import cache_directory
 
 
 def check(examples: Sequence[Example], max_bad_records: int, record: Path) -> Sequence[Example]:
-    """The examples that can be read, if at most so many others cannot; those are logged.
+    """The examples that can be read; raises ConfigError if more than `max_bad_records` cannot.
 
-    If nothing is wrong, the directory `record` says so to later runs. A fault is looked for anew:
-    it may have been the disk's.
+    If all can be read, the directory `record` is made, and later runs skip the check. Problems are
+    not recorded: the disk may have caused them.
     """
     if record.exists():
         return examples
@@ -39,13 +39,13 @@ def check(examples: Sequence[Example], max_bad_records: int, record: Path) -> Se
 
 
 def check_record(data: DataConfig, digest: str, split: str) -> Path:
-    """Where it is kept that all images of a split can be read, by this version of Pillow."""
+    """The directory that records that this Pillow version can read all images of a split."""
     key = content_digest([digest, split, Image.__version__, *FORMATS])[:32]
     return cache_directory(data) / f"checked-{key}"
 
 
 def mapped_in_threads(function: Callable, items: Sequence, title: str) -> list[Any]:
-    """[function(item) for item in items], with a progress bar if there is a terminal."""
+    """[function(item) for item in items], in threads, with a progress bar on a terminal."""
     with ThreadPool() as pool:
         results = pool.imap(function, items, chunksize=16)
         return list(tqdm(results, title, len(items), leave=False, disable=None))

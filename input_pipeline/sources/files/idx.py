@@ -1,6 +1,6 @@
-"""MNIST's file format, IDX: all images of a split in one file, all labels in another.
+"""IDX, the file format of MNIST: the images of a split in one file, its labels in another.
 
-A file holds two zero bytes, the type of the values (8: uint8), the number of axes, their lengths
+A file has two zero bytes, the type of the values (8: uint8), the number of axes, their lengths
 as big-endian 32-bit integers, and the values. It may be gzipped.
 """
 
@@ -18,24 +18,24 @@ from PIL import Image
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
-from input_pipeline.sources.image_decoding import ImageForm
+from input_pipeline.sources.image_decoding import ImageSpec
 
-FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files by how many images they hold
+FILE_PREFIX = {"test": "t10k"}  # MNIST names its test files after their size
 UINT8 = 8
 
 
 class IdxImages(Sequence):
-    """`form` None leaves the images as they are."""
+    """Images and labels of a split. `spec` resizes the images; None keeps their size."""
 
-    def __init__(self, images: np.ndarray, labels: Sequence[int], form: ImageForm | None):
-        self._images, self._labels, self._form = images, labels, form
+    def __init__(self, images: np.ndarray, labels: Sequence[int], spec: ImageSpec | None):
+        self._images, self._labels, self._spec = images, labels, spec
 
     def __len__(self):
         return len(self._images)
 
     def __getitem__(self, index: int) -> Example:
         image = self._images[index]
-        shown = self._form.fitted(Image.fromarray(image)) if self._form else image[..., None]
+        shown = self._spec.fitted(Image.fromarray(image)) if self._spec else image[..., None]
         return {"image": shown, "label": int(self._labels[index])}
 
 
@@ -44,9 +44,10 @@ def is_idx(directory: Path) -> bool:
 
 
 def load(directory: Path, data: DataConfig) -> Splits:
-    form = None
+    """The splits of a directory of IDX files."""
+    spec = None
     if data.image_size:
-        form = ImageForm("L", data.image_size, True, data.image_fit, data.image_resample)
+        spec = ImageSpec("L", data.image_size, True, data.image_fit, data.image_resample)
     read = {
         split: _read_split(directory, key, split, data.image_size)
         for key, split in (("train_split", data.train_split), ("eval_split", data.eval_split))
@@ -60,10 +61,10 @@ def load(directory: Path, data: DataConfig) -> Splits:
                 f"{_find(directory, split, 'labels', 1)}: entry {unknown[0]} is the class "
                 f"{labels[unknown[0]]}, which no training image has"
             )
-        examples[split] = IdxImages(images, np.searchsorted(classes, labels), form)
+        examples[split] = IdxImages(images, np.searchsorted(classes, labels), spec)
     arrays = [array for pair in read.values() for array in pair]
     contents = [part for array in arrays for part in (str(array.shape), array.tobytes())]
-    resizing = form.digest_parts[1:] if form else ()
+    resizing = spec.digest_parts[1:] if spec else ()
     return Splits(
         kind="images",
         train=examples[data.train_split],
@@ -75,6 +76,7 @@ def load(directory: Path, data: DataConfig) -> Splits:
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
+    """The uint8 array in an IDX file, which must have so many axes."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read()

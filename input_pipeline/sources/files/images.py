@@ -1,9 +1,9 @@
-"""Images of your own, as a directory of folders:
+"""The user's images, in folders:
 
     <split>/<class>/*.png, *.jpg or *.jpeg
 
-or as MNIST's files (idx.py). All images of a run have one square size and the same channels: one,
-grey, if the first training image has, and otherwise three.
+or in MNIST's files (idx.py). All images of a run have the same square size and the same channels:
+one if the first training image is grey, else three.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.files import idx
 from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
-from input_pipeline.sources.image_decoding import ImageForm, form_of, read
+from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 
@@ -26,15 +26,17 @@ LabelledFile = tuple[Path, int]
 
 
 class ImageFiles(Sequence):
-    def __init__(self, files: Sequence[LabelledFile], form: ImageForm):
-        self._files, self._form = files, form
+    """Image files with labels, decoded on access."""
+
+    def __init__(self, files: Sequence[LabelledFile], spec: ImageSpec):
+        self._files, self._spec = files, spec
 
     def __len__(self):
         return len(self._files)
 
     def __getitem__(self, index: int) -> Example:
         path, label = self._files[index]
-        return {"image": read(path, self._form), "label": label}
+        return {"image": read(path, self._spec), "label": label}
 
 
 def load(data: DataConfig) -> Splits:
@@ -67,15 +69,15 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         raise ConfigError(
             f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
         )
-    form = form_of((path for path, _ in train), data)
+    spec = infer_image_spec((path for path, _ in train), data)
     digests = mapped_in_threads(
         partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
     )
-    digest = content_digest([*form.digest_parts, data.train_split, data.eval_split, *digests])
+    digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
         record = check_record(data, digest, split)
-        return check(ImageFiles(files, form), data.max_bad_records, record)
+        return check(ImageFiles(files, spec), data.max_bad_records, record)
 
     return Splits(
         kind="images",
@@ -114,7 +116,7 @@ def _files(split: Path, classes: Sequence[str]) -> list[LabelledFile]:
 
 
 def _file_digest(directory: Path, path: Path) -> bytes:
-    """Of the file's place among the others and of its bytes."""
+    """The relative path of a file and the digest of its content."""
     try:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()

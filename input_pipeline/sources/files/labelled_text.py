@@ -1,8 +1,8 @@
-"""Texts with a label: <split>.tsv (label, tab, text, and optionally a tab and a second text), or
-<split>.jsonl with the keys `label`, `text` and optionally `text_pair`; gzip or plain.
+"""Labelled texts: <split>.tsv (label, tab, text, and optionally a tab and a second text), or
+<split>.jsonl with the keys `label`, `text` and optionally `text_pair`; plain or gzip.
 
-A split may be in shards; or there is a heap without splits, see splits.py. The labels are those of
-the training split, or of the heap, sorted.
+Splits may be in shards, or files may have no splits; see splits.py. The labels are those of the
+training split, or of all files if there are no splits, sorted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ from input_pipeline.sources.files.reading import Lines
 
 
 def load(data: DataConfig) -> Splits:
-    found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text")
+    found = shards.open_splits(data, LabelledLines, (".tsv", ".jsonl"), key="text")
     first = next(good_records(found.train), None)
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
-    # All records with a rare label may have been held out: that is no fault of theirs.
+    # Without splits, all records of a rare label may have been held out.
     known = [found.train, found.held_out] if found.from_heap else [found.train]
     labels = tuple(sorted({r["label"] for records in known for r in good_records(records)}))
     numbers = {label: number for number, label in enumerate(labels)}
     return Splits(
         "labelled",
-        Labelled(found.train, numbers, has_pairs),
-        {data.eval_split: Labelled(found.held_out, numbers, has_pairs)},
+        LabelledExamples(found.train, numbers, has_pairs),
+        {data.eval_split: LabelledExamples(found.held_out, numbers, has_pairs)},
         labels,
         {"train_texts": len(found.train), "held_out_texts": len(found.held_out)},
         content_digest(found.digests),
@@ -43,7 +43,7 @@ def load(data: DataConfig) -> Splits:
 
 
 def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
-    """Because there is none that can be used; the first one says why."""
+    """Raises the problem of the first record, because none can be used."""
     try:
         records[0]
     except BadRecordError as error:
@@ -55,8 +55,8 @@ def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
         ) from None
 
 
-class Records(Sequence):
-    """Lines of a file, taken apart: label and text, and text_pair if the line has it."""
+class LabelledLines(Sequence):
+    """The lines of a file, parsed: label, text, and text_pair if the line has it."""
 
     def __init__(self, lines: Lines):
         self.lines = lines
@@ -85,7 +85,7 @@ class Records(Sequence):
         return {"label": str(label), **texts}
 
 
-class Labelled(Sequence):
+class LabelledExamples(Sequence):
     """Records with their labels as numbers."""
 
     def __init__(self, records: shards.Records, numbers: Mapping[str, int], has_pairs: bool):

@@ -1,4 +1,4 @@
-"""The user's files: found by path, directory or glob; plain or gzip; read line by line."""
+"""Reads the user's files: found by path, directory or glob; plain or gzip; line by line."""
 
 import functools
 import glob
@@ -22,7 +22,7 @@ BLOCK = 2**26  # bytes searched for line ends at a time
 
 
 def find_files(path: str) -> list[Path]:
-    """The files that a path, a directory or a glob stands for, in the order of their names."""
+    """The files of a path, a directory or a glob, sorted."""
     if not path:
         raise ConfigError("data.path is empty; set it to a file, a directory or a glob")
     place = Path(path).expanduser()
@@ -44,15 +44,15 @@ def is_hidden(path: Path) -> bool:
 
 
 def _is_of_a_run(path: Path, top: Path) -> bool:
-    """Whether training has put the file there: runs may lie below the text they are trained on."""
+    """Whether the file belongs to a run directory, which may lie below the training text."""
     return any((d / "checkpoints").is_dir() for d in path.parents if d.is_relative_to(top))
 
 
 def read_bytes(path: Path) -> bytes | mmap.mmap:
-    """The content of a file, unpacked if it is gzip, mapped into memory if it is not."""
+    """The content of a file: decompressed if it is gzip, else memory-mapped."""
     try:
         with path.open("rb") as file:
-            if not path.is_file():  # a pipe can be read once, and has no size
+            if not path.is_file():  # a pipe can be read only once, and has no size
                 content = file.read()
                 return gzip.decompress(content) if content.startswith(GZIP) else content
             if file.read(2) == GZIP:
@@ -68,7 +68,7 @@ def read_bytes(path: Path) -> bytes | mmap.mmap:
 
 
 class Lines(Sequence):
-    """The lines of a file by number, without their ends; and the digest of the whole."""
+    """The lines of a file by number, without line ends; and the digest of the file."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -105,7 +105,7 @@ class Lines(Sequence):
         return BadRecordError(f"{self.path}:{index + 1}: {what}")
 
     def text(self, index: int, key: str, value: Any) -> str:
-        """A value that is text with something in it."""
+        """The value, checked to be non-empty text."""
         if not isinstance(value, str) or not value.strip():
             raise self.bad(index, f"{key} is empty or no text")
         try:
@@ -115,7 +115,7 @@ class Lines(Sequence):
         return value
 
     def json(self, index: int, *keys: str) -> dict[str, Any]:
-        """A line that is a JSON object with these keys."""
+        """The JSON object in a line, checked to have these keys."""
         try:
             record = json.loads(self[index])
         except ValueError as error:

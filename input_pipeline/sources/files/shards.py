@@ -1,4 +1,4 @@
-"""The records of many files as one sequence; and a share of a heap of them held out."""
+"""The records of many files as one sequence; splits files that have no splits."""
 
 import bisect
 import dataclasses
@@ -16,24 +16,21 @@ from input_pipeline.sources.base import BadRecordError, hash_fraction
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.splits import find_splits
 
-UNREADABLE = 1.0  # in the place of a hash, which is below 1
-# Records are asked for in order, more or less, so that few shards are needed at a time. Each takes
+UNREADABLE = 1.0  # in place of a hash, which is below 1
+# Shards that stay open. Records are read roughly in order, so few are needed at a time. Each takes
 # a file descriptor, or memory if it is gzip.
 OPEN = 4
 
 
 class Shards(Sequence):
-    """The records of one file after the other.
+    """The records of several files, concatenated.
 
-    `make` takes the lines of a file, or of several that belong together, and gives its records by
-    the number of their line.
+    `make` takes the lines of a file, or of files that belong together, and returns the records by
+    line number. `sizes` are their numbers of records.
     """
 
     def __init__(
-        self,
-        make: Callable[..., Sequence],
-        files: Sequence[tuple[Path, ...]],
-        sizes: Sequence[int],
+        self, make: Callable[..., Sequence], files: Sequence[tuple[Path, ...]], sizes: Sequence[int]
     ):
         self._make, self._files, self._sizes = make, files, sizes
         self._stops = list(itertools.accumulate(sizes))
@@ -46,7 +43,7 @@ class Shards(Sequence):
         return self._stops[-1]
 
     def at(self, index: int) -> tuple[Any, int]:
-        """The records of a file, and the line there, that make the record of this number."""
+        """Where a record is: the records of its file, and its line there."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         number = bisect.bisect_right(self._stops, index)
@@ -60,8 +57,8 @@ class Shards(Sequence):
         return Shards, (self._make, self._files, self._sizes)
 
 
-class Chosen(Sequence):
-    """Some of the records, by their numbers."""
+class SelectedRecords(Sequence):
+    """A selection of records."""
 
     def __init__(self, records: "Records", numbers: np.ndarray):
         self._records, self._numbers = records, numbers
@@ -77,47 +74,49 @@ class Chosen(Sequence):
         return records[line]
 
 
-Records = Shards | Chosen
+Records = Shards | SelectedRecords
 
 
 def open_shards(
     make: Callable[..., Sequence], files: Sequence[tuple[Path, ...]]
 ) -> tuple[Shards, list[str]]:
-    """The records of these files, and what to make a digest of."""
+    """The records of these files, and the parts of a digest of them."""
     sizes, digests = [], []
     for paths in files:
         lines = [Lines(path) for path in paths]
         sizes.append(len(make(*lines)))
         digests += [each.digest for each in lines]
     if len(files) > 1:
-        digests.append(str(len(files)))  # one file and two are not the same as two and one
+        digests.append(str(len(files)))  # so that other groupings of the same files differ
     return Shards(make, files, sizes), digests
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitRecords:
+class OpenedSplits:
+    """The records of both splits, and the parts of a digest."""
+
     train: Records
     held_out: Records
     digests: Sequence[str]
-    from_heap: bool  # the files do not say what is held out
+    from_heap: bool  # the files have no splits; a share was held out
 
 
 def open_splits(
     data: DataConfig, make: Callable[[Lines], Sequence], endings: Sequence[str], key: str
-) -> SplitRecords:
-    """The records of both splits; those of a heap are parted by the text in their field `key`."""
+) -> OpenedSplits:
+    """The records of both splits; files without splits are split by a hash of the field `key`."""
     names = data.train_split, data.eval_split
     first, second = find_splits(data.path, names, endings, heap_is_fine=True)
     train, digests = open_shards(make, [(file,) for file in first.values()])
     if not second:
         digests.append(f"{key} hashed below {data.eval_share}")
-        return SplitRecords(*_parted(train, key, data), digests, from_heap=True)
+        return OpenedSplits(*_parted(train, key, data), digests, from_heap=True)
     held_out, more = open_shards(make, [(file,) for file in second.values()])
-    return SplitRecords(train, held_out, digests + more, from_heap=False)
+    return OpenedSplits(train, held_out, digests + more, from_heap=False)
 
 
-def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
-    """By a hash of the text: files may be sorted somehow, and equal texts must stay together."""
+def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[SelectedRecords, SelectedRecords]:
+    """Splits by a hash of the text: files may be sorted, and equal texts must stay together."""
     fractions = np.fromiter((_fraction(heap, i, key) for i in range(len(heap))), float)
     held_out = fractions < data.eval_share
     count, readable = np.count_nonzero(held_out), np.count_nonzero(fractions < UNREADABLE)
@@ -126,11 +125,13 @@ def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[Chosen, Chosen]:
             f"data.eval_share={data.eval_share:g} holds out {count} of the {readable} records of "
             f"{data.path}; change it, or name files after the splits"
         )
-    return Chosen(heap, np.flatnonzero(~held_out)), Chosen(heap, np.flatnonzero(held_out))
+    return SelectedRecords(heap, np.flatnonzero(~held_out)), SelectedRecords(
+        heap, np.flatnonzero(held_out)
+    )
 
 
 def _fraction(heap: Shards, index: int, key: str) -> float:
-    """What cannot be read is left to the training split, to be found and counted there."""
+    """The hash of a record. Bad records go to the training split, where they are counted."""
     try:
         return hash_fraction(heap[index][key])
     except BadRecordError:

@@ -1,14 +1,13 @@
-"""Which files hold which split: their names tell.
+"""Finds the files of each split by their names.
 
     train.tsv                                  the whole split
-    train-00000-of-00002.tsv, train.part1.tsv  shards of it: behind the split's name one of - . _
-                                               and a number, perhaps after `part` or `shard`
-    train/a.tsv, train/b/c.tsv                 all that is below a directory of the split's name
+    train-00000-of-00002.tsv, train.part1.tsv  shards: the split's name, one of - . _, optionally
+                                               `part` or `shard`, and a number
+    train/a.tsv, train/b/c.tsv                 everything below a directory of the split's name
 
-Each of them may be gzipped, with .gz behind its ending. In a directory, nothing but these names is
-looked for. A glob says itself which files are meant, in whatever directories; where none of them
-names a split, or all name the same, they are one heap, of which a share is to be held out. So is a
-file by itself.
+All may be gzipped, with .gz after the ending. In a directory, other names are ignored. A glob takes
+all files that it matches. If these name no split, or all the same, they are a heap: files without
+splits, of which a share is held out. A single file is a heap, too.
 """
 
 import itertools
@@ -21,18 +20,21 @@ from experiment.schema import ConfigError
 from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files.reading import find_files, is_hidden
 
-# Behind the name of the split.
+# What follows the name of the split.
 _SHARD = r"[-._](?:(?:part|shard)[-._]?)?\d+(?:[-_]of[-_]\d+)?"
 _ONE_OF_MANY = re.compile(r"(.*?)\d+[-_]of[-_](\d+)")
 
-# By their paths without the ending, which is where two languages, or gzip and plain, differ.
+# Files by their paths without the ending: two languages, or gzip and plain, differ only there.
 Files = Mapping[Path, Path]
 
 
 def find_splits(
     path: str, splits: tuple[str, str], endings: Sequence[str], *, heap_is_fine: bool
 ) -> tuple[Files, Files]:
-    """The files of each split in the order of their names; of a heap, all of them and none."""
+    """The files of the training and the evaluation split, sorted; of a heap, all files and none.
+
+    Raises ConfigError if a split is missing, ambiguous or incomplete.
+    """
     if not path:
         raise ConfigError(
             f"data.path is empty; set it to a directory with files like {splits[0]}{endings[0]}, "
@@ -58,20 +60,20 @@ def find_splits(
         if not found:
             there = place.iterdir() if place.is_dir() else candidates
             _refuse_missing(path, name, endings, top, list(there))
-        if place.is_dir():  # a glob may want some of the shards alone
+        if place.is_dir():  # a glob may select some of the shards
             _refuse_incomplete(found)
     return tuple(of_split)
 
 
 def is_shard(name: str, split: str) -> bool:
-    """Whether this is, up to the ending, the name of a shard of the split."""
+    """Whether `name`, without its ending, names a shard of the split."""
     return re.fullmatch(re.escape(split) + _SHARD, name) is not None
 
 
 def names_of_splits(top: Path, there: Iterable[Path], endings: Sequence[str] = ()) -> list[str]:
-    """The splits that these files and folders below `top` may be of.
+    """The splits that the names of these files and folders below `top` suggest.
 
-    Files have one of the endings; where any will do, their names end at the first dot.
+    Files have one of the endings; without `endings`, a name ends at the first dot.
     """
     names = set()
     for path in there:
@@ -93,14 +95,14 @@ def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
 
 
 def _matching(path: str) -> tuple[Path, list[Path]]:
-    """The files of a glob, or the one file, and the directory from which on names vary."""
+    """The files of a glob or a path, and the directory above its first wildcard."""
     parents = Path(path).expanduser().parts[:-1]
     fixed = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
     return Path(*fixed), find_files(path)
 
 
 def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path, list[Path]]:
-    """Those that have one of the endings, by the rest of their paths."""
+    """The files with one of the endings, by their paths without it."""
     found: dict[Path, list[Path]] = {}
     for file in files:
         name = file.name.removesuffix(".gz")
@@ -119,25 +121,29 @@ def _each_once(files: Mapping[Path, Sequence[Path]]) -> Files:
     return {stem: file for stem, (file,) in files.items()}
 
 
-class Naming(NamedTuple):
+class SplitNaming(NamedTuple):
+    """How a path names a split."""
+
     split: str | None = None
-    directory: tuple[str, ...] = ()  # the one that has the split's name in it
-    way: str = ""
+    directory: tuple[str, ...] = ()  # the directory that contains the split
+    way: str = ""  # for messages
 
 
-def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> Naming:
-    """How a path names a split, if it does; it names one at most."""
+def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> SplitNaming:
+    """How a path names a split; the default if it names none."""
     *parents, name = parts
     for depth, parent in enumerate(parents):
         if parent in splits:
-            return Naming(parent, parts[:depth], "a directory")
+            return SplitNaming(parent, parts[:depth], "a directory")
     if name in splits:
-        return Naming(name, parts[:-1], "a file")
+        return SplitNaming(name, parts[:-1], "a file")
     shard_of = next((split for split in splits if is_shard(name, split)), None)
-    return Naming(shard_of, parts[:-1], "shards") if shard_of else Naming()
+    return SplitNaming(shard_of, parts[:-1], "shards") if shard_of else SplitNaming()
 
 
-def _refuse_two_ways(files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, Naming]) -> None:
+def _refuse_two_ways(
+    files: Mapping[Path, Sequence[Path]], namings: Mapping[Path, SplitNaming]
+) -> None:
     first: dict[tuple, Path] = {}
     for stem, naming in namings.items():
         other = first.setdefault((naming.split, naming.directory), stem)
@@ -163,7 +169,7 @@ def _refuse_missing(
 
 
 def _refuse_incomplete(files: Files) -> None:
-    """Nobody would miss a shard that was not fetched."""
+    """Raises ConfigError if shards are missing, which would go unnoticed."""
     series: dict[tuple[Path, str], list[tuple[int, Path]]] = {}
     for stem, file in files.items():
         if found := _ONE_OF_MANY.fullmatch(stem.name):

@@ -1,11 +1,11 @@
-"""Running text: a file, a directory or a glob of text files, each one a document.
+"""Text files as documents: a file, a directory or a glob; each file is a document.
 
-Long documents come in pieces, so that none has to be tokenized in one go. They are cut in front
-of a line if they can be, where byte-level tokenizers cut anyway.
+Long documents are read in pieces, so that none is tokenized at once. Pieces begin at a line if
+possible, where byte-level tokenizers split anyway.
 
-If the path is a directory that holds the splits by name (train.txt and validation.txt, shards such
-as train-00000-of-00002.txt, or directories of these names), they are used and other files are not;
-otherwise the last data.eval_share of all bytes is held out.
+If the path is a directory with files named after the splits (train.txt and validation.txt, shards
+such as train-00000-of-00002.txt, or directories), only those are used. Otherwise the last
+data.eval_share of all bytes is held out.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, re
 from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
-PIECE = 2**15  # bytes, and as many more as it takes to find a good place to cut,
-SEARCH = 2**15  # but no more than these
+PIECE = 2**15  # bytes of a piece, up to the next good place to cut,
+SEARCH = 2**15  # which is looked for in so many further bytes
 _LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
 
 
@@ -44,7 +44,7 @@ def load(data: DataConfig) -> Splits:
         files = train_files + eval_files
         train, held_out = _pieces(train_files), _pieces(eval_files)
     elif train_files or eval_files:
-        # Taking all files for the text could train on what is meant for a test.
+        # Using all files could train on test data.
         there = ", ".join(sorted({path.name for path in files})[:10])
         missing = data.eval_split if train_files else data.train_split
         raise MissingSplitError(
@@ -64,8 +64,8 @@ def load(data: DataConfig) -> Splits:
     }
     return Splits(
         "documents",
-        Pieces(train),
-        {data.eval_split: Pieces(held_out)},
+        TextPieces(train),
+        {data.eval_split: TextPieces(held_out)},
         (),
         description,
         content_digest([*digests, str(description)]),
@@ -73,7 +73,7 @@ def load(data: DataConfig) -> Splits:
 
 
 def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[list[Path]]:
-    """For each split its files, in a directory that has any."""
+    """The files of each split, if the path is a directory that has them."""
     directory = Path(path).expanduser()
     if not directory.is_dir():
         return [[] for _ in splits]
@@ -82,38 +82,40 @@ def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[
 
 
 def _split_of(name: str, splits: Sequence[str]) -> str | None:
-    """The split that a file or a directory is named after, up to a dot or as a shard of it."""
+    """The split that a file or directory is named after: up to a dot, or as a shard."""
     whole = [split for split in splits if f"{name}.".startswith(f"{split}.")]
     shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
     return max(whole or shard, key=len, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class TextPiece:
+    """A byte range of a file."""
+
     path: Path
     start: int
     stop: int
-    ends: bool  # the document
+    ends: bool  # it is the last of its document
 
     @property
     def size(self) -> int:
         return self.stop - self.start
 
 
-def _pieces(files: Sequence[Path]) -> list[Piece]:
+def _pieces(files: Sequence[Path]) -> list[TextPiece]:
     pieces = []
     for path in files:
         content = read_bytes(path)
         start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
         while start < len(content):
             stop = _cut(content, start + PIECE)
-            pieces.append(Piece(path, start, stop, ends=stop == len(content)))
+            pieces.append(TextPiece(path, start, stop, ends=stop == len(content)))
             start = stop
     return pieces
 
 
 def _cut(content: bytes | mmap.mmap, after: int) -> int:
-    """Where to cut from `after` on: in front of a line, or else of a word; or where it ends."""
+    """The first place after `after` to cut: a line start, a word start, or the end."""
     end = after + SEARCH
     found = _LINE.search(content, after, end) or _WORD.search(content, after, end)
     if not found and end < len(content):
@@ -121,8 +123,8 @@ def _cut(content: bytes | mmap.mmap, after: int) -> int:
     return found.start() if found else len(content)
 
 
-def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[Piece]]:
-    """The first and the last of all the bytes."""
+def _divided(pieces: Sequence[TextPiece], share: float) -> tuple[list[TextPiece], list[TextPiece]]:
+    """Splits the pieces: the last `share` of all bytes is the second part."""
     wanted = round(sum(piece.size for piece in pieces) * (1 - share))
     train, rest = [], list(pieces)
     while rest and wanted >= rest[0].size:
@@ -138,10 +140,12 @@ def _divided(pieces: Sequence[Piece], share: float) -> tuple[list[Piece], list[P
     return train, [piece for piece in rest if piece.size]
 
 
-class Pieces(Sequence):
-    def __init__(self, pieces: Sequence[Piece]):
+class TextPieces(Sequence):
+    """Pieces of text files, read and decoded on access."""
+
+    def __init__(self, pieces: Sequence[TextPiece]):
         self._pieces = pieces
-        # Pieces are asked for in order: the file at hand is unpacked once, and few are held.
+        # Pieces are read in order, so a file is decompressed once, and few are in memory.
         self._content = functools.lru_cache(maxsize=4)(read_bytes)
 
     def __len__(self):
@@ -160,4 +164,4 @@ class Pieces(Sequence):
         return {"text": text, "ends": piece.ends}
 
     def __reduce__(self):
-        return Pieces, (self._pieces,)
+        return TextPieces, (self._pieces,)

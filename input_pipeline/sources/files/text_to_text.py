@@ -1,8 +1,7 @@
-"""Tasks put as text to text, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
+"""Text-to-text tasks, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
 
-data.path has <split>.jsonl[.gz], or shards of it; or it is a heap without splits, see splits.py.
-Each task is a source of its own, with its own held-out set, if there are examples of it in that
-split.
+data.path has <split>.jsonl[.gz], or shards of it, or files without splits; see splits.py. Each task
+is a source of its own, with its own held-out set if the evaluation split has examples of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +14,11 @@ from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
 from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.shards import Chosen, Records, open_splits
+from input_pipeline.sources.files.shards import Records, SelectedRecords, open_splits
 
 
 def load(data: DataConfig) -> Mapping[str, Splits]:
-    found = open_splits(data, Pairs, [".jsonl"], key="source")
+    found = open_splits(data, TextToTextPairs, [".jsonl"], key="source")
     train = _by_task(data, data.train_split, found.train)
     held_out = _by_task(data, data.eval_split, found.held_out)
     for task in sorted(held_out.keys() - train.keys()):
@@ -37,8 +36,8 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
     return splits
 
 
-def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Chosen]:
-    """The records of each task, if not too many others name none; those are logged."""
+def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, SelectedRecords]:
+    """The records of each task; raises ConfigError if too many records name no task."""
     numbers: dict[str, list[int]] = {}
     bad = []
     for index in range(len(records)):
@@ -56,11 +55,11 @@ def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Chosen
             f"the split {split!r} of {data.path} has no line that names its task; "
             'it needs lines such as {"task": ..., "inputs": ..., "targets": ...}'
         )
-    return {task: Chosen(records, np.array(indices)) for task, indices in numbers.items()}
+    return {task: SelectedRecords(records, np.array(indices)) for task, indices in numbers.items()}
 
 
-class Pairs(Sequence):
-    """The pairs of one file, by their line."""
+class TextToTextPairs(Sequence):
+    """The pairs of one file, by line number."""
 
     def __init__(self, lines: Lines):
         self.lines = lines

@@ -1,6 +1,6 @@
-"""A parallel corpus: <split>.<language>[.gz], where equal lines of two files say the same.
+"""A parallel corpus: <split>.<language>[.gz]; line n of one file is the translation of line n.
 
-A split may be in shards, see splits.py; then each shard is there in both languages.
+Splits may be in shards, each in both languages; see splits.py.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,9 @@ def load(data: DataConfig) -> Splits:
         find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
     )
     sides = zip(sources, targets, strict=True)
-    (train, digests), (held_out, more) = (open_shards(Pairs, _paired(*s, endings)) for s in sides)
+    (train, digests), (held_out, more) = (
+        open_shards(ParallelLines, _paired(*s, endings)) for s in sides
+    )
     return Splits(
         "pairs",
         train,
@@ -49,8 +51,8 @@ def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tupl
     return [(source[stem], target[stem]) for stem in source]
 
 
-class Pairs(Sequence):
-    """The pairs of one shard, by their line."""
+class ParallelLines(Sequence):
+    """The pairs of one shard, by line number."""
 
     def __init__(self, source: Lines, target: Lines):
         self._sides = source, target

@@ -16,7 +16,7 @@ from input_pipeline import pipeline
 from input_pipeline.sources import tfds_source
 from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from tests.input_pipeline.tfds_builders import TinyImages, TinyPairs, TinyReviews
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_pipeline_batches_them(tmp_path):
         length=32,
         cache_dir=str(tmp_path),
     )
-    loaded = pipeline.load(data, objective="seq2seq", hiding=hiding(), seed=0)
+    loaded = pipeline.load(data, objective="seq2seq", masking=masking(), seed=0)
     assert loaded.train_batch(0)["targets"].shape == (4, 32)
     assert loaded.description["contents"][""]["tfds"] == "tiny_pairs/1.2.0"
 

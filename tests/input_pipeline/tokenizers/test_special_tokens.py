@@ -18,7 +18,7 @@ from input_pipeline.tokenizers.special_tokens import (
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import load_tokenizer
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 S, END, A, B, UNKNOWN, MASK = range(6)
 NAMES = [("<s>", S), ("</s>", END)]
@@ -134,7 +134,7 @@ def test_rows_are_as_long_as_the_config_says(name):
         ("seq2seq", "pairs"),
         ("classify_text", "labelled"),
     ]:
-        chosen = task_spec.choose(objective, kind, data, tokenizer, hiding())
+        chosen = task_spec.choose_task_spec(objective, kind, data, tokenizer, masking())
         row = {"label": 0}
         for side in chosen.sides:
             share = side.room // len(side.fields)

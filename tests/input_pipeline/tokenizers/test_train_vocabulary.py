@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from experiment.schema import ConfigError
 from input_pipeline.sources.base import Splits
-from input_pipeline.token_cache import Cache
+from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import load_tokenizer
 from input_pipeline.tokenizers.train_vocabulary import spelling_problem, train_tokenizer
 from tests.input_pipeline.tokenizers.varied_strings import AWKWARD, names
@@ -165,7 +165,7 @@ def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path)
     keys = dict(tokenizer="unigram", tokenizer_size=size, cache_dir=str(tmp_path))
     for _ in range(2):
         caplog.clear()
-        Cache(data_config(**keys)).tokenizer([splits])
+        TokenCache(data_config(**keys)).tokenizer([splits])
         assert "cuts text into little more than characters" in caplog.text
 
 

@@ -1,6 +1,7 @@
 """Nested lists: their answers by a stack machine that reads the text, and what they promise."""
 
 import collections
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -14,29 +15,26 @@ from input_pipeline import pipeline
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import hash_fraction
 from input_pipeline.sources.embedded import listops
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 BOUNDS = {
     "the defaults": {},
-    "the shortest": dict(listops_depth=1, listops_arguments=4, listops_max_length=6),
-    "two arguments": dict(listops_depth=4, listops_arguments=2, listops_max_length=46),
-    "nothing but full lists": dict(
-        listops_depth=2, listops_arguments=3, listops_min_length=15, listops_max_length=17
-    ),
-    "the Long Range Arena's": dict(
-        listops_depth=10, listops_arguments=10, listops_min_length=500, listops_max_length=2000
-    ),
+    "the shortest": dict(depth=1, arguments=4, max_length=6),
+    "two arguments": dict(depth=4, arguments=2, max_length=46),
+    "nothing but full lists": dict(depth=2, arguments=3, min_length=15, max_length=17),
+    "the Long Range Arena's": dict(depth=10, arguments=10, min_length=500, max_length=2000),
 }
 
 
-def config(**keys):
-    keys = dict(keys, source="listops")
-    return data_config(**keys, length=keys.get("listops_max_length", 30) + 2)
+def config(**options):
+    length = options.get("max_length", 30) + 2
+    return data_config(source="listops", options=options, length=length)
 
 
 @functools.cache
 def some(number, *, held_out=False, seed=0, name="the defaults"):
-    lists = listops.Lists(config(**BOUNDS[name]), number, held_out=held_out, seed=seed)
+    options = listops.ListOpsOptions(**BOUNDS[name])
+    lists = listops.Lists(options, number, held_out=held_out, seed=seed)
     return [lists[index] for index in range(number)]
 
 
@@ -95,15 +93,16 @@ def test_the_stack_machine_knows_lists_that_were_worked_out_by_hand(text, answer
 def test_answers_are_right_and_lists_within_bounds(name, held_out):
     data = config(**BOUNDS[name])
     assert not list(data.problems())
+    options = data.source_options
     examples = some(20 if "Arena" in name else 300, held_out=held_out, name=name)
     depths, counts = set(), set()
     for index, example in enumerate(examples):
         worked = work_out(example["text"])
         assert worked.answers[-1] == example["label"] == index % 10
-        assert data.listops_min_length <= len(example["text"]) <= data.listops_max_length
+        assert options.min_length <= len(example["text"]) <= options.max_length
         depths.add(worked.depth)
         counts.add(worked.arguments)
-    assert max(depths) == data.listops_depth and max(counts) == data.listops_arguments
+    assert max(depths) == options.depth and max(counts) == options.arguments
 
 
 def test_lengths_are_spread_evenly():
@@ -136,8 +135,7 @@ def test_every_answer_has_lists_of_two_digits_on_both_sides():
 
 
 def test_an_example_depends_on_seed_side_and_index_alone():
-    data = config()
-    forwards, lists = some(40), listops.Lists(data, 40, held_out=False)
+    forwards, lists = some(40), listops.Lists(listops.ListOpsOptions(), 40, held_out=False)
     assert [lists[index] for index in reversed(range(40))] == forwards[::-1]
     assert some(80)[:40] == forwards, "nor on how many there are"
     assert some(40, seed=1) != forwards and some(40, held_out=True) != forwards
@@ -173,7 +171,7 @@ def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     data = pipeline.load(
         data_config(source="listops", batch_size=8),
         objective="classify_text",
-        hiding=hiding(),
+        masking=masking(),
         seed=0,
     )
     assert data.labels == tuple("0123456789")
@@ -193,4 +191,24 @@ def test_other_bounds_are_other_data(monkeypatch):
         return found.splits.digest
 
     assert digest() == digest()
-    assert len({digest(), digest(listops_depth=2), digest(listops_max_length=29)}) == 3
+    assert len({digest(), digest(depth=4), digest(max_length=29)}) == 3
+
+
+def test_the_digest_of_the_default_lists_is_that_of_earlier_versions():
+    """When the options were keys that every config had."""
+    found = pipeline.load(config(), objective="classify_text", masking=masking(), seed=0)
+    assert found.digest.startswith("ce6eee189bc4d2dd")
+
+
+def test_lists_in_a_mixture_have_their_options():
+    given = dict(mixture=(("listops", 1.0),), options={"depth": 2, "max_length": 17}, length=32)
+    (found,) = registry.components(data_config(**given))
+    assert found.splits.description["depth"] == 2
+    assert found.splits.description["length"] == (4, 17)
+
+
+def test_the_config_of_listops_sets_all_options_so_that_flags_can_change_them():
+    from configs import listops as experiment
+
+    options = experiment.get_config().data.options.to_dict()
+    assert options == dataclasses.asdict(listops.ListOpsOptions())

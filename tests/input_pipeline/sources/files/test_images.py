@@ -7,7 +7,7 @@ from experiment.schema import ConfigError
 from input_pipeline import pipeline
 from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files import checking, images
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 
 def picture(seed, *shape):
@@ -250,7 +250,7 @@ def test_through_the_whole_pipeline(directory):
     data = pipeline.load(
         config,
         objective="classify_images",
-        hiding=hiding(),
+        masking=masking(),
         seed=0,
     )
     assert data.image_shape == (6, 6, 3) and data.labels == ("cat", "dog")

@@ -6,7 +6,7 @@ import pytest
 
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.shards import OPEN, Chosen, open_shards
+from input_pipeline.sources.files.shards import OPEN, SelectedRecords, open_shards
 from tests.input_pipeline.sources.files.test_reading import written
 
 
@@ -39,7 +39,7 @@ def test_shards_are_one_sequence(sizes, tmp_path):
 
 def test_a_record_can_be_traced_to_its_file_and_line(tmp_path):
     records, expected = opened(tmp_path, [3, 0, 4, 2])
-    chosen = Chosen(records, np.array([1, 3, 6, 8]))
+    chosen = SelectedRecords(records, np.array([1, 3, 6, 8]))
     for index, text in enumerate(expected):
         lines, line = records.at(index)
         assert f"{int(lines.path.name)} {line}" == text
@@ -47,14 +47,14 @@ def test_a_record_can_be_traced_to_its_file_and_line(tmp_path):
     assert [(lines.path.name, line) for lines, line in map(chosen.at, range(4))] == [
         ("000", 1), ("002", 0), ("002", 3), ("003", 1),
     ]  # fmt: skip
-    assert [*Chosen(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
+    assert [*SelectedRecords(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
 
 
 def test_records_can_be_handed_to_another_process(tmp_path):
     records, expected = opened(tmp_path, [3, 4])
     records[0]
     assert [*pickle.loads(pickle.dumps(records))] == expected
-    assert [*pickle.loads(pickle.dumps(Chosen(records, np.array([2, 5]))))] == [
+    assert [*pickle.loads(pickle.dumps(SelectedRecords(records, np.array([2, 5]))))] == [
         expected[2],
         expected[5],
     ]

@@ -8,7 +8,7 @@ import pytest
 from input_pipeline.preparation import tokenized
 from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import text
-from input_pipeline.token_table import Form
+from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
 from tests.input_pipeline.sources.files.test_reading import written
@@ -63,7 +63,7 @@ def test_pieces_have_the_tokens_of_the_document(seed, vocabulary, small_pieces, 
     if vocabulary == "bpe":
         tokenizer = train_tokenizer("bpe", [random_text(9, 5000, parts)], 700)
     pieces = load(written(tmp_path / "a.txt", content), eval_share=1e-9).train
-    table = tokenized(pieces, range(len(pieces)), tokenizer, Form(("text",), closed=True))
+    table = tokenized(pieces, range(len(pieces)), tokenizer, FeatureSpec(("text",), closed=True))
     whole = [*tokenizer.encode(joined(pieces)), tokenizer.eos_id]
     assert table.stream("text").tolist() == whole
     assert len(pieces) > 5

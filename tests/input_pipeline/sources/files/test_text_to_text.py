@@ -8,7 +8,7 @@ from experiment.schema import ConfigError
 from input_pipeline import pipeline
 from input_pipeline.sources.files import text_to_text
 from tests.input_pipeline.sources.files.test_reading import written
-from tests.tiny import data_config, hiding
+from tests.tiny import data_config, masking
 
 SIZES = {"sum": 30, "copy/long": 10, "turn": 20}
 
@@ -38,7 +38,7 @@ def config(directory, **keys):
 
 def load(directory, **keys):
     data = config(directory, **keys)
-    return pipeline.load(data, objective="seq2seq", hiding=hiding(), seed=0)
+    return pipeline.load(data, objective="seq2seq", masking=masking(), seed=0)
 
 
 def tasks_of(data, batches):
