@@ -83,7 +83,7 @@ def two_steps(objective, mesh, optimizer, finetune=None, **model):
         )
         given = job.start(), put_batch(batch, mesh), job.frozen_inputs()
         job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
-        state, losses = job.run(*given[:2], steps=2, fixed=given[2])
+        state, losses = job.run(*given[:2], steps=2, frozen_inputs=given[2])
     for leaf, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(job.abstract), strict=True):
         assert leaf.sharding == wanted.sharding, "a step leaves everything in its place"
     return [np.asarray(loss) for loss in losses], jax.device_get(state.params)

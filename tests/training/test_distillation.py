@@ -72,7 +72,7 @@ def student_job(objective, **task):
 @pytest.mark.parametrize("objective", ["causal_lm", "classify_text"])
 def test_the_loss_is_shared_between_data_and_teacher(objective):
     batch = make_batch(objective)
-    job, fixed = student_job(
+    job, frozen_inputs = student_job(
         objective, teacher_weight=0.25, teacher_temperature=2.0, label_smoothing=0.1
     )
     teacher = teacher_job(objective)
@@ -80,7 +80,7 @@ def test_the_loss_is_shared_between_data_and_teacher(objective):
     inputs = [batch["inputs"]]
     named = {"segments_bt": batch["segment_ids"]} if objective == "classify_text" else {}
     student_logits = job.model.apply({"params": state.params}, *inputs, **named)
-    teacher_logits = teacher.model.apply({"params": fixed.teacher}, *inputs, **named)
+    teacher_logits = teacher.model.apply({"params": frozen_inputs.teacher}, *inputs, **named)
     targets = batch["labels" if objective == "classify_text" else "targets"]
     hard = cross_entropy(student_logits, targets, jnp.asarray(batch["weights"]), 0.1).loss
     soft = divergence(
@@ -90,7 +90,7 @@ def test_the_loss_is_shared_between_data_and_teacher(objective):
         2.0,
     )
     count = batch["weights"].sum()
-    _, metrics = job.step(state, batch, fixed)
+    _, metrics = job.step(state, batch, frozen_inputs)
     np.testing.assert_allclose(metrics["train/teacher_kl"], soft / count, rtol=1e-4)
     expected = (0.75 * hard + 0.25 * soft) / count
     np.testing.assert_allclose(metrics["train/total_loss"], expected, rtol=1e-4)
@@ -101,15 +101,15 @@ def test_the_loss_is_shared_between_data_and_teacher(objective):
 
 def test_a_teacher_without_weight_changes_nothing():
     batch = make_batch("classify_text")
-    job, fixed = student_job("classify_text", teacher_weight=0.0)
+    job, frozen_inputs = student_job("classify_text", teacher_weight=0.0)
     plain = make_job("classify_text", batch, optimizer=DESCENT)
-    taught, _ = job.step(job.start(), batch, fixed)
+    taught, _ = job.step(job.start(), batch, frozen_inputs)
     alone, _ = plain.step(plain.start(), batch)
     for found, expected in zip(
         jax.tree.leaves(taught.params), jax.tree.leaves(alone.params), strict=True
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(fixed.teacher))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen_inputs.teacher))
 
 
 def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
@@ -124,10 +124,10 @@ def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
             finetune=dict(lora_rank=2),
             teacher=Teacher(taught.model, taught.task),
         )
-        fixed = job.frozen_inputs()._replace(teacher=taught.start().params)
+        frozen_inputs = job.frozen_inputs()._replace(teacher=taught.start().params)
         state = job.start()
         before = jax.tree.map(np.array, state.params)
-        state, metrics = job.step(state, batch, fixed)
+        state, metrics = job.step(state, batch, frozen_inputs)
         return before, state.params, metrics
 
     before, whole, metrics = one_step(1)

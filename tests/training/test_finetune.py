@@ -99,16 +99,16 @@ def test_every_layer_has_a_product_of_its_own():
 
 def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
     job, batch = lora_job(), make_batch("classify_text")
-    state, fixed = job.start(), job.frozen_inputs()
-    own, base = arrays(state.params), arrays(fixed.base)
+    state, frozen_inputs = job.start(), job.frozen_inputs()
+    own, base = arrays(state.params), arrays(frozen_inputs.base)
 
     # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
     def loss(params):
         sums, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
         return total_loss(sums, term_counts(job.task, batch))
 
-    gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.merge(state.params, fixed.base)))
-    after = arrays(job.step(state, batch, fixed)[0].params)
+    gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.merge(state.params, frozen_inputs.base)))
+    after = arrays(job.step(state, batch, frozen_inputs)[0].params)
     assert after.keys() == own.keys()
     for stem in (QUERY, VALUE):
         for layer in range(2):
@@ -123,7 +123,7 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
             assert np.abs(new_a - a).max() > 1e-4, "or there was nothing to compare"
     for name in HEAD:
         np.testing.assert_allclose(after[name], own[name] - 0.5 * gradients[name], atol=1e-6)
-    assert_same(fixed.base, job.frozen_inputs().base)
+    assert_same(frozen_inputs.base, job.frozen_inputs().base)
     assert base.keys().isdisjoint(after)
 
 

@@ -19,7 +19,7 @@ def losses(matmul, finetune):
     )  # fmt: skip
     given = job.start(), batch, job.frozen_inputs()
     job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
-    return np.asarray(job.run(*given[:2], steps=12, fixed=given[2])[1])
+    return np.asarray(job.run(*given[:2], steps=12, frozen_inputs=given[2])[1])
 
 
 @pytest.mark.parametrize(
