@@ -18,7 +18,7 @@ import generate
 import train
 from checkpointing import loaded_run
 from configs import dates, digits, langid, langid_mlm, pydoc
-from experiment import command_line
+from experiment import command_line, sections
 from experiment.schema import ConfigError
 from inference import predictors, sampler
 from inference.decoding import GREEDY, Ends, Sampling
