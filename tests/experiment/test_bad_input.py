@@ -89,7 +89,7 @@ AT_THE_START = [
 ON_THE_COMMAND_LINE = [
     (["--config.model.widht=3"], "model.widht is not a config key. Did you mean 'width'?"),
     (["--config=configs/pydoc.py", "--config.evla.every=3"], "evla is not a config key. Did you"),
-    (["--config.model.width=wide"], "--config.model.width=wide: invalid literal for int()"),
+    (["--config.model.width=wide"], "model.width takes a whole number, not 'wide'"),
     (["--confg=configs/pydoc.py"], "Did you mean --config=configs/pydoc.py?"),
     (["--config=configs/nope.py"], "--config=configs/nope.py: no such file."),
     (["--config=configs/dates.py:gpt3"], "unknown architecture 'gpt3'; known are: "),
