@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from experiment.schema import (
@@ -12,6 +13,7 @@ from experiment.schema import (
     PositiveFloat,
     PositiveInt,
     Probability,
+    did_you_mean,
     path_problems,
 )
 from input_pipeline.tokenizers.train_vocabulary import Kind
@@ -170,6 +172,7 @@ class DataConfig:
                 )
         trained = typing.get_args(Kind)
         if self.lowercase and self.tokenizer not in trained:
+            yield from tokenizer_problems(self.tokenizer)
             yield (
                 f"data.lowercase=True is for a tokenizer that is trained on the data "
                 f"({', '.join(trained)}), not data.tokenizer={self.tokenizer!r}; set it to False"
@@ -213,3 +216,18 @@ class DataConfig:
         while depth < self.listops_depth and symbols < self.listops_max_length:
             symbols, depth = 2 + self.listops_arguments * symbols, depth + 1
         return symbols
+
+
+def tokenizer_problems(name: str) -> Iterator[str]:
+    """Says so if data.tokenizer is neither a kind of tokenizer nor a file that exists.
+
+    Not part of `DataConfig.problems`: a trained run has its own copy of the tokenizer.
+    """
+    known = ("byte", *typing.get_args(Kind))
+    if name in known or Path(name).exists():
+        return
+    hint = did_you_mean(name, known) or (
+        " A published tokenizer is read from its file: hf download NAME tokenizer.json "
+        "--local-dir DIR, then --config.data.tokenizer=DIR/tokenizer.json"
+    )
+    yield f"data.tokenizer={name!r} is no file and not one of: {', '.join(known)}.{hint}"
