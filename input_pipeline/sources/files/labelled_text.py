@@ -5,7 +5,8 @@ A split may be in shards; or there is a heap without splits, see splits.py. The 
 the training split, or of the heap, sorted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from typing import NoReturn
 
 from experiment.schema import ConfigError
@@ -20,16 +21,31 @@ from input_pipeline.sources.base import (
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
 
+# What the column of labels is usually called in files that have a heading.
+HEADINGS = (
+    "label", "labels", "label_id", "label_name", "label_text", "gold", "gold_label", "class",
+    "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
+    "sentiment", "polarity", "emotion", "topic", "tag", "y",
+)  # fmt: skip
+
 
 def load(data: DataConfig) -> Splits:
-    found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text")
+    counts: Counter[str] = Counter()  # of the labels in training, or in the heap
+
+    def examine(records: shards.Shards) -> None:
+        counts.update(record["label"] for record in good_records(records))
+        headings = _headings(records)
+        _refuse_headings(headings, counts - Counter(label for label, _ in headings))
+
+    found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text", examine=examine)
+    if not found.from_heap:
+        _refuse_headings(_headings(found.held_out), counts)
     first = next(good_records(found.train), None)
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
-    # All records with a rare label may have been held out: that is no fault of theirs.
-    known = [found.train, found.held_out] if found.from_heap else [found.train]
-    labels = tuple(sorted({r["label"] for records in known for r in good_records(records)}))
+    # Those of a whole heap: all records with a rare label may have been held out.
+    labels = tuple(sorted(counts))
     numbers = {label: number for number, label in enumerate(labels)}
     return Splits(
         "labelled",
@@ -40,6 +56,29 @@ def load(data: DataConfig) -> Splits:
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
+
+
+def _headings(records: shards.Shards) -> list[tuple[str, str]]:
+    """Labels on first lines of TSV files that may be the column's name, with file and line."""
+    found = []
+    for file, line in map(records.at, records.starts):
+        try:
+            label = file[line]["label"]
+        except BadRecordError:
+            continue
+        if not file.is_json and label.strip().casefold() in HEADINGS:
+            found.append((label, f"{file.lines.path}:{line + 1}"))
+    return found
+
+
+def _refuse_headings(headings: Sequence[tuple[str, str]], classes: Container[str]) -> None:
+    for label, place in headings:
+        if label not in classes:
+            raise ConfigError(
+                f"{place}: a heading line, because no other line has the label {label!r}; TSV "
+                "files have no heading here, remove the line (a class of this name needs more "
+                "texts, or another name)"
+            )
 
 
 def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
@@ -60,13 +99,13 @@ class Records(Sequence):
 
     def __init__(self, lines: Lines):
         self.lines = lines
-        self._is_json = lines.path.name.removesuffix(".gz").endswith(".jsonl")
+        self.is_json = lines.path.name.removesuffix(".gz").endswith(".jsonl")
 
     def __len__(self):
         return len(self.lines)
 
     def __getitem__(self, line: int) -> dict[str, str]:
-        if self._is_json:
+        if self.is_json:
             record = self.lines.json(line, "label", "text")
             keys = [key for key in ("text", "text_pair") if key in record]
             texts = {key: record[key] for key in keys}

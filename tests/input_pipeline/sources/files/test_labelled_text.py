@@ -215,3 +215,33 @@ def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
             load_path(path, eval_share=share)
     with pytest.raises(ConfigError, match=r"a\.tsv:1: 1 columns"):
         load_path(written(path, "bad\n"))
+
+
+@pytest.mark.parametrize("heading", ["label\ttext\n", "Sentiment\treview\n", "y\ta\tb\n"])
+def test_a_heading_is_refused_with_its_line(heading, tmp_path):
+    label = heading.split("\t")[0]
+    refused = rf"train\.tsv:1: a heading line, .* the label '{label}'; .*remove the line"
+    with pytest.raises(ConfigError, match=refused):
+        load(tmp_path / "both", heading + FILMS, heading + FILM)
+    with pytest.raises(ConfigError, match=r"validation\.tsv:1: a heading line"):
+        load(tmp_path / "held_out", FILMS, heading + FILM)
+    with pytest.raises(ConfigError, match=r"heap\.tsv:1: a heading line"):
+        load_path(written(tmp_path / "heap.tsv", heading + tsv(HEAP)))
+    for shard in range(3):
+        written(tmp_path / f"shards/train-{shard}.tsv", heading + FILMS)
+    written(tmp_path / "shards/validation.tsv", FILM)
+    with pytest.raises(ConfigError, match=r"train-0\.tsv:1: a heading line"):
+        load_path(tmp_path / "shards")
+
+
+def test_a_class_that_is_called_like_a_heading_is_accepted(tmp_path):
+    records = [("class", "a"), ("y", "b"), ("class", "c")]
+    assert load(tmp_path / "tsv", tsv(records), tsv(records[:1])).labels == ("class", "y")
+    assert load(tmp_path / "a", jsonl(records[1:]), jsonl(records[1:]), ".jsonl").labels == (
+        "class",
+        "y",
+    )
+    for shard in range(3):  # each of them begins with it
+        written(tmp_path / f"shards/train-{shard}.tsv", tsv(records))
+        written(tmp_path / f"shards/validation-{shard}.tsv", tsv(records[:1]))
+    assert load_path(tmp_path / "shards").labels == ("class", "y")
