@@ -6,7 +6,7 @@ the training split, or of the heap, sorted.
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import NoReturn
 
 from experiment.schema import ConfigError
@@ -34,6 +34,7 @@ def load(data: DataConfig) -> Splits:
 
     def examine(records: shards.Shards) -> None:
         counts.update(record["label"] for record in good_records(records))
+        _refuse_quotes(records, counts)
         headings = _headings(records)
         _refuse_headings(headings, counts - Counter(label for label, _ in headings))
 
@@ -56,6 +57,19 @@ def load(data: DataConfig) -> Splits:
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
+
+
+def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
+    """As a CSV writer puts them around every column."""
+    if not labels or records.at(0)[0].is_json:
+        return
+    if all(len(each) > 1 and each[0] == each[-1] == '"' for each in labels):
+        file, _ = records.at(0)
+        raise ConfigError(
+            f"{file.lines.path}: every label is in double quotes, such as {min(labels)}; TSV files "
+            "have no quotes here: write each line as label, tab, text, and tabs and line ends of "
+            "a text as spaces; or write JSON lines to a .jsonl file"
+        )
 
 
 def _headings(records: shards.Shards) -> list[tuple[str, str]]:

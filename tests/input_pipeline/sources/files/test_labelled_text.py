@@ -245,3 +245,15 @@ def test_a_class_that_is_called_like_a_heading_is_accepted(tmp_path):
         written(tmp_path / f"shards/train-{shard}.tsv", tsv(records))
         written(tmp_path / f"shards/validation-{shard}.tsv", tsv(records[:1]))
     assert load_path(tmp_path / "shards").labels == ("class", "y")
+
+
+def test_columns_in_quotes_are_refused(tmp_path):
+    quoted = [tuple(f'"{column}"' for column in record) for record in TRAIN]
+    refused = r'train\.tsv: every label is in double quotes, such as "bad"; .* label, tab, text'
+    for name, heading in (("plain", ""), ("heading", '"label"\t"text"\n')):
+        with pytest.raises(ConfigError, match=refused):
+            load(tmp_path / name, heading + tsv(quoted), tsv(quoted))
+    with pytest.raises(ConfigError, match=r"heap\.tsv: every label is in double quotes"):
+        load_path(written(tmp_path / "heap.tsv", tsv(quoted)))
+    assert load(tmp_path / "some", tsv([*TRAIN, quoted[0]]), FILM).labels[0] == '"good"'
+    assert load(tmp_path / "mark", tsv([*TRAIN, ('"', "a mark")]), FILM).labels[0] == '"'
