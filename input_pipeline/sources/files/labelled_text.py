@@ -6,7 +6,7 @@ the training split, or of the heap, sorted.
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from experiment.schema import ConfigError
@@ -17,6 +17,7 @@ from input_pipeline.sources.base import (
     Splits,
     content_digest,
     good_records,
+    refuse_single_use,
 )
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
@@ -27,20 +28,25 @@ HEADINGS = (
     "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
     "sentiment", "polarity", "emotion", "topic", "tag", "y",
 )  # fmt: skip
+IN_JSON = "the key 'label' names the class"
+IN_TSV = "the label comes first, then a tab, then the text"
 
 
 def load(data: DataConfig) -> Splits:
     counts: Counter[str] = Counter()  # of the labels in training, or in the heap
 
     def examine(records: shards.Shards) -> None:
-        counts.update(record["label"] for record in good_records(records))
+        found, headings = _labels(records, range(len(records)))
+        counts.update(found)
         _refuse_quotes(records, counts)
-        headings = _headings(records)
         _refuse_headings(headings, counts - Counter(label for label, _ in headings))
+        if counts:
+            hint = IN_JSON if records.at(0)[0].is_json else IN_TSV
+            refuse_single_use(counts, data.path, hint)
 
     found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text", examine=examine)
     if not found.from_heap:
-        _refuse_headings(_headings(found.held_out), counts)
+        _refuse_headings(_labels(found.held_out, found.held_out.starts)[1], counts)
     first = next(good_records(found.train), None)
     if first is None:
         _refuse(data, found.train)
@@ -72,17 +78,20 @@ def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
         )
 
 
-def _headings(records: shards.Shards) -> list[tuple[str, str]]:
-    """Labels on first lines of TSV files that may be the column's name, with file and line."""
-    found = []
-    for file, line in map(records.at, records.starts):
+def _labels(
+    records: shards.Shards, indices: Iterable[int]
+) -> tuple[Counter[str], list[tuple[str, str]]]:
+    """Counts the labels; also those on first lines that may be a heading, with file and line."""
+    counts, headings = Counter(), []
+    for file, line in map(records.at, indices):
         try:
             label = file[line]["label"]
         except BadRecordError:
             continue
-        if not file.is_json and label.strip().casefold() in HEADINGS:
-            found.append((label, f"{file.lines.path}:{line + 1}"))
-    return found
+        counts[label] += 1
+        if not line and not file.is_json and label.strip().casefold() in HEADINGS:
+            headings.append((label, f"{file.lines.path}:1"))
+    return counts, headings
 
 
 def _refuse_headings(headings: Sequence[tuple[str, str]], classes: Container[str]) -> None:

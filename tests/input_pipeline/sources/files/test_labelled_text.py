@@ -257,3 +257,23 @@ def test_columns_in_quotes_are_refused(tmp_path):
         load_path(written(tmp_path / "heap.tsv", tsv(quoted)))
     assert load(tmp_path / "some", tsv([*TRAIN, quoted[0]]), FILM).labels[0] == '"good"'
     assert load(tmp_path / "mark", tsv([*TRAIN, ('"', "a mark")]), FILM).labels[0] == '"'
+
+
+SWAPPED = [(f"text {n}", "good" if n % 2 else "bad") for n in range(60)]
+
+
+def test_swapped_columns_are_refused(tmp_path):
+    refused = r": 60 classes for 60 rows, 60 of them with one row: the label comes first, then"
+    with pytest.raises(ConfigError, match=refused):
+        load(tmp_path / "splits", tsv(SWAPPED), tsv(SWAPPED[:2]))
+    with pytest.raises(ConfigError, match=refused):  # not because of what is held out
+        load_path(written(tmp_path / "heap.tsv", tsv(SWAPPED)))
+    with pytest.raises(ConfigError, match=r"60 rows, .*: the key 'label' names the class"):
+        load_path(written(tmp_path / "heap.jsonl", jsonl(SWAPPED)))
+
+
+def test_many_classes_are_accepted_if_most_rows_share_theirs(tmp_path):
+    labels = [*range(60), *range(60, 90), *range(60, 90)]
+    records = [(f"class {label}", f"text {n}") for n, label in enumerate(labels)]
+    assert len(load(tmp_path / "many", tsv(records), FILM).labels) == 90
+    assert len(load(tmp_path / "few", tsv(SWAPPED[:50]), FILM).labels) == 50
