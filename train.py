@@ -253,7 +253,7 @@ def record_run(
     record = {**as_dict.pop("run"), **as_dict, **digests}
     defaults = default.get_config().to_dict()
     changes = run_directory.record_config(workdir, record, resuming=resuming, defaults=defaults)
-    run_directory.record_model(workdir, model_config, data.labels)
+    run_directory.record_model(workdir, model_config, data.labels, data.text_pairs)
     run_directory.record_environment(workdir, data.description)
     if data.tokenizer is not None and processes.is_primary():
         data.tokenizer.save(workdir)

@@ -228,6 +228,12 @@ class Classifier(_Reader):
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
             raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
+        is_from_files = self._model.experiment.data.source == "labelled_text_files"
+        if "\t" in text and self._model.text_pairs is False and is_from_files:
+            raise ConfigError(
+                f"{name} has a tab, which separates two texts, and this model was trained on "
+                "single texts; replace the tab by a space, or leave out what is not the text"
+            )
         return super().prompt(text, name)
 
     @staticmethod
@@ -262,8 +268,10 @@ def _longest(model: loaded_run.Trained) -> int:
 
 
 def _takes_two(model: loaded_run.Trained) -> bool:
-    """Whether the classes may be of pairs of texts; of files of one's own nothing else is known."""
+    """Whether the classes are, or may be, those of pairs of texts."""
     data = model.experiment.data
+    if model.text_pairs is not None:
+        return model.text_pairs
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
     return data.source == "labelled_text_files" or bool(data.text_pair_field)

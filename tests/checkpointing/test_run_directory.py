@@ -177,6 +177,15 @@ def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
     assert TransformerConfig(**sizes) == config and labels == ("no", "yes")
 
 
+def test_it_is_recorded_whether_the_examples_were_pairs(tmp_path):
+    config = tiny_config(num_classes=2)
+    run_directory.record_model(tmp_path, config, ("no", "yes"))
+    assert run_directory.read_text_pairs(tmp_path) is None
+    for text_pairs in (True, False):
+        run_directory.record_model(tmp_path, config, ("no", "yes"), text_pairs)
+        assert run_directory.read_text_pairs(tmp_path) is text_pairs
+
+
 def test_parameters_for_another_tokenizer_are_refused(tmp_path):
     theirs = {"tokenizer_digest": "123", "data": {"tokenizer": "bpe"}}
     run_directory.refuse_other_tokenizer(tmp_path, "124")  # nothing is known of the other
