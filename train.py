@@ -273,6 +273,10 @@ def describe(data: Mapping[str, Any]) -> list[str]:
     """Lines on what is trained on, and on what of it could not be used as it is."""
     held_out = ", ".join(f"{name} {rows:,}" for name, rows in data["eval_rows"].items())
     lines = [f"data: {data['train_rows']:,} rows to train on; held out: {held_out}"]
+    for source, facts in data["contents"].items():
+        if share := facts.get("held_out_share"):
+            of = f"{source}: " if source else ""
+            lines.append(f"{of}no named splits: a hash holds out {share:g} (data.eval_share)")
     skipped = [f"{split} {count:,}" for split, count in data["bad_records"].items() if count]
     if skipped:
         lines.append(f"bad records: skipped {', '.join(skipped)}")

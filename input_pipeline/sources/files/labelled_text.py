@@ -54,12 +54,15 @@ def load(data: DataConfig) -> Splits:
     # Those of a whole heap: all records with a rare label may have been held out.
     labels = tuple(sorted(counts))
     numbers = {label: number for number, label in enumerate(labels)}
+    description = {"train_texts": len(found.train), "held_out_texts": len(found.held_out)}
+    if found.from_heap:
+        description["held_out_share"] = data.eval_share
     return Splits(
         "labelled",
         Labelled(found.train, numbers, has_pairs),
         {data.eval_split: Labelled(found.held_out, numbers, has_pairs)},
         labels,
-        {"train_texts": len(found.train), "held_out_texts": len(found.held_out)},
+        description,
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
