@@ -7,6 +7,7 @@ the training split, or of the heap, sorted.
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from experiment.schema import ConfigError
@@ -14,6 +15,7 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
     BadRecordError,
     Example,
+    MissingSplitError,
     Splits,
     content_digest,
     good_records,
@@ -28,6 +30,7 @@ HEADINGS = (
     "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
     "sentiment", "polarity", "emotion", "topic", "tag", "y",
 )  # fmt: skip
+ENDINGS = (".tsv", ".jsonl")
 IN_JSON = "the key 'label' names the class"
 IN_TSV = "the label comes first, then a tab, then the text"
 
@@ -44,7 +47,11 @@ def load(data: DataConfig) -> Splits:
             hint = IN_JSON if records.at(0)[0].is_json else IN_TSV
             refuse_single_use(counts, data.path, hint)
 
-    found = shards.open_splits(data, Records, (".tsv", ".jsonl"), key="text", examine=examine)
+    try:
+        found = shards.open_splits(data, Records, ENDINGS, key="text", examine=examine)
+    except MissingSplitError:
+        _refuse_other_files(data)
+        raise
     if not found.from_heap:
         _refuse_headings(_labels(found.held_out, found.held_out.starts)[1], counts)
     first = next(good_records(found.train), None)
@@ -66,6 +73,20 @@ def load(data: DataConfig) -> Splits:
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
+
+
+def _refuse_other_files(data: DataConfig) -> None:
+    """Because no name of a split could help, such as folders of .txt files for each class."""
+    directory = Path(data.path).expanduser()
+    names = (path.name.removesuffix(".gz") for path in directory.rglob("*"))
+    if directory.is_dir() and not any(name.endswith(ENDINGS) for name in names):
+        raise ConfigError(
+            f"{data.path} has no file that ends in .tsv or .jsonl. labelled_text_files reads "
+            f"{data.train_split}.tsv and {data.eval_split}.tsv, with label, tab, text on a line; "
+            'or .jsonl, with {"label": ..., "text": ...} on a line; or one such file as '
+            "data.path. It does not read a folder of files for each class: docs/data.md has a "
+            "command that makes one file of them"
+        )
 
 
 def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:

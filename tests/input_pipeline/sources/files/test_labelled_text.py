@@ -277,3 +277,20 @@ def test_many_classes_are_accepted_if_most_rows_share_theirs(tmp_path):
     records = [(f"class {label}", f"text {n}") for n, label in enumerate(labels)]
     assert len(load(tmp_path / "many", tsv(records), FILM).labels) == 90
     assert len(load(tmp_path / "few", tsv(SWAPPED[:50]), FILM).labels) == 50
+
+
+def test_folders_of_texts_are_refused_with_the_layouts_that_are_read(tmp_path):
+    for split in ("train", "validation"):
+        written(tmp_path / f"splits/{split}/good/1.txt", "a fine film")
+    written(tmp_path / "classes/good/1", "a fine film")
+    layouts = (
+        r"has no file that ends in \.tsv or \.jsonl\. labelled_text_files reads train\.tsv and "
+        r"validation\.tsv, with label, tab, text .* does not read a folder of files for each class"
+    )
+    for name in ("splits", "classes"):
+        with pytest.raises(ConfigError, match=layouts) as refusal:
+            load_path(tmp_path / name)
+        assert "data.train_split" not in str(refusal.value)
+    written(tmp_path / "classes/good/films.tsv.gz", FILM, zipped=True)
+    with pytest.raises(ConfigError, match=r"Set data\.train_split and data\.eval_split"):
+        load_path(tmp_path / "classes")
