@@ -273,6 +273,11 @@ def describe(data: Mapping[str, Any]) -> list[str]:
     """Lines on what is trained on, and on what of it could not be used as it is."""
     held_out = ", ".join(f"{name} {rows:,}" for name, rows in data["eval_rows"].items())
     lines = [f"data: {data['train_rows']:,} rows to train on; held out: {held_out}"]
+    if data["batch_size"] > data["train_rows"]:
+        effect = "a batch holds the training set more than once"
+        if data["sorted_by_length"]:
+            effect = "no batch is full, and the rest of its rows have weight 0"
+        lines.append(f"data.batch_size={data['batch_size']} is more than all rows: {effect}")
     for source, facts in data["contents"].items():
         if share := facts.get("held_out_share"):
             of = f"{source}: " if source else ""
