@@ -211,7 +211,7 @@ def record_run(
     record = {**as_dict.pop("run"), **as_dict, **digests}
     defaults = default.get_config().to_dict()
     changes = run_directory.record_config(workdir, record, resuming=resuming, defaults=defaults)
-    run_directory.record_model(workdir, model_config, data.labels)
+    run_directory.record_model(workdir, model_config, data.labels, data.text_pairs)
     run_directory.record_environment(workdir, data.description)
     if data.tokenizer is not None and processes.is_primary():
         data.tokenizer.save(workdir)
@@ -232,6 +232,15 @@ def data_lines(data: pipeline.Data) -> list[str]:
     described = data.description
     held_out = ", ".join(f"{name} {rows:,}" for name, rows in described["eval_rows"].items())
     lines = [f"data: {described['train_rows']:,} rows to train on; held out: {held_out}"]
+    if described["batch_size"] > described["train_rows"]:
+        effect = "a batch holds the training set more than once"
+        if described["sorted_by_length"]:
+            effect = "no batch is full, and the rest of its rows have weight 0"
+        lines.append(f"data.batch_size={described['batch_size']} is more than all rows: {effect}")
+    for source, facts in described["contents"].items():
+        if share := facts.get("held_out_share"):
+            of = f"{source}: " if source else ""
+            lines.append(f"{of}no named splits: a hash holds out {share:g} (data.eval_share)")
     skipped = [f"{split} {count:,}" for split, count in described["bad_records"].items() if count]
     if skipped:
         lines.append(f"bad records: skipped {', '.join(skipped)}")

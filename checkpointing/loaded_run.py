@@ -53,7 +53,9 @@ class LoadedRun:
     tokenizer: Tokenizer | None  # None for images
     labels: tuple[str, ...]
     mesh: Mesh  # where the parameters are
-    steps: tuple[int, ...]  # of the checkpoints that the parameters are the mean of
+    steps: tuple[int, ...]  # of the checkpoint, or of those whose mean the parameters are
+    # Whether it was trained on pairs of texts; None: unknown, as of a published model.
+    text_pairs: bool | None = None
 
     @property
     def step(self) -> int:
@@ -109,7 +111,10 @@ def load(
     mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
     like = abstract_params(model, task, smallest_batch(model_config), mesh)
     params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
-    return LoadedRun(experiment, model_config, model, params, tokenizer, labels, mesh, steps)
+    text_pairs = run_directory.read_text_pairs(workdir)
+    return LoadedRun(
+        experiment, model_config, model, params, tokenizer, labels, mesh, steps, text_pairs
+    )
 
 
 def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:

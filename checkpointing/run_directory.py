@@ -188,17 +188,35 @@ def model_with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) 
     return with_defaults({"model": record}, {"model": defaults})["model"]
 
 
-def record_model(workdir: Path, model: TransformerConfig, labels: Sequence[str]) -> None:
-    """Writes what is inferred from the data: the model's sizes and the names of the classes."""
-    _write_json(workdir / MODEL, {"model": dataclasses.asdict(model), "labels": list(labels)})
+def record_model(
+    workdir: Path,
+    model: TransformerConfig,
+    labels: Sequence[str],
+    text_pairs: bool | None = None,
+) -> None:
+    """What cannot be known without the data: the model's sizes, and the names of the classes.
+
+    `text_pairs` says whether the examples are pairs of texts; None: unknown.
+    """
+    record = {"model": dataclasses.asdict(model), "labels": list(labels)}
+    _write_json(workdir / MODEL, {**record, "text_pairs": text_pairs})
 
 
 def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The model's config and the classes, as `record_model` wrote them."""
-    record = _read_json(
+    """The model and the labels that `record_model` wrote."""
+    record = _read_model_record(workdir)
+    return record["model"], tuple(record["labels"])
+
+
+def read_text_pairs(workdir: Path) -> bool | None:
+    """Whether the model was trained on pairs of texts; None: unknown."""
+    return _read_model_record(workdir).get("text_pairs")
+
+
+def _read_model_record(workdir: Path) -> dict[str, Any]:
+    return _read_json(
         workdir / MODEL, f"run train.py with --workdir={workdir} once more, which writes it"
     )
-    return record["model"], tuple(record["labels"])
 
 
 def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:

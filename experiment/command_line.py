@@ -20,8 +20,9 @@ from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import FORMER_KEYS, OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
-OF_A_RUN = "Changes to the run's config."  # the help of --config in scripts that use a run
-BAD_INPUT = 2  # the exit code for a bad config, bad data or a bad command line
+OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
+TAKES = {int: "a whole number", float: "a number", bool: "True or False"}  # by a key's type
+BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 
 def config_flag(default: str) -> flags.FlagHolder:
@@ -174,6 +175,10 @@ def _explain(argv: list[str], error: Exception) -> str:
     overrides = [
         a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
     ]
+    if isinstance(error, flags.IllegalFlagValueError):
+        for override in overrides:
+            if problem := _wrong_type(override, _value_of(override, argv)):
+                return problem
     if isinstance(error, AttributeError | KeyError) and overrides:
         from configs import default
 
@@ -203,6 +208,24 @@ def _explain(argv: list[str], error: Exception) -> str:
         return lines[0]
     where = lines[0].removesuffix("Error whilst parsing config file:").strip()
     return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
+
+
+def _wrong_type(override: str, given: str) -> str:
+    """Says so if the key of --config.a.b takes numbers or truth values, and is given another."""
+    from configs import default
+
+    value = default.get_config().to_dict()
+    name = override.partition(".")[2]
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    parsers = {int: flags.IntegerParser, float: flags.FloatParser, bool: flags.BooleanParser}
+    if type(value) not in parsers:
+        return ""
+    try:
+        parsers[type(value)]().parse(given)
+        return ""
+    except (TypeError, ValueError):
+        return f"{name} takes {TAKES[type(value)]}, not {given!r}"
 
 
 def _key_meant(override: str, key: str, known: Iterable[str]) -> str:

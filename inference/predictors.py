@@ -212,6 +212,12 @@ class ClassPredictor(_EncoderPredictor):
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
             raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
+        is_from_files = self._model.experiment.data.source == "labelled_text_files"
+        if "\t" in text and self._model.text_pairs is False and is_from_files:
+            raise ConfigError(
+                f"{name} has a tab, which separates two texts, and this model was trained on "
+                "single texts; replace the tab by a space, or leave out what is not the text"
+            )
         return super().prompt(text, name)
 
     @staticmethod
@@ -246,10 +252,12 @@ def _longest(model: loaded_run.LoadedRun) -> int:
 
 
 def _takes_two(model: loaded_run.LoadedRun) -> bool:
-    """Whether lines may be pairs of texts. With labelled_text_files they always may."""
+    """Whether lines may be pairs of texts, with a tab between them."""
     data, task = model.experiment.data, model.experiment.task
     if task.objective == "masked_lm":
         return task.next_sentence
+    if model.text_pairs is not None:
+        return model.text_pairs
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
     return data.source == "labelled_text_files" or bool(data.text_pair_field)

@@ -3,6 +3,7 @@
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from experiment.schema import (
@@ -14,6 +15,7 @@ from experiment.schema import (
     PositiveInt,
     Probability,
     build,
+    did_you_mean,
     path_problems,
 )
 from input_pipeline.sources.embedded.listops import ListOpsOptions
@@ -171,6 +173,7 @@ class DataConfig:
                 )
         trained = typing.get_args(TokenizerKind)
         if self.lowercase and self.tokenizer not in trained:
+            yield from tokenizer_problems(self.tokenizer)
             yield (
                 f"data.lowercase=True is for a tokenizer that is trained on the data "
                 f"({', '.join(trained)}), not data.tokenizer={self.tokenizer!r}; set it to False"
@@ -217,3 +220,18 @@ def with_current_keys(config: Mapping[str, Any]) -> dict[str, Any]:
         defaults = dataclasses.asdict(ListOpsOptions())
         data["options"] = {**defaults, **former, **data.get("options", {})}
     return {**config, "data": data}
+
+
+def tokenizer_problems(name: str) -> Iterator[str]:
+    """Says so if data.tokenizer is neither a kind of tokenizer nor a file that exists.
+
+    Not part of `DataConfig.problems`: a trained run has its own copy of the tokenizer.
+    """
+    known = ("byte", *typing.get_args(TokenizerKind))
+    if name in known or Path(name).exists():
+        return
+    hint = did_you_mean(name, known) or (
+        " A published tokenizer is read from its file: hf download NAME tokenizer.json "
+        "--local-dir DIR, then --config.data.tokenizer=DIR/tokenizer.json"
+    )
+    yield f"data.tokenizer={name!r} is no file and not one of: {', '.join(known)}.{hint}"

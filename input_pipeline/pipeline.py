@@ -128,6 +128,8 @@ class Data:
             "source": config.source,
             "contents": {each.name: dict(each.splits.description) for each in found},
             "train_rows": sum(len(stream.rows) for stream in self._streams),
+            "batch_size": config.batch_size,
+            "sorted_by_length": config.sorts_by_length,
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
             "too_long": dict(make.too_long),
             "over_long": [dataclasses.asdict(each) for each in make.over_long.values()],

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from experiment.schema import ConfigError, did_you_mean
+from experiment.schema import ConfigError
 from input_pipeline import packing
 from input_pipeline.atomic_directory import make_directory_atomically
-from input_pipeline.config import DataConfig
+from input_pipeline.config import DataConfig, tokenizer_problems
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
 from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, good_records
@@ -56,11 +56,8 @@ class TokenCache:
         if name == "byte":
             return ByteTokenizer()
         if name not in TRAINABLE:
-            if not Path(name).exists():
-                raise ConfigError(
-                    f"data.tokenizer={name!r} is no file and not one of: byte, "
-                    f"{', '.join(TRAINABLE)}.{did_you_mean(name, ('byte', *TRAINABLE))}"
-                )
+            if problems := list(tokenizer_problems(name)):
+                raise ConfigError(problems)
             return open_tokenizer(name)
         settings = f"{VERSION} {name} {size}{' lowercase' if self._data.lowercase else ''}"
         key = content_digest([settings, *(each.digest for each in splits)])[:32]

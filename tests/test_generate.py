@@ -1,5 +1,6 @@
 """The script that asks a trained model: what comes out, in which order, and what is refused."""
 
+import dataclasses
 import json
 import os
 import re
@@ -454,6 +455,20 @@ def test_an_empty_line_has_no_class():
     assert refusal(prompt, pairs, "a\t ").startswith("line 7 has an empty text, which has no")
     assert len(prompt(pairs, "a\tb")["inputs"]) == 5
     assert refusal(prompt, untrained(digits), "") == message.format("line 7")
+
+
+def test_a_pair_for_a_model_of_single_texts_is_refused():
+    files = untrained(langid, data=dict(length=24, source="labelled_text_files"))
+    single, pairs = (dataclasses.replace(files, text_pairs=known) for known in (False, True))
+    assert refusal(prompt, single, "a\tb") == (
+        "line 7 has a tab, which separates two texts, and this model was trained on single texts; "
+        "replace the tab by a space, or leave out what is not the text"
+    )
+    assert len(prompt(single, "ab")["inputs"]) == 4
+    assert len(prompt(pairs, "a\tb")["inputs"]) == 5
+    # Embedded and public data may have tabs in a text.
+    names = dataclasses.replace(untrained(langid, data=dict(length=24)), text_pairs=False)
+    assert len(prompt(names, "a\tb")["inputs"]) == 5
 
 
 def test_lines_that_are_too_long_are_refused_by_name():

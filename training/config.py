@@ -302,11 +302,13 @@ def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[st
     end = optimizer.decay_end(run.steps)
     end_key = "optimizer.decay_steps" if optimizer.decay_steps else "steps"
     warmup = f"optimizer.warmup_steps={optimizer.warmup_steps}"
+    add = "add --config.optimizer.warmup_steps="
     match optimizer.schedule:
         case "linear" | "cosine" if optimizer.warmup_steps >= end:
-            yield f"{warmup} leaves no step to decay before {end_key}={end}; make it smaller"
+            yield f"{warmup} leaves no step to decay before {end_key}={end}; {add}{end // 10}"
         case "stable_decay" if optimizer.warmup_steps > end - optimizer.decay_length(end):
             yield (
                 f"{warmup} reaches into the last optimizer.decay_fraction="
-                f"{optimizer.decay_fraction:g} of {end_key}={end}; make one of them smaller"
+                f"{optimizer.decay_fraction:g} of {end_key}={end}; make one of them smaller: {add}"
+                f"{min(end // 10, end - optimizer.decay_length(end))}"
             )

@@ -6,12 +6,14 @@ BadRecordError.
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from experiment.schema import ConfigError
 
 Example = Mapping[str, Any]
+FEW_CLASSES = 50  # which may all be used once, as in a trial with a few lines
 
 # The fields of an example:
 #   pairs      source, target, and optionally task         (text; the task's name)
@@ -105,3 +107,16 @@ def good_records(records: Sequence[Example]) -> Iterator[Example]:
             yield records[index]
         except BadRecordError:
             continue
+
+
+def refuse_single_use(labels: Counter[str], place: str, hint: str) -> None:
+    """Refuses labels of which most are used once: they are texts or numbers of rows, not classes.
+
+    `labels` counts the training rows of each label; `hint` says where the label belongs.
+    """
+    rows, once = labels.total(), sum(count == 1 for count in labels.values())
+    if len(labels) > FEW_CLASSES and once > rows / 2:
+        raise ConfigError(
+            f"{place}: {len(labels):,} classes for {rows:,} rows, {once:,} of them with one row: "
+            f"{hint}"
+        )

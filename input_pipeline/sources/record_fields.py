@@ -2,13 +2,20 @@
 
 import dataclasses
 import numbers
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import FIELD_KEYS, DataConfig
-from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.base import (
+    BadRecordError,
+    Example,
+    Splits,
+    content_digest,
+    refuse_single_use,
+)
 from input_pipeline.sources.files.checking import check, check_record
 from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
@@ -178,11 +185,11 @@ def _file(record: Record) -> bytes:
 
 
 def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
-    """The sorted label names of the training split, where records have names, not numbers."""
-    names, problem = set(), None
+    """Labels that are names in the records: those of the training split, sorted, as of files."""
+    names, problem = Counter(), None
     for value in train.values(data.label_field):
         try:
-            names.add(_label_name(value))
+            names[_label_name(value)] += 1
         except BadRecordError as error:
             problem = problem or error
     if not names and problem:
@@ -190,6 +197,8 @@ def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
             f"data.label_field={data.label_field!r} of {data.name} cannot be used: {problem}; it "
             "takes text, whole numbers, or numbers with a list of names (ClassLabel)"
         )
+    hint = f"data.label_field={data.label_field!r} does not hold classes, choose another field"
+    refuse_single_use(names, data.name, hint)
     return tuple(sorted(names))
 
 

@@ -10,10 +10,9 @@ import sys
 
 import pytest
 
-from checkpointing import run_directory
+from checkpointing import loaded_run, run_directory
 from configs import default
 from experiment.schema import ConfigError
-from model.config import TransformerConfig
 from tests.tiny import tiny_config
 
 
@@ -217,8 +216,17 @@ def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path)
 def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
     config = tiny_config(num_classes=2)
     run_directory.record_model(tmp_path, config, ("no", "yes"))
-    sizes, labels = run_directory.read_model(tmp_path)
-    assert TransformerConfig(**sizes) == config and labels == ("no", "yes")
+    assert loaded_run.recorded_model_config(tmp_path) == config
+    assert run_directory.read_model(tmp_path)[1] == ("no", "yes")
+
+
+def test_it_is_recorded_whether_the_examples_were_pairs(tmp_path):
+    config = tiny_config(num_classes=2)
+    run_directory.record_model(tmp_path, config, ("no", "yes"))
+    assert run_directory.read_text_pairs(tmp_path) is None
+    for text_pairs in (True, False):
+        run_directory.record_model(tmp_path, config, ("no", "yes"), text_pairs)
+        assert run_directory.read_text_pairs(tmp_path) is text_pairs
 
 
 def test_parameters_for_another_tokenizer_are_refused(tmp_path):
@@ -242,7 +250,7 @@ def test_parameters_for_another_tokenizer_are_refused(tmp_path):
 HOLDS = """
 import os, sys
 from pathlib import Path
-from checkpointing import run_directory
+from checkpointing import loaded_run, run_directory
 with run_directory.lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()

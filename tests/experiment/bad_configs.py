@@ -206,6 +206,14 @@ AT_THE_DOOR = [
         {"data.lowercase": True, "data.tokenizer": "a/tokenizer.json"},
         "not data.tokenizer='a/tokenizer.json'; set it to False",
     ),
+    (
+        {"data.lowercase": True, "data.tokenizer": "bert-base-uncased"},
+        "data.tokenizer='bert-base-uncased' is no file and not one of: byte, bpe, wordpiece, ",
+    ),
+    (
+        {"data.lowercase": True, "data.tokenizer": "bert-base-uncased"},
+        "file: hf download NAME tokenizer.json --local-dir DIR, then --config.data.tokenizer=DIR/",
+    ),
     ({"checkpoint.best_metric": "loss"}, "checkpoint.best_metric=loss must be an evaluation's"),
     (
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 5},

@@ -56,6 +56,7 @@ AT_THE_START = [
     (pydoc, {"data.bucket_count": 2}, "data.bucket_count sorts examples by length, but documents"),
     (pydoc, {"data.mixture": (("pidoc", 1.0),)}, "'pidoc' must be a source, or source:path or"),
     (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),
+    (pydoc, {"data.tokenizer": "gpt2"}, "then --config.data.tokenizer=DIR/tokenizer.json"),
     (text_lm, {}, "data.path is empty; set it to a file, a directory or a glob"),
     (text_lm, {"data.path": "/no/such"}, "data.path=/no/such matches no file; check it for a typ"),
     (translation, {}, "data.path is empty; set it to a directory with files like train.en"),
@@ -89,7 +90,7 @@ AT_THE_START = [
 ON_THE_COMMAND_LINE = [
     (["--config.model.widht=3"], "model.widht is not a config key. Did you mean 'width'?"),
     (["--config=configs/pydoc.py", "--config.evla.every=3"], "evla is not a config key. Did you"),
-    (["--config.model.width=wide"], "--config.model.width=wide: invalid literal for int()"),
+    (["--config.model.width=wide"], "model.width takes a whole number, not 'wide'"),
     (["--confg=configs/pydoc.py"], "Did you mean --config=configs/pydoc.py?"),
     (["--config=configs/nope.py"], "--config=configs/nope.py: no such file."),
     (["--config=configs/dates.py:gpt3"], "unknown architecture 'gpt3'; known are: "),
@@ -184,6 +185,16 @@ def test_refused_at_the_door(case):
     with pytest.raises(ConfigError) as refusal:
         sections.from_mapping(changed(default.get_config(), changes))
     assert_short_and_clear(str(refusal.value), fragment)
+
+
+def test_a_tokenizer_that_is_no_file_comes_before_its_lower_case():
+    changes = {"data.tokenizer": "bert-base-uncased", "data.path": "x"}
+    with pytest.raises(ConfigError) as refusal:
+        sections.from_mapping(changed(classify_text.get_config(), changes))
+    assert [line.split()[0] for line in str(refusal.value).splitlines()] == [
+        "data.tokenizer='bert-base-uncased'",
+        "data.lowercase=True",
+    ]
 
 
 def test_every_fault_has_a_line_of_its_own():

@@ -138,6 +138,32 @@ def test_what_does_not_exist_gets_a_hint(monkeypatch, command, said):
     assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("train.py --config.steps=1e3", "steps takes a whole number, not '1e3'"),
+        ("train.py --config.steps 2.0", "steps takes a whole number, not '2.0'"),
+        (
+            "train.py --config=configs/digits.py --config.data.batch_size=64 --config.steps=",
+            "steps takes a whole number, not ''",
+        ),
+        ("train.py --config.model.width=wide", "model.width takes a whole number, not 'wide'"),
+        (
+            "prepare.py --config.optimizer.learning_rate=fast",
+            "optimizer.learning_rate takes a number, not 'fast'",
+        ),
+        (
+            "plan.py --config.data.lowercase=maybe",
+            "data.lowercase takes True or False, not 'maybe'",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_key(monkeypatch, command, said):
+    monkeypatch.chdir(scripts.ROOT)
+    ended = scripts.run(*command.split())
+    assert (ended.code, ended.out, ended.err) == (command_line.BAD_INPUT, "", f"{said}\n")
+
+
 def test_scripts_may_be_started_from_another_directory(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert scripts.run("train.py", "--help").code == 0  # and the default config is found

@@ -48,6 +48,29 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
     ) in lines
 
 
+def test_the_log_says_that_a_batch_is_larger_than_the_training_set(corpus):
+    def said(batch_size, **keys):
+        data = load(corpus, "labelled", batch_size=batch_size, **keys)
+        lines = [line for line in data_lines(data) if "data.batch_size" in line]
+        rows = data.description["train_rows"]
+        return rows, lines, data.train_batch(0)["weights"].sum()
+
+    rows, lines, _ = said(4)
+    assert lines == [] and said(rows)[1] == []
+    _, lines, weight = said(rows + 1)
+    assert lines == [
+        f"data.batch_size={rows + 1} is more than all rows: "
+        "a batch holds the training set more than once"
+    ]
+    assert weight == rows + 1
+    _, lines, weight = said(rows + 1, buckets=(16,))
+    assert lines == [
+        f"data.batch_size={rows + 1} is more than all rows: "
+        "no batch is full, and the rest of its rows have weight 0"
+    ]
+    assert weight < rows
+
+
 def test_parts_of_a_mixture_are_counted_together(corpus):
     (target,) = [
         each

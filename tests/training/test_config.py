@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import ml_collections
 import pytest
@@ -81,9 +82,18 @@ def test_what_cannot_work_is_refused_by_name(section, changes, message):
     [
         (dict(schedule="cosine", warmup_steps=999), None),
         (dict(schedule="cosine", warmup_steps=1000), "optimizer.warmup_steps=1000 leaves no step"),
+        (
+            dict(schedule="cosine", warmup_steps=1000),
+            "before steps=1000; add --config.optimizer.warmup_steps=100",
+        ),
         (dict(schedule="linear", warmup_steps=50, decay_steps=50), "optimizer.decay_steps=50"),
+        (dict(schedule="linear", warmup_steps=9, decay_steps=9), "optimizer.warmup_steps=0"),
         (dict(schedule="stable_decay", warmup_steps=800), None),
         (dict(schedule="stable_decay", warmup_steps=801), "optimizer.decay_fraction=0.2 of steps"),
+        (
+            dict(schedule="stable_decay", warmup_steps=801, decay_fraction=0.95),
+            "add --config.optimizer.warmup_steps=50",
+        ),
         (dict(schedule="inverse_sqrt", warmup_steps=4000), None),
         (dict(schedule="constant", warmup_steps=4000), None),
     ],
@@ -94,3 +104,6 @@ def test_warmup_and_decay_must_fit_into_the_run(changes, message):
     problems = list(sections.schedule_problems(optimizer, run))
     assert len(problems) == (message is not None)
     assert all(message in problem for problem in problems)
+    for fix in re.findall(r"--config\.optimizer\.warmup_steps=(\d+)$", "\n".join(problems)):
+        mended = dataclasses.replace(optimizer, warmup_steps=int(fix))
+        assert not list(sections.schedule_problems(mended, run))

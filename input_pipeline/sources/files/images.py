@@ -1,12 +1,14 @@
 """The user's images, in folders:
 
     <split>/<class>/*.png, *.jpg or *.jpeg
+    <class>/*.png, ...    without splits: data.eval_share of the images of each class is held out
 
 or in MNIST's files (idx.py). All images of a run have the same square size and the same channels:
 one if the first training image is grey, else three.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,12 +17,24 @@ from PIL import Image
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
+from input_pipeline.sources.base import (
+    Example,
+    MissingSplitError,
+    Splits,
+    content_digest,
+    hash_fraction,
+)
 from input_pipeline.sources.files import idx
 from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
 from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
 
 ENDINGS = (".png", ".jpg", ".jpeg")
+LAYOUT = (
+    "image_files reads <split>/<class>/*.png or .jpg, or <class>/*.png without splits, of which "
+    "data.eval_share is held out"
+)
+
+CONTENT_BYTES = hashlib.sha256().digest_size  # at the end of a file's digest
 
 LabelledFile = tuple[Path, int]
 
@@ -52,28 +66,19 @@ def load(data: DataConfig) -> Splits:
 
 
 def _load_folders(directory: Path, data: DataConfig) -> Splits:
-    train_folder = _split_folder(directory, "train_split", data.train_split)
-    eval_folder = _split_folder(directory, "eval_split", data.eval_split)
-    classes = _folders(train_folder)
-    if not classes:
-        raise ConfigError(f"{train_folder} has no folders; it should have one for each class")
-    unknown = [name for name in _folders(eval_folder) if name not in classes]
-    if unknown:
-        raise ConfigError(
-            f"{eval_folder / unknown[0]} is a class that {train_folder} does not have."
-            f"{did_you_mean(unknown[0], classes)}"
-        )
-    train, held_out = _files(train_folder, classes), _files(eval_folder, classes)
-    empty = set(range(len(classes))) - {label for _, label in train}
-    if empty:
-        raise ConfigError(
-            f"{train_folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
-        )
+    classes = _classes_without_splits(directory, data)
+    if classes:
+        files = _files(directory, classes)
+        _refuse_empty(directory, classes, files)
+        digests = _digests(directory, files)
+        train, held_out = _parted(files, digests, data)
+        cut, description = [f"hashed below {data.eval_share}"], {"held_out_share": data.eval_share}
+    else:
+        classes, train, held_out = _named_splits(directory, data)
+        digests = _digests(directory, train + held_out)
+        cut, description = [], {}
     spec = infer_image_spec((path for path, _ in train), data)
-    digests = mapped_in_threads(
-        partial(_file_digest, directory), [path for path, _ in train + held_out], "hashing"
-    )
-    digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *digests])
+    digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *cut, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
         record = check_record(data, digest, split)
@@ -84,9 +89,67 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         train=checked(data.train_split, train),
         evals={data.eval_split: checked(data.eval_split, held_out)},
         labels=tuple(classes),
-        description={"pillow": Image.__version__},
+        description={"pillow": Image.__version__, **description},
         digest=digest,
     )
+
+
+def _named_splits(
+    directory: Path, data: DataConfig
+) -> tuple[list[str], list[LabelledFile], list[LabelledFile]]:
+    """The classes of the training split, and the files of both."""
+    train_folder = _split_folder(directory, "train_split", data.train_split)
+    eval_folder = _split_folder(directory, "eval_split", data.eval_split)
+    classes = _folders(train_folder)
+    if not classes:
+        raise ConfigError(
+            f"{train_folder} has no folders; it should have one for each class: {LAYOUT}"
+        )
+    unknown = [name for name in _folders(eval_folder) if name not in classes]
+    if unknown:
+        raise ConfigError(
+            f"{eval_folder / unknown[0]} is a class that {train_folder} does not have."
+            f"{did_you_mean(unknown[0], classes)}"
+        )
+    train = _files(train_folder, classes)
+    _refuse_empty(train_folder, classes, train)
+    return classes, train, _files(eval_folder, classes)
+
+
+def _classes_without_splits(directory: Path, data: DataConfig) -> list[str]:
+    """All folders, if one has images in it and none is called like a split."""
+    folders = _folders(directory)
+    has_splits = {data.train_split, data.eval_split} & set(folders)
+    return [] if has_splits or not _files(directory, folders) else folders
+
+
+def _refuse_empty(folder: Path, classes: Sequence[str], files: Sequence[LabelledFile]) -> None:
+    empty = set(range(len(classes))) - {label for _, label in files}
+    if empty:
+        raise ConfigError(
+            f"{folder / classes[min(empty)]} has no file that ends in {', '.join(ENDINGS)}"
+        )
+
+
+def _parted(
+    files: Sequence[LabelledFile], digests: Sequence[bytes], data: DataConfig
+) -> tuple[list[LabelledFile], list[LabelledFile]]:
+    """By a hash of the content: equal images stay together, and new ones move none of the others.
+
+    A class of which all would be held out stays in training.
+    """
+    chosen = [hash_fraction(each[-CONTENT_BYTES:]) < data.eval_share for each in digests]
+    left = Counter(label for (_, label), out in zip(files, chosen, strict=True) if not out)
+    held_out = [out and left[label] > 0 for (_, label), out in zip(files, chosen, strict=True)]
+    if not any(held_out):
+        raise ConfigError(
+            f"data.eval_share={data.eval_share:g} holds out 0 of the {len(files)} images of "
+            f"{data.path}; raise it, or make a folder for each split: <split>/<class>/*.png"
+        )
+    parts = {True: [], False: []}
+    for file, out in zip(files, held_out, strict=True):
+        parts[out].append(file)
+    return parts[False], parts[True]
 
 
 def _split_folder(directory: Path, key: str, name: str) -> Path:
@@ -94,7 +157,7 @@ def _split_folder(directory: Path, key: str, name: str) -> Path:
         known = _folders(directory)
         raise MissingSplitError(
             f"data.{key}={name!r} is not a folder in {directory}."
-            f"{did_you_mean(name, known)} There are: {_listed(known)}",
+            f"{did_you_mean(name, known)} There are: {_listed(known)}. {LAYOUT}",
             name,
             known,
         )
@@ -113,6 +176,11 @@ def _files(split: Path, classes: Sequence[str]) -> list[LabelledFile]:
         for path in sorted((split / name).iterdir())
         if path.suffix.lower() in ENDINGS and path.name[0] != "."
     ]
+
+
+def _digests(directory: Path, files: Sequence[LabelledFile]) -> list[bytes]:
+    paths = [path for path, _ in files]
+    return mapped_in_threads(partial(_file_digest, directory), paths, "hashing")
 
 
 def _file_digest(directory: Path, path: Path) -> bytes:

@@ -5,7 +5,9 @@ Splits may be in shards, or files may have no splits; see splits.py. The labels 
 training split, or of all files if there are no splits, sorted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from experiment.schema import ConfigError
@@ -13,33 +15,117 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
     BadRecordError,
     Example,
+    MissingSplitError,
     Splits,
     content_digest,
     good_records,
+    refuse_single_use,
 )
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
 
+# What the column of labels is usually called in files that have a heading.
+HEADINGS = (
+    "label", "labels", "label_id", "label_name", "label_text", "gold", "gold_label", "class",
+    "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
+    "sentiment", "polarity", "emotion", "topic", "tag", "y",
+)  # fmt: skip
+ENDINGS = (".tsv", ".jsonl")
+IN_JSON = "the key 'label' names the class"
+IN_TSV = "the label comes first, then a tab, then the text"
+
 
 def load(data: DataConfig) -> Splits:
-    found = shards.open_splits(data, LabelledLines, (".tsv", ".jsonl"), key="text")
+    counts: Counter[str] = Counter()  # of the labels in training, or in the heap
+
+    def examine(records: shards.Shards) -> None:
+        found, headings = _labels(records, range(len(records)))
+        counts.update(found)
+        _refuse_quotes(records, counts)
+        _refuse_headings(headings, counts - Counter(label for label, _ in headings))
+        if counts:
+            hint = IN_JSON if records.at(0)[0].is_json else IN_TSV
+            refuse_single_use(counts, data.path, hint)
+
+    try:
+        found = shards.open_splits(data, LabelledLines, ENDINGS, key="text", examine=examine)
+    except MissingSplitError:
+        _refuse_other_files(data)
+        raise
+    if not found.from_heap:
+        _refuse_headings(_labels(found.held_out, found.held_out.starts)[1], counts)
     first = next(good_records(found.train), None)
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
-    # Without splits, all records of a rare label may have been held out.
-    known = [found.train, found.held_out] if found.from_heap else [found.train]
-    labels = tuple(sorted({r["label"] for records in known for r in good_records(records)}))
+    # Those of a whole heap: all records with a rare label may have been held out.
+    labels = tuple(sorted(counts))
     numbers = {label: number for number, label in enumerate(labels)}
+    description = {"train_texts": len(found.train), "held_out_texts": len(found.held_out)}
+    if found.from_heap:
+        description["held_out_share"] = data.eval_share
     return Splits(
         "labelled",
         LabelledExamples(found.train, numbers, has_pairs),
         {data.eval_split: LabelledExamples(found.held_out, numbers, has_pairs)},
         labels,
-        {"train_texts": len(found.train), "held_out_texts": len(found.held_out)},
+        description,
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
+
+
+def _refuse_other_files(data: DataConfig) -> None:
+    """Because no name of a split could help, such as folders of .txt files for each class."""
+    directory = Path(data.path).expanduser()
+    names = (path.name.removesuffix(".gz") for path in directory.rglob("*"))
+    if directory.is_dir() and not any(name.endswith(ENDINGS) for name in names):
+        raise ConfigError(
+            f"{data.path} has no file that ends in .tsv or .jsonl. labelled_text_files reads "
+            f"{data.train_split}.tsv and {data.eval_split}.tsv, with label, tab, text on a line; "
+            'or .jsonl, with {"label": ..., "text": ...} on a line; or one such file as '
+            "data.path. It does not read a folder of files for each class: docs/data.md has a "
+            "command that makes one file of them"
+        )
+
+
+def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
+    """As a CSV writer puts them around every column."""
+    if not labels or records.at(0)[0].is_json:
+        return
+    if all(len(each) > 1 and each[0] == each[-1] == '"' for each in labels):
+        file, _ = records.at(0)
+        raise ConfigError(
+            f"{file.lines.path}: every label is in double quotes, such as {min(labels)}; TSV files "
+            "have no quotes here: write each line as label, tab, text, and tabs and line ends of "
+            "a text as spaces; or write JSON lines to a .jsonl file"
+        )
+
+
+def _labels(
+    records: shards.Shards, indices: Iterable[int]
+) -> tuple[Counter[str], list[tuple[str, str]]]:
+    """Counts the labels; also those on first lines that may be a heading, with file and line."""
+    counts, headings = Counter(), []
+    for file, line in map(records.at, indices):
+        try:
+            label = file[line]["label"]
+        except BadRecordError:
+            continue
+        counts[label] += 1
+        if not line and not file.is_json and label.strip().casefold() in HEADINGS:
+            headings.append((label, f"{file.lines.path}:1"))
+    return counts, headings
+
+
+def _refuse_headings(headings: Sequence[tuple[str, str]], classes: Container[str]) -> None:
+    for label, place in headings:
+        if label not in classes:
+            raise ConfigError(
+                f"{place}: a heading line, because no other line has the label {label!r}; TSV "
+                "files have no heading here, remove the line (a class of this name needs more "
+                "texts, or another name)"
+            )
 
 
 def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
@@ -60,13 +146,13 @@ class LabelledLines(Sequence):
 
     def __init__(self, lines: Lines):
         self.lines = lines
-        self._is_json = lines.path.name.removesuffix(".gz").endswith(".jsonl")
+        self.is_json = lines.path.name.removesuffix(".gz").endswith(".jsonl")
 
     def __len__(self):
         return len(self.lines)
 
     def __getitem__(self, line: int) -> dict[str, str]:
-        if self._is_json:
+        if self.is_json:
             record = self.lines.json(line, "label", "text")
             keys = [key for key in ("text", "text_pair") if key in record]
             texts = {key: record[key] for key in keys}

@@ -42,6 +42,11 @@ class Shards(Sequence):
     def __len__(self):
         return self._stops[-1]
 
+    @property
+    def starts(self) -> list[int]:
+        """The number of the first record of each file that has any."""
+        return [stop - size for stop, size in zip(self._stops, self._sizes, strict=True) if size]
+
     def at(self, index: int) -> tuple[Any, int]:
         """Where a record is: the records of its file, and its line there."""
         if not 0 <= index < len(self):
@@ -102,12 +107,20 @@ class OpenedSplits:
 
 
 def open_splits(
-    data: DataConfig, make: Callable[[Lines], Sequence], endings: Sequence[str], key: str
+    data: DataConfig,
+    make: Callable[[Lines], Sequence],
+    endings: Sequence[str],
+    key: str,
+    examine: Callable[[Shards], None] = lambda records: None,
 ) -> OpenedSplits:
-    """The records of both splits; files without splits are split by a hash of the field `key`."""
+    """The records of both splits; those of a heap are parted by the text in their field `key`.
+
+    `examine` gets the training records, or the whole heap before it is parted, and may refuse it.
+    """
     names = data.train_split, data.eval_split
     first, second = find_splits(data.path, names, endings, heap_is_fine=True)
     train, digests = open_shards(make, [(file,) for file in first.values()])
+    examine(train)
     if not second:
         digests.append(f"{key} hashed below {data.eval_share}")
         return OpenedSplits(*_parted(train, key, data), digests, from_heap=True)

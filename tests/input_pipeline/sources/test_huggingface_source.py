@@ -127,6 +127,17 @@ def test_a_record_without_a_label_is_bad_and_the_others_are_not(datasets, tmp_pa
         _ = found.train[1]
 
 
+def test_a_field_of_texts_is_refused_as_the_label(datasets, tmp_path):
+    columns = {"text": ["x", "y"] * 40, "label": [f"text {n}" for n in range(80)]}
+    datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "saved")
+    refused = (
+        "60 classes for 60 rows, 60 of them with one row: data.label_field='label' does "
+        "not hold classes, choose another field"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        load(tmp_path / "saved", "labelled", train_split="train[:60]", eval_split="train[60:]")
+
+
 @pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), (None, 1)])
 def test_images(datasets, tmp_path, mode, channels):
     (tmp_path / "2.png").write_bytes(png(2))

@@ -8,6 +8,7 @@ from input_pipeline import pipeline
 from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files import checking, images
 from tests.tiny import data_config, masking
+from train import data_lines
 
 
 def picture(seed, *shape):
@@ -243,6 +244,57 @@ def test_a_split_without_classes_is_refused(directory):
     (directory / "flat").mkdir()
     save(directory / "flat/a.png", picture(0))
     assert "flat has no folders" in refusal(directory, train_split="flat")
+
+
+def test_class_folders_without_splits_have_a_share_held_out(tmp_path):
+    for seed in range(60):
+        save(tmp_path / f"{('cat', 'dog')[seed % 2]}/{seed}.png", picture(seed % 40))
+    splits = load(tmp_path, eval_share=0.3)
+    train, held_out = splits.train, splits.evals["validation"]
+    assert splits.labels == ("cat", "dog") and len(train) + len(held_out) == 60
+    for examples in (train, held_out):
+        assert {example["label"] for example in examples} == {0, 1}
+    assert 8 <= len(held_out) <= 30
+    seen = {example["image"].tobytes() for example in train}
+    assert seen.isdisjoint(example["image"].tobytes() for example in held_out)
+    assert splits.description["held_out_share"] == 0.3
+    config = data_config(source="image_files", path=str(tmp_path), eval_share=0.3, image_mean=())
+    data = pipeline.load(config, objective="classify_images", masking=masking(), seed=0)
+    assert "no named splits: a hash holds out 0.3 (data.eval_share)" in data_lines(data)
+    assert load(tmp_path, eval_share=0.2).digest != splits.digest
+    before = {example["image"].tobytes() for example in held_out}
+    save(tmp_path / "cat/new.png", picture(100))
+    after = {
+        example["image"].tobytes() for example in load(tmp_path, eval_share=0.3).evals["validation"]
+    }
+    assert after - before <= {picture(100).tobytes()} and before <= after
+
+
+def test_a_class_is_never_held_out_as_a_whole(tmp_path):
+    for seed in range(40):
+        save(tmp_path / f"cat/{seed}.png", picture(seed))
+    share = 0.5
+    for seed in range(40):
+        save(tmp_path / "dog/one.png", picture(seed))
+        splits = load(tmp_path, eval_share=share)
+        assert {example["label"] for example in splits.train} == {0, 1}
+        assert {example["label"] for example in splits.evals["validation"]} == {0}
+
+
+def test_a_share_that_holds_out_no_image_is_refused(tmp_path):
+    save(tmp_path / "cat/a.png", picture(0))
+    save(tmp_path / "dog/a.png", picture(1))
+    message = refusal(tmp_path, eval_share=1e-9)
+    assert "data.eval_share=1e-09 holds out 0 of the 2 images" in message
+    (tmp_path / "emu").mkdir()
+    assert "emu has no file that ends in .png" in refusal(tmp_path)
+
+
+def test_a_missing_split_says_which_layouts_are_read(directory):
+    layout = "image_files reads <split>/<class>/*.png or .jpg, or <class>/*.png without splits"
+    assert layout in refusal(directory, train_split="learn")
+    (directory / "flat").mkdir()
+    assert layout in refusal(directory, train_split="flat")
 
 
 def test_through_the_whole_pipeline(directory):

@@ -215,3 +215,82 @@ def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
             load_path(path, eval_share=share)
     with pytest.raises(ConfigError, match=r"a\.tsv:1: 1 columns"):
         load_path(written(path, "bad\n"))
+
+
+@pytest.mark.parametrize("heading", ["label\ttext\n", "Sentiment\treview\n", "y\ta\tb\n"])
+def test_a_heading_is_refused_with_its_line(heading, tmp_path):
+    label = heading.split("\t")[0]
+    refused = rf"train\.tsv:1: a heading line, .* the label '{label}'; .*remove the line"
+    with pytest.raises(ConfigError, match=refused):
+        load(tmp_path / "both", heading + FILMS, heading + FILM)
+    with pytest.raises(ConfigError, match=r"validation\.tsv:1: a heading line"):
+        load(tmp_path / "held_out", FILMS, heading + FILM)
+    with pytest.raises(ConfigError, match=r"heap\.tsv:1: a heading line"):
+        load_path(written(tmp_path / "heap.tsv", heading + tsv(HEAP)))
+    for shard in range(3):
+        written(tmp_path / f"shards/train-{shard}.tsv", heading + FILMS)
+    written(tmp_path / "shards/validation.tsv", FILM)
+    with pytest.raises(ConfigError, match=r"train-0\.tsv:1: a heading line"):
+        load_path(tmp_path / "shards")
+
+
+def test_a_class_that_is_called_like_a_heading_is_accepted(tmp_path):
+    records = [("class", "a"), ("y", "b"), ("class", "c")]
+    assert load(tmp_path / "tsv", tsv(records), tsv(records[:1])).labels == ("class", "y")
+    assert load(tmp_path / "a", jsonl(records[1:]), jsonl(records[1:]), ".jsonl").labels == (
+        "class",
+        "y",
+    )
+    for shard in range(3):  # each of them begins with it
+        written(tmp_path / f"shards/train-{shard}.tsv", tsv(records))
+        written(tmp_path / f"shards/validation-{shard}.tsv", tsv(records[:1]))
+    assert load_path(tmp_path / "shards").labels == ("class", "y")
+
+
+def test_columns_in_quotes_are_refused(tmp_path):
+    quoted = [tuple(f'"{column}"' for column in record) for record in TRAIN]
+    refused = r'train\.tsv: every label is in double quotes, such as "bad"; .* label, tab, text'
+    for name, heading in (("plain", ""), ("heading", '"label"\t"text"\n')):
+        with pytest.raises(ConfigError, match=refused):
+            load(tmp_path / name, heading + tsv(quoted), tsv(quoted))
+    with pytest.raises(ConfigError, match=r"heap\.tsv: every label is in double quotes"):
+        load_path(written(tmp_path / "heap.tsv", tsv(quoted)))
+    assert load(tmp_path / "some", tsv([*TRAIN, quoted[0]]), FILM).labels[0] == '"good"'
+    assert load(tmp_path / "mark", tsv([*TRAIN, ('"', "a mark")]), FILM).labels[0] == '"'
+
+
+SWAPPED = [(f"text {n}", "good" if n % 2 else "bad") for n in range(60)]
+
+
+def test_swapped_columns_are_refused(tmp_path):
+    refused = r": 60 classes for 60 rows, 60 of them with one row: the label comes first, then"
+    with pytest.raises(ConfigError, match=refused):
+        load(tmp_path / "splits", tsv(SWAPPED), tsv(SWAPPED[:2]))
+    with pytest.raises(ConfigError, match=refused):  # not because of what is held out
+        load_path(written(tmp_path / "heap.tsv", tsv(SWAPPED)))
+    with pytest.raises(ConfigError, match=r"60 rows, .*: the key 'label' names the class"):
+        load_path(written(tmp_path / "heap.jsonl", jsonl(SWAPPED)))
+
+
+def test_many_classes_are_accepted_if_most_rows_share_theirs(tmp_path):
+    labels = [*range(60), *range(60, 90), *range(60, 90)]
+    records = [(f"class {label}", f"text {n}") for n, label in enumerate(labels)]
+    assert len(load(tmp_path / "many", tsv(records), FILM).labels) == 90
+    assert len(load(tmp_path / "few", tsv(SWAPPED[:50]), FILM).labels) == 50
+
+
+def test_folders_of_texts_are_refused_with_the_layouts_that_are_read(tmp_path):
+    for split in ("train", "validation"):
+        written(tmp_path / f"splits/{split}/good/1.txt", "a fine film")
+    written(tmp_path / "classes/good/1", "a fine film")
+    layouts = (
+        r"has no file that ends in \.tsv or \.jsonl\. labelled_text_files reads train\.tsv and "
+        r"validation\.tsv, with label, tab, text .* does not read a folder of files for each class"
+    )
+    for name in ("splits", "classes"):
+        with pytest.raises(ConfigError, match=layouts) as refusal:
+            load_path(tmp_path / name)
+        assert "data.train_split" not in str(refusal.value)
+    written(tmp_path / "classes/good/films.tsv.gz", FILM, zipped=True)
+    with pytest.raises(ConfigError, match=r"Set data\.train_split and data\.eval_split"):
+        load_path(tmp_path / "classes")
