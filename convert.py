@@ -214,7 +214,8 @@ def export_model(run: str, directory: Path) -> str:
         )
     if config.input == "patches":
         data = dataclasses.asdict(model.experiment.data)
-        image_processor.write(directory, data, config.image_size, config.image_channels)
+        if note := image_processor.write(directory, data, config.image_size, config.image_channels):
+            logging.warning("%s", note)
     elif isinstance(tokenizer, SubwordTokenizer):
         published_tokenizer.write(directory, tokenizer, config, task)
     else:

@@ -116,11 +116,11 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
     """A line on each key by which pixels become other numbers than in the run started from."""
     if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
         return []
-    theirs = run_directory.read_config(workdir).get("data", {})
+    config = run_directory.read_config(workdir)
+    theirs = run_directory.with_defaults(config, {"data": IMAGE_KEYS})["data"]
     lines = []
     for key in ("image_fit", "image_resample", "image_mean", "image_std"):
-        ours, default = getattr(experiment.data, key), IMAGE_KEYS[key]
-        before = type(default)(theirs.get(key, default))  # JSON has lists for tuples
+        ours, before = getattr(experiment.data, key), theirs[key]
         if ours != before:
             lines.append(
                 f"warning: {workdir} has data.{key}={before}, this run {ours}: pixels become other "

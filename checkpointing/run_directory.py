@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from experiment.schema import ConfigError, path_problems, refuse_remote
+from input_pipeline.config import FORMER_FIT
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
@@ -29,7 +30,11 @@ FIXED = (
 RETIRED = ("checkpoint.wait",)
 # Defaults that are others today. A run that began with these, or before there was such a key, goes
 # on with them.
-FORMER_DEFAULTS = {"model.sinusoidal_scale": 1.0, "model.attention_redraw": 1000}
+FORMER_DEFAULTS = {
+    "model.sinusoidal_scale": 1.0,
+    "model.attention_redraw": 1000,
+    "data.image_fit": FORMER_FIT,
+}
 # Where these are 0 the optimizer's state lacks an average or a momentum: they may change, but be
 # neither switched on nor off under way.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")

@@ -19,7 +19,7 @@ from input_pipeline.tokenizers.train_vocabulary import Kind
 # What only images know, and what each of them is where there are none.
 IMAGE_KEYS = {
     "image_size": 0,
-    "image_fit": "crop",
+    "image_fit": "center_crop",
     "image_resample": "bicubic",
     "image_mean": (),
     "image_std": (),
@@ -29,6 +29,7 @@ IMAGE_KEYS = {
     "random_erasing": 0.0,
     "mixup": 0.0,
 }
+FORMER_FIT = "crop"  # the default of data.image_fit in older runs, which their records still have
 
 # The keys that name the fields of a public data set, by the kind of examples made of them.
 FIELD_KEYS = {
@@ -108,7 +109,7 @@ class DataConfig:
     over_long: Literal["truncate", "split", "drop"]
     # Images
     image_size: Count
-    image_fit: Literal["crop", "stretch"]
+    image_fit: Literal["center_crop", "stretch", "crop"]
     image_resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
     image_mean: tuple[float, ...]
     image_std: tuple[PositiveFloat, ...]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from experiment.schema import ConfigError
-from input_pipeline.config import DataConfig
+from input_pipeline.config import FORMER_FIT, DataConfig
 from input_pipeline.sources.base import BadRecordError
 
 File = Path | bytes  # where an image is, or what is there
@@ -27,26 +27,34 @@ class ImageForm:
     resize: bool  # whether an image of another size is made to fit, or refused
     # How it is made to fit: data.image_fit and data.image_resample. The digests of older runs are
     # of a repr without them.
-    fit: str = dataclasses.field(default="crop", repr=False)
+    fit: str = dataclasses.field(default=FORMER_FIT, repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
         """What a data set's digest needs of the form."""
-        is_default = (self.fit, self.resample) == ("crop", "bicubic")
+        is_default = (self.fit, self.resample) == (FORMER_FIT, "bicubic")
         return (repr(self),) if is_default else (repr(self), self.fit, self.resample)
 
     def fitted(self, image: Image.Image) -> np.ndarray:
         """uint8 [H, W, C]: the image resized to the size of this form.
 
-        `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
+        `center_crop` resizes the shorter side and cuts out the centre, as transformers and
+        torchvision do. `crop` cuts out the centre, of a fractional width, and resizes that.
+        `stretch` resizes both sides.
         """
-        square, method = (self.size, self.size), Image.Resampling[self.resample.upper()]
-        if self.fit == "crop":
-            image = ImageOps.fit(image, square, method)
+        size, method = self.size, Image.Resampling[self.resample.upper()]
+        resized = [int(size * side / min(image.size)) for side in image.size]
+        # Resizing all of a very long image would take more memory than its file suggests.
+        is_too_long = size * max(resized) > Image.MAX_IMAGE_PIXELS
+        if self.fit == "stretch":
+            image = image.resize((size, size), method)
+        elif self.fit == "crop" or is_too_long:
+            image = ImageOps.fit(image, (size, size), method)
         else:
-            image = image.resize(square, method)
-        return np.asarray(image).reshape(*square, -1)
+            left, top = ((side - size) // 2 for side in resized)
+            image = image.resize(resized, method).crop((left, top, left + size, top + size))
+        return np.asarray(image).reshape(size, size, -1)
 
 
 def form_of(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageForm:
