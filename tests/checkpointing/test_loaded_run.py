@@ -260,6 +260,7 @@ def test_what_is_not_there_is_refused(run, tmp_path):
     assert "average=0 must be 1 to 2" in refusal(workdir, average=0)
 
     broken = copy_of(run, tmp_path, checkpoint=dict(best_metric="", best_mode="max"))
+    assert "; choose one of: 2, 4" in refusal(broken, "3")
     assert "step=best needs a run with checkpoint.best_metric" in refusal(broken, "best")
     (broken / "model.json").write_text("{")
     assert "model.json cannot be read (no valid JSON); run train.py" in refusal(broken)
