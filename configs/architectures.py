@@ -26,28 +26,32 @@ def choose(model, name):
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
-        _refuse_published(name)
         sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
         styles = [known for known in ARCHITECTURES if known not in sizes]
+        listed = f"{', '.join(sizes)}; styles such as {styles[0]}"
+        _refuse_published(name, listed)
         raise ValueError(
-            f"unknown architecture {name!r}; known are: {', '.join(sizes)}; styles such as "
-            f"{styles[0]}; or a workdir (convert.py makes one)"
+            f"unknown architecture {name!r}; known are: {listed}; or a workdir (convert.py makes "
+            "one)"
         )
     model.update(ARCHITECTURES[name]())
 
 
-def _refuse_published(name):
-    """Raises with the way from a Hugging Face directory or hub name to a workdir."""
+def _refuse_published(name, listed):
+    """Raises with the way from a Hugging Face directory or hub name to a workdir.
+
+    A hub name is OWNER/NAME, or a word with a hyphen, which no architecture in `listed` has.
+    """
     path, bring_in = Path(name), "python convert.py --from={} --to=WORKDIR, then give WORKDIR"
     if any((path / file).is_file() for file in PUBLISHED) and not (path / CHECKPOINTS).is_dir():
         raise ValueError(
             f"{name} is a published model, not a run; bring it in first: {bring_in.format(name)}"
         )
-    if "/" in name and not path.parent.is_dir():
+    if ("/" in name and not path.parent.is_dir()) or ("-" in name and "/" not in name):
         raise ValueError(
             f"{name!r} is no architecture, and no workdir that is there; if it is a model on the "
             f"hub, download it from Hugging Face first: hf download {name} --local-dir DIR, then "
-            f"{bring_in.format('DIR')}"
+            f"{bring_in.format('DIR')}; architectures are: {listed}"
         )
 
 

@@ -110,6 +110,14 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones():
         get_config("dates", "gpt3")
 
 
+@pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased"])
+def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
+    with pytest.raises(ValueError, match="no architecture, and no workdir") as refusal:
+        get_config("dates", name)
+    assert f"hf download {name} --local-dir DIR, then python convert.py" in str(refusal.value)
+    assert "architectures are: transformer_base, " in str(refusal.value)
+
+
 def test_every_objective_that_is_configured_has_an_architecture():
     """Otherwise the tests above would say nothing about it."""
     for name in NAMES:
