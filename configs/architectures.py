@@ -5,13 +5,16 @@ A *style* says how a published family builds its blocks and leaves the sizes to 
 `--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
 
 A run's directory may stand in place of a name, `--config=configs/classify_text.py:runs/minilm`. It
-gives the model of that run, with as many classes as the data has.
+gives the model of that run, with as many classes as the data has, and configs for images take over
+how that run prepares an image.
 """
 
 import json
 from pathlib import Path
 
-RECORD, CHECKPOINTS = "model.json", "checkpoints"  # of a run: its model section, its weights
+# Of a run: its config, its model section with the sizes from the data, its weights.
+CONFIG, RECORD, CHECKPOINTS = "config.json", "model.json", "checkpoints"
+PIXELS = ("image_size", "image_fit", "image_resample", "image_mean", "image_std")
 PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
@@ -35,6 +38,24 @@ def choose(model, name):
             "one)"
         )
     model.update(ARCHITECTURES[name]())
+
+
+def take_pixels(data, name):
+    """Takes the keys of `data` that turn an image into numbers from the run `name`, if it is one.
+
+    Its parameters were trained on those numbers.
+    """
+    paths = [Path(name or "", file) for file in (CONFIG, RECORD)]
+    if not name or not all(path.is_file() for path in paths):
+        return
+    theirs, record = (json.loads(path.read_text()) for path in paths)
+    if record["model"]["input"] != "patches":
+        return
+    theirs = {"image_fit": "crop", **theirs["data"]}  # as in runs from before this key
+    for key in PIXELS:
+        if key in theirs:
+            value = theirs[key]
+            data[key] = tuple(value) if isinstance(value, list) else value
 
 
 def _refuse_published(name, listed):
