@@ -83,7 +83,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
-    model_config = fit_to_data(experiment.model, data)
+    model_config = fit_to_data(experiment.model, data, run.init_from)
     sets = eval_sets.hold_out(data.eval_names, data, experiment, mesh)
     experiment = with_best_metric(experiment, sets)
 
