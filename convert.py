@@ -191,7 +191,8 @@ def export_model(run: str, directory: Path) -> str:
     beside = [p for p in params if p.startswith(BESIDE_CLASSES) and "classify" in head.objective]
     if beside:
         logging.warning("no place for %s, which are left out", ", ".join(beside))
-    params = {path: leaf for path, leaf in params.items() if path not in beside}
+    rows = described.architecture.used_rows(config)
+    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in beside}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
     files.write_tensors(
         directory, their_shapes(found), config.param_dtype, to_theirs(found, params)

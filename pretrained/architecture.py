@@ -58,6 +58,8 @@ class Architecture:
     # keys; and our model -> their keys, or a MisfitError.
     read_more: Callable[["Options", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
+    # Parameters of ours, by path, that go out cut to so many rows.
+    used_rows: Callable[[TransformerConfig], Mapping[str, int]] = lambda model: {}
     base: str = ""  # what the names of a whole model have in front, and those of a base model lack
     renames: tuple[tuple[str, str], ...] = ()  # patterns of other versions' names -> ours
     derived: tuple[str, ...] = ()  # patterns of tensors that can be computed: masks, sinusoids
@@ -148,7 +150,7 @@ def heads_of(options: Options, width: str, heads: str) -> dict[str, Any]:
 
 def require_plain_heads(model: TransformerConfig) -> None:
     if model.kv_heads != model.heads or model.head_size * model.heads != model.width:
-        raise MisfitError("heads share the width evenly, and each has keys and values of its own")
+        raise MisfitError("needs model.kv_heads=0 and model.head_size=0: equal heads of their own")
 
 
 def their_activation(ours: str) -> str:
