@@ -28,7 +28,14 @@ from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
-from pretrained import files, image_processor, published, published_tokenizer, sentence
+from pretrained import (
+    files,
+    generation_settings,
+    image_processor,
+    published,
+    published_tokenizer,
+    sentence,
+)
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.source_path import HUB_ADDRESS, require_model_directory
@@ -139,9 +146,23 @@ def import_model(
     run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
+    if found.architecture.generates:
+        _keep_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
     line = f"{found.architecture.model_type} as task.objective={found.head.objective}"
     return f"{line}; {published_tokenizer.describe(tokenizer)}" if tokenizer is not None else line
+
+
+def _keep_generation_settings(found: published.Published, workdir: Path) -> None:
+    settings = generation_settings.read(found.directory)
+    if settings:
+        files.write_json(workdir / files.GENERATION, settings)
+    if line := generation_settings.describe(
+        settings,
+        family=found.model["family"],
+        forced_bos=found.specials.forced_bos is not None,
+    ):
+        logging.warning("%s", line)
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
@@ -204,7 +225,8 @@ def export_model(run: str, directory: Path) -> str:
             ids["forced_bos_token_id"] = specials.bos
             if described.architecture.model_type != "bart":
                 logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
-        files.write_json(directory / files.GENERATION, ids)
+        settings = generation_settings.read(checkpoints.parent)
+        files.write_json(directory / files.GENERATION, settings | ids)
     if head.objective == "embed":
         sentence.write(
             directory,
