@@ -28,7 +28,14 @@ from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
-from pretrained import files, image_processor, published, published_tokenizer, sentence
+from pretrained import (
+    files,
+    generation_settings,
+    image_processor,
+    published,
+    published_tokenizer,
+    sentence,
+)
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.source_path import HUB_ADDRESS, require_model_directory
@@ -139,9 +146,23 @@ def import_model(
     run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
+    if found.architecture.generates:
+        _keep_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
     line = f"{found.architecture.model_type} as task.objective={found.head.objective}"
     return f"{line}; {published_tokenizer.describe(tokenizer)}" if tokenizer is not None else line
+
+
+def _keep_generation_settings(found: published.Published, workdir: Path) -> None:
+    settings = generation_settings.read(found.directory)
+    if settings:
+        files.write_json(workdir / files.GENERATION, settings)
+    if line := generation_settings.describe(
+        settings,
+        family=found.model["family"],
+        forced_bos=found.specials.forced_bos is not None,
+    ):
+        logging.warning("%s", line)
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
@@ -192,7 +213,8 @@ def export_model(run: str, directory: Path) -> str:
     beside = [p for p in params if p.startswith(BESIDE_CLASSES) and "classify" in head.objective]
     if beside:
         logging.warning("no place for %s, which are left out", ", ".join(beside))
-    params = {path: leaf for path, leaf in params.items() if path not in beside}
+    rows = described.architecture.used_rows(config)
+    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in beside}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
     files.write_tensors(
         directory, their_shapes(found), config.param_dtype, to_theirs(found, params)
@@ -204,7 +226,8 @@ def export_model(run: str, directory: Path) -> str:
             ids["forced_bos_token_id"] = specials.bos
             if described.architecture.model_type != "bart":
                 logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
-        files.write_json(directory / files.GENERATION, ids)
+        settings = generation_settings.read(checkpoints.parent)
+        files.write_json(directory / files.GENERATION, settings | ids)
     if head.objective == "embed":
         sentence.write(
             directory,
@@ -215,7 +238,8 @@ def export_model(run: str, directory: Path) -> str:
         )
     if config.input == "patches":
         data = dataclasses.asdict(model.experiment.data)
-        image_processor.write(directory, data, config.image_size, config.image_channels)
+        if note := image_processor.write(directory, data, config.image_size, config.image_channels):
+            logging.warning("%s", note)
     elif isinstance(tokenizer, SubwordTokenizer):
         published_tokenizer.write(directory, tokenizer, config, task)
     else:

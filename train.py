@@ -90,7 +90,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             process_index=jax.process_index(),
             process_count=jax.process_count(),
         )
-        model_config = fit_to_data(experiment.model, data)
+        model_config = fit_to_data(experiment.model, data, run.init_from)
         sets = eval_sets.make_eval_sets(data.eval_names, data, experiment, mesh)
         experiment = with_best_metric(experiment, sets)
 

@@ -186,9 +186,9 @@ def _select_steps(
     elif step.isdecimal() and int(step) in saved:
         last = int(step)
     else:
-        raise ConfigError(
-            f"step={step} is no checkpoint of {workdir}; choose best or one of: {listed}"
-        )
+        has_best = config.best_metric and best_step(workdir, config) is not None
+        choices = f"best or one of: {listed}" if has_best else f"one of: {listed}"
+        raise ConfigError(f"step={step} is no checkpoint of {workdir}; choose {choices}")
     up_to_there = [each for each in saved if each <= last]
     if not 1 <= average <= len(up_to_there):
         raise ConfigError(

@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jax import Array
@@ -10,6 +12,7 @@ from jax import Array
 from checkpointing import loaded_run, run_directory
 from checkpointing.checkpoint_manager import find_checkpoint
 from checkpointing.stored_params import (
+    LoadedParams,
     base_provenance,
     fingerprint,
     load_base,
@@ -27,6 +30,8 @@ from training.finetune import Tuning, as_tree, by_name
 from training.infer_sizes import refuse_other_data
 from training.precision import starting_from
 from training.step import TrainState
+
+MOST_LISTED = 3  # names of new parameters in the log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,22 +112,46 @@ def inherit_params(
         run_directory.refuse_other_tokenizer(directory.parent, data.tokenizer_digest)
     found = load_params(run.init_from, like, rows)
     how = (*how, *_other_pixels(directory.parent, experiment))
-    line = f"parameters from {run.init_from}; new: {', '.join(found.new) or 'none'}"
-    if found.resized:
-        line += f"; resized: {', '.join(found.resized)}"
+    line = _line_on(run.init_from, by_name(like), found)
+    how = (*how, *_other_shape(directory.parent, everything, found.new))
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
     return InheritedParams(params, (*found.new, *found.resized), (line, *how))
+
+
+def _line_on(run: str, like: Mapping[str, Any], found: LoadedParams) -> str:
+    """How much of the model is from the run, and what is not."""
+    total = sum(leaf.size for leaf in like.values())
+    taken = total - sum(like[name].size for name in found.new)
+    listed = ", ".join(found.new[:MOST_LISTED]) or "none"
+    if len(found.new) > MOST_LISTED:
+        listed += f" and {len(found.new) - MOST_LISTED} more"
+    line = f"parameters from {run}: {taken:,} of {total:,} ({taken / total:.1%})"
+    line += f"; new: {listed}"
+    return line + (f"; resized: {', '.join(found.resized)}" if found.resized else "")
+
+
+def _other_shape(workdir: Path, names: Sequence[str], new: Sequence[str]) -> list[str]:
+    """A line on a backbone whose blocks have no kernel of the run started from."""
+    # Biases and norms may have the same shape by chance.
+    kernels = {name for name in names if "/blocks/" in name and name.endswith("/kernel")}
+    if not kernels or not kernels <= set(new):
+        return []
+    return [
+        f"warning: the blocks of {workdir} have other shapes, so this model's begin anew; to give "
+        f"it their shape, name the workdir twice: --config=configs/x.py:{workdir} "
+        f"--config.init_from={workdir}"
+    ]
 
 
 def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
     """A warning for each key that changes how pixels become numbers since the other run."""
     if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
         return []
-    theirs = run_directory.read_config(workdir).get("data", {})
+    config = run_directory.read_config(workdir)
+    theirs = run_directory.with_defaults(config, {"data": IMAGE_KEYS})["data"]
     lines = []
     for key in ("image_fit", "image_resample", "image_mean", "image_std"):
-        ours, default = getattr(experiment.data, key), IMAGE_KEYS[key]
-        before = type(default)(theirs.get(key, default))  # JSON has lists for tuples
+        ours, before = getattr(experiment.data, key), theirs[key]
         if ours != before:
             lines.append(
                 f"warning: {workdir} has data.{key}={before}, this run {ours}: pixels become other "

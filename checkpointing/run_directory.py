@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from experiment.schema import ConfigError, path_problems, refuse_remote
-from input_pipeline.config import with_current_keys
+from input_pipeline.config import FORMER_FIT, with_current_keys
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
@@ -29,7 +29,11 @@ FIXED = (
 # Keys of older runs that no longer exist.
 RETIRED = ("checkpoint.wait",)
 # Former defaults. A run that began with them, or before the key existed, keeps them.
-FORMER_DEFAULTS = {"model.sinusoidal_scale": 1.0, "model.attention_redraw": 1000}
+FORMER_DEFAULTS = {
+    "model.sinusoidal_scale": 1.0,
+    "model.attention_redraw": 1000,
+    "data.image_fit": FORMER_FIT,
+}
 # Keys that may change, but not from or to 0: that adds or removes a part of the optimizer's state.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 # Exceptions to FIXED: how things are computed, and where data and tokenizer come from, whose

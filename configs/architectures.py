@@ -5,13 +5,16 @@ A *style* says how a published family builds its blocks and leaves the sizes to 
 `--config=configs/pydoc.py:gpt2`. Both choose the family, so the objective must suit it.
 
 A run's directory may stand in place of a name, `--config=configs/classify_text.py:runs/minilm`. It
-gives the model of that run, with as many classes as the data has.
+gives the model of that run, with as many classes as the data has, and configs for images take over
+how that run prepares an image.
 """
 
 import json
 from pathlib import Path
 
-RECORD, CHECKPOINTS = "model.json", "checkpoints"  # of a run: its model section, its weights
+# Of a run: its config, its model section with the sizes from the data, its weights.
+CONFIG, RECORD, CHECKPOINTS = "config.json", "model.json", "checkpoints"
+PIXELS = ("image_size", "image_fit", "image_resample", "image_mean", "image_std")
 PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 
@@ -26,28 +29,50 @@ def choose(model, name):
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
-        _refuse_published(name)
         sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
         styles = [known for known in ARCHITECTURES if known not in sizes]
+        listed = f"{', '.join(sizes)}; styles such as {styles[0]}"
+        _refuse_published(name, listed)
         raise ValueError(
-            f"unknown architecture {name!r}; known are: {', '.join(sizes)}; styles such as "
-            f"{styles[0]}; or a workdir (convert.py makes one)"
+            f"unknown architecture {name!r}; known are: {listed}; or a workdir (convert.py makes "
+            "one)"
         )
     model.update(ARCHITECTURES[name]())
 
 
-def _refuse_published(name):
-    """Raises with the way from a Hugging Face directory or hub name to a workdir."""
+def take_pixels(data, name):
+    """Takes the keys of `data` that turn an image into numbers from the run `name`, if it is one.
+
+    Its parameters were trained on those numbers.
+    """
+    paths = [Path(name or "", file) for file in (CONFIG, RECORD)]
+    if not name or not all(path.is_file() for path in paths):
+        return
+    theirs, record = (json.loads(path.read_text()) for path in paths)
+    if record["model"]["input"] != "patches":
+        return
+    theirs = {"image_fit": "crop", **theirs["data"]}  # as in runs from before this key
+    for key in PIXELS:
+        if key in theirs:
+            value = theirs[key]
+            data[key] = tuple(value) if isinstance(value, list) else value
+
+
+def _refuse_published(name, listed):
+    """Raises with the way from a Hugging Face directory or hub name to a workdir.
+
+    A hub name is OWNER/NAME, or a word with a hyphen, which no architecture in `listed` has.
+    """
     path, bring_in = Path(name), "python convert.py --from={} --to=WORKDIR, then give WORKDIR"
     if any((path / file).is_file() for file in PUBLISHED) and not (path / CHECKPOINTS).is_dir():
         raise ValueError(
             f"{name} is a published model, not a run; bring it in first: {bring_in.format(name)}"
         )
-    if "/" in name and not path.parent.is_dir():
+    if ("/" in name and not path.parent.is_dir()) or ("-" in name and "/" not in name):
         raise ValueError(
             f"{name!r} is no architecture, and no workdir that is there; if it is a model on the "
             f"hub, download it from Hugging Face first: hf download {name} --local-dir DIR, then "
-            f"{bring_in.format('DIR')}"
+            f"{bring_in.format('DIR')}; architectures are: {listed}"
         )
 
 

@@ -19,6 +19,7 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="cifar10", kind="images", eval_split="test"))
     config.data.update(dict(batch_size=256, crop_padding=4, flip=True))
+    architectures.take_pixels(config.data, arg)
     config.task.update(dict(objective="classify_images", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=2000, weight_decay=0.1))
     config.eval.update(dict(every=2000, batch_size=512))

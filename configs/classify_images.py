@@ -21,6 +21,7 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="image_files", eval_split="test", batch_size=128))
     config.data.update(dict(image_mean=(0.5,), image_std=(0.5,), crop_padding=2))
+    architectures.take_pixels(config.data, arg)
     config.task.update(dict(objective="classify_images", label_smoothing=0.1))
     config.optimizer.update(dict(name="muon", learning_rate=2e-3, beta1=0.95))
     config.optimizer.update(dict(warmup_steps=100, weight_decay=0.1))

@@ -163,7 +163,9 @@ def get_config(arg=None):
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
             # Images: 0 to 1 in each channel, less image_mean, divided by image_std
             image_size=0,  # images are resized to this square; 0: all are of one square size
-            image_fit="crop",  # resize the shorter side and crop the centre | stretch: both sides
+            # center_crop: resize the shorter side, then crop the centre | stretch: both sides |
+            # crop: crop the centre, then resize it
+            image_fit="center_crop",
             image_resample="bicubic",  # | nearest | box | bilinear | hamming | lanczos
             image_mean=(),  # one number, or one for each channel; (): 0
             image_std=(),  # one number, or one for each channel; (): 1

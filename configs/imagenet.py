@@ -19,6 +19,7 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="tfds", name="imagenet2012", kind="images", batch_size=1024))
     config.data.update(dict(image_size=224, image_mean=(0.5,), image_std=(0.5,)))
+    architectures.take_pixels(config.data, arg)
     # Crops come from the central square, not the whole image, so they are larger than big_vision's.
     config.data.update(dict(crop_scale=0.25, flip=True, mixup=0.2))
     config.task.objective = "classify_images"

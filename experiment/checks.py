@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from input_pipeline.config import IMAGE_KEYS
+from input_pipeline.config import FORMER_FIT, IMAGE_KEYS
 from model.attention import refusals
 from model.config import ABSOLUTE_POSITIONS
 from training.config import (
@@ -55,8 +55,8 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
             "classify_images takes patches, every other objective takes tokens"
         )
     if not takes_images and model.input != "patches":
-        for key, off in IMAGE_KEYS.items():
-            if (value := getattr(data, key)) != off:
+        for key, off in IMAGE_KEYS.items():  # older runs on text have FORMER_FIT in their records
+            if (value := getattr(data, key)) not in (off, FORMER_FIT):
                 yield (
                     f"data.{key}={value} is for images, but task.objective={task.objective} reads "
                     f"text; set it to {off}"

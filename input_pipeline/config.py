@@ -24,7 +24,7 @@ from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
 # Keys for images only, and the values that they have without images.
 IMAGE_KEYS = {
     "image_size": 0,
-    "image_fit": "crop",
+    "image_fit": "center_crop",
     "image_resample": "bicubic",
     "image_mean": (),
     "image_std": (),
@@ -34,6 +34,7 @@ IMAGE_KEYS = {
     "random_erasing": 0.0,
     "mixup": 0.0,
 }
+FORMER_FIT = "crop"  # the default of data.image_fit in older runs, which their records still have
 
 # The keys that name the fields of a public data set, by kind of example.
 FIELD_KEYS = {
@@ -100,7 +101,7 @@ class DataConfig:
     over_long: Literal["truncate", "split", "drop"]
     # Images
     image_size: Count
-    image_fit: Literal["crop", "stretch"]
+    image_fit: Literal["center_crop", "stretch", "crop"]
     image_resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
     image_mean: tuple[float, ...]
     image_std: tuple[PositiveFloat, ...]

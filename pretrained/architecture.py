@@ -60,6 +60,8 @@ class Architecture:
     # keys; and (our model, head, special ids) -> their keys, or MisfitError.
     read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
+    # Parameters of ours, by path, of which only the first rows are exported.
+    used_rows: Callable[[TransformerConfig], Mapping[str, int]] = lambda model: {}
     base: str = ""  # prefix of names in a full model, which a base model lacks
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names of other versions
     derived: tuple[str, ...] = ()  # patterns of tensors that are computed: masks, sinusoids
@@ -153,7 +155,7 @@ def heads_of(config: PublishedConfig, width: str, heads: str) -> dict[str, Any]:
 def require_plain_heads(model: TransformerConfig) -> None:
     """Raises MisfitError unless heads share the width evenly and have their own keys and values."""
     if model.kv_heads != model.heads or model.head_size * model.heads != model.width:
-        raise MisfitError("heads share the width evenly, and each has keys and values of its own")
+        raise MisfitError("needs model.kv_heads=0 and model.head_size=0: equal heads of their own")
 
 
 def their_activation(ours: str) -> str:

@@ -38,7 +38,7 @@ def _fit(config: PublishedConfig, image_size: int) -> str:
     if size in square and crop in (None, *square):
         return "stretch"  # nothing is left to crop
     if size == {"shortest_edge": image_size} and crop in square:
-        return "crop"
+        return "center_crop"
     shown = f"{size}, cropped to {crop}" if crop else size
     return config.refuse(
         "size", shown, f"only {image_size}x{image_size}, the model's, is; {BY_HAND}"
@@ -56,11 +56,11 @@ def _square(size: int) -> dict[str, int]:
     return {"height": size, "width": size}
 
 
-def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: int) -> None:
-    """Writes the file, from the keys that `read` returns."""
+def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: int) -> str:
+    """Writes the file, from the keys that `read` gives; returns what it cannot say, or ""."""
     mean, std = data["image_mean"] or (0.0,), data["image_std"] or (1.0,)
     size, crop = _square(image_size), {}
-    if data["image_fit"] == "crop":
+    if data["image_fit"] != "stretch":
         size, crop = {"shortest_edge": image_size}, {"do_center_crop": True, "crop_size": size}
     files.write_json(
         directory / FILE,
@@ -76,4 +76,10 @@ def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: i
             "image_mean": list(mean) * (channels // len(mean)),
             "image_std": list(std) * (channels // len(std)),
         },
+    )
+    if data["image_fit"] != "crop":
+        return ""
+    return (
+        "data.image_fit=crop crops before it resizes, transformers after: the pixels of images "
+        "that are not square differ slightly; data.image_fit=center_crop gives the same"
     )

@@ -86,7 +86,7 @@ def read_more(config, shapes, head):
 def write_more(model, head, ids):
     del head, ids
     if model.dropout_embedding or model.dropout_residual or model.dropout_feed_forward:
-        raise MisfitError("there is no dropout but that of attention")
+        raise MisfitError("needs no dropout but model.dropout_attention; set the others to 0")
     if model.rope_scaling not in ROPE_FACTORS:
         known = ", ".join(ROPE_FACTORS)
         raise MisfitError(f"model.rope_scaling={model.rope_scaling} is not one of: {known}")

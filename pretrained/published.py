@@ -231,19 +231,22 @@ class Description:
 def describe(
     model: TransformerConfig, head: Head, labels: Sequence[str], specials: Specials
 ) -> Description:
-    """The published architecture of our model; raises ConfigError with reasons if there is none."""
-    reasons = []
+    """The architecture that a model of ours is of, or a refusal that says why it is of none."""
+    misfits = {}
     for architecture in ARCHITECTURES.values():
+        classes = [name for name, each in architecture.heads.items() if each == head]
+        reasons = [] if classes else [f"has no class for task.objective={head.objective}"]
+        reasons += [
+            f"needs model.{key}={value}, not {getattr(model, key)}"
+            for key, value in architecture.style.items()
+            if getattr(model, key) != value
+        ]
         try:
-            classes = [name for name, each in architecture.heads.items() if each == head]
-            if not classes:
-                raise MisfitError(f"it has no class for task.objective={head.objective}")
-            for key, value in architecture.style.items():
-                if getattr(model, key) != value:
-                    raise MisfitError(f"model.{key}={getattr(model, key)}, not {value}")
             more = architecture.write_more(model, head, specials)
         except MisfitError as misfit:
-            reasons.append(f"{architecture.model_type} ({misfit})")
+            reasons.append(str(misfit))
+        if reasons:
+            misfits[architecture.model_type] = (not classes, len(reasons), "; ".join(reasons))
             continue
         config = dict(architectures=classes[:1], model_type=architecture.model_type)
         config |= architecture.fixed
@@ -254,7 +257,12 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    raise ConfigError(f"this model is none of the published kinds: {'; '.join(reasons)}")
+    nearest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
+    raise ConfigError(
+        f"this model is none of the published kinds; the nearest is {nearest} "
+        f"({misfits[nearest][2]}); train a model with these keys to export it; the others are no "
+        f"nearer: {', '.join(others)}"
+    )
 
 
 def _special_ids(specials: Specials) -> dict[str, int | list[int]]:

@@ -93,7 +93,7 @@ def read_more_mt5(config, shapes, head):
 def write_more(model, head, ids):
     del head, ids
     if model.kv_heads != model.heads:
-        raise MisfitError("each head has keys and values of its own")
+        raise MisfitError("needs model.kv_heads=0: each head has keys and values of its own")
     names = {ours: theirs for theirs, ours in reversed(FEED_FORWARDS.items())}
     if model.activation not in names:
         raise MisfitError(f"model.activation={model.activation} is not one of: {', '.join(names)}")

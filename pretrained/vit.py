@@ -14,6 +14,8 @@ from pretrained.architecture import (
 )
 from pretrained.layouts import At, below
 
+POSITIONS = "backbone/encoder/position_embedding"
+
 
 def table(model, head, ids):
     del head, ids
@@ -25,9 +27,7 @@ def table(model, head, ids):
         "backbone/patch_embedding/class_token": At(
             "vit.embeddings.cls_token", is_tensor=True, leading_ones=1
         ),
-        "backbone/encoder/position_embedding": At(
-            "vit.embeddings.position_embeddings", is_tensor=True, leading_ones=1
-        ),
+        POSITIONS: At("vit.embeddings.position_embeddings", is_tensor=True, leading_ones=1),
         **below(
             "backbone/encoder/blocks",
             "vit.encoder.layer.{layer}",
@@ -98,11 +98,6 @@ def write_more(model, head, ids):
         raise MisfitError("model.pooler=True, but classes are read from the hidden state")
     if model.pooler and model.pooler_activation != "tanh":
         raise MisfitError("model.pooler_activation=relu, but that of the pooler is tanh")
-    if model.max_length != (model.image_size // model.patch_size) ** 2 + 1:
-        raise MisfitError(
-            f"model.max_length={model.max_length}, but there is a position for each patch and one "
-            "for the class token"
-        )
     return dict(
         hidden_size=model.width,
         num_attention_heads=model.heads,
@@ -111,6 +106,11 @@ def write_more(model, head, ids):
         patch_size=model.patch_size,
         qkv_bias=True,
     )
+
+
+def used_rows(model):
+    """Positions behind the last patch are never read, and theirs has none."""
+    return {f"{POSITIONS}/embedding": (model.image_size // model.patch_size) ** 2 + 1}
 
 
 VIT = Architecture(
@@ -141,6 +141,7 @@ VIT = Architecture(
     table=table,
     read_more=read_more,
     write_more=write_more,
+    used_rows=used_rows,
     base="vit.",
     renames=NEW_NAMES,
 )  # fmt: skip

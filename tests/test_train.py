@@ -135,7 +135,10 @@ def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
     config = tiny(langid, steps=1, **size) | dict(init_from=str(tmp_path / "first"), seed=1)
     train.train_and_evaluate(config, tmp_path / "second")
 
-    (new,) = re.findall(rf"parameters from {tmp_path}/first; new: (.*)\n", capsys.readouterr().err)
+    said = capsys.readouterr().err
+    taken = rf"parameters from {tmp_path}/first: [\d,]+ of [\d,]+ \(9\d\.\d%\); new: (.*)\n"
+    (new,) = re.findall(taken, said)
+    assert "begin anew" not in said
     assert {"classes/bias", "classes/kernel"} <= set(new.split(", "))
     assert "backbone" not in new
     first, second = saved(tmp_path / "first", 1), saved(tmp_path / "second", 1)

@@ -1,6 +1,8 @@
 """Model sizes inferred from the data, and checks that data and model fit each other."""
 
+import re
 import reprlib
+from pathlib import Path
 
 from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
@@ -9,8 +11,11 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 
 
-def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
-    """The model's config with the sizes that the data decides, such as the vocabulary's."""
+def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> TransformerConfig:
+    """The model's config with the sizes that the data decides.
+
+    `init_from` is the run that the parameters will be from, for remedies.
+    """
     sizes = {"num_classes": len(data.labels)}
     if data.tokenizer is not None:
         sizes["vocab_size"] = data.tokenizer.vocab_size
@@ -23,7 +28,9 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
         if 0 < model.vocab_size < data.tokenizer.vocab_size:
             raise ConfigError(
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
-                f"has {data.tokenizer.vocab_size} ids; set it to 0 to take that number"
+                f"has {data.tokenizer.vocab_size} ids; for a model with the tokenizer of a run, "
+                f"set data.tokenizer={_tokenizer_of(init_from)}; for a new model, set "
+                "model.vocab_size=0 to take that number"
             )
     if data.text_pairs and not tells_pairs_apart(model, data.tokenizer):
         raise ConfigError(
@@ -43,6 +50,11 @@ def fit_to_data(model: TransformerConfig, data: Data) -> TransformerConfig:
     if data.image_shape is not None:
         sizes |= image_sizes(model, data.image_shape)
     return model.resolve(**sizes)
+
+
+def _tokenizer_of(run: str) -> Path:
+    """Where WORKDIR or WORKDIR:STEP keeps its tokenizer."""
+    return Path(re.sub(r":\d+$", "", run) or "WORKDIR", "tokenizer.json")
 
 
 def tells_pairs_apart(model: TransformerConfig, tokenizer: Tokenizer) -> bool:

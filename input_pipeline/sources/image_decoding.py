@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from experiment.schema import ConfigError
-from input_pipeline.config import DataConfig
+from input_pipeline.config import FORMER_FIT, DataConfig
 from input_pipeline.sources.base import BadRecordError
 
 File = Path | bytes  # the path of an image file, or its content
@@ -28,27 +28,35 @@ class ImageSpec:
     size: int  # rows and columns
     resize: bool  # False: images of another size are refused
     # data.image_fit and data.image_resample. Digests of older runs are of a repr without them.
-    fit: str = dataclasses.field(default="crop", repr=False)
+    fit: str = dataclasses.field(default=FORMER_FIT, repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
         """The spec as parts of a digest. Recorded digests have the former class name."""
         part = repr(self).replace("ImageSpec", "ImageForm", 1)
-        is_default = (self.fit, self.resample) == ("crop", "bicubic")
+        is_default = (self.fit, self.resample) == (FORMER_FIT, "bicubic")
         return (part,) if is_default else (part, self.fit, self.resample)
 
     def fitted(self, image: Image.Image) -> np.ndarray:
         """The image resized to the spec's size: uint8 (rows, columns, channels).
 
-        `crop` resizes the shorter side and cuts out the centre, `stretch` resizes both sides.
+        `center_crop` resizes the shorter side and cuts out the centre, as transformers and
+        torchvision do. `crop` cuts out the centre, of a fractional width, and resizes that.
+        `stretch` resizes both sides.
         """
-        square, method = (self.size, self.size), Image.Resampling[self.resample.upper()]
-        if self.fit == "crop":
-            image = ImageOps.fit(image, square, method)
+        size, method = self.size, Image.Resampling[self.resample.upper()]
+        resized = [int(size * side / min(image.size)) for side in image.size]
+        # Resizing all of a very long image would take more memory than its file suggests.
+        is_too_long = size * max(resized) > Image.MAX_IMAGE_PIXELS
+        if self.fit == "stretch":
+            image = image.resize((size, size), method)
+        elif self.fit == "crop" or is_too_long:
+            image = ImageOps.fit(image, (size, size), method)
         else:
-            image = image.resize(square, method)
-        return np.asarray(image).reshape(*square, -1)
+            left, top = ((side - size) // 2 for side in resized)
+            image = image.resize(resized, method).crop((left, top, left + size, top + size))
+        return np.asarray(image).reshape(size, size, -1)
 
 
 def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:

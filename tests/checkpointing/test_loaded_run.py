@@ -133,6 +133,8 @@ def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
         record = json.loads((older / name).read_text())
         del record["model"]["sinusoidal_scale"]
         record["model"] |= dict(position="sinusoidal")
+        if "data" in record:
+            record["data"]["image_fit"] = "crop"
         (older / name).write_text(json.dumps(record))
     loaded = loaded_run.load(older)
     assert loaded.model_config.sinusoidal_scale == 1.0
@@ -142,15 +144,18 @@ def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     defaults = langid.default.get_config().to_dict()
     resumed, line = run_directory.as_begun(older, config, defaults)
     assert line == (
-        "as when the run began: model.sinusoidal_scale=1.0, model.attention_redraw=1000"
+        "as when the run began: model.sinusoidal_scale=1.0, model.attention_redraw=1000, "
+        "data.image_fit=crop"
     )
     assert resumed["model"]["attention_redraw"] == 1000
+    assert sections.from_mapping(resumed).data.image_fit == "crop"
     digests = {name: record[name] for name in run_directory.DIGESTS}
     record = {**resumed, **digests}
     assert run_directory.record_config(older, record, resuming=True, defaults=defaults) == []
     # What is recorded now is found again; and what was asked for otherwise is not overruled.
     assert run_directory.as_begun(older, resumed, defaults) == (resumed, "")
     asked = with_changes(config, "model", sinusoidal_scale=0.5, attention_redraw=7)
+    asked = with_changes(asked, "data", image_fit="stretch")
     assert run_directory.as_begun(older, asked, defaults) == (asked, "")
     # A run of today is left alone.
     assert run_directory.as_begun(run[0], run[1], defaults) == (run[1], "")
@@ -255,6 +260,7 @@ def test_what_is_not_there_is_refused(run, tmp_path):
     assert "average=0 must be 1 to 2" in refusal(workdir, average=0)
 
     broken = copy_of(run, tmp_path, checkpoint=dict(best_metric="", best_mode="max"))
+    assert "; choose one of: 2, 4" in refusal(broken, "3")
     assert "step=best needs a run with checkpoint.best_metric" in refusal(broken, "best")
     (broken / "model.json").write_text("{")
     assert "model.json cannot be read (no valid JSON); run train.py" in refusal(broken)

@@ -1,6 +1,7 @@
 """Runs that live on others: adapters for a base, a student of a teacher, another tokenizer."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -63,6 +64,19 @@ def assert_same(workdir, other):
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+def test_a_run_of_another_shape_gives_little_and_says_so(first, tmp_path, capsys):
+    wider = dict(TINY["model"], width=2 * TINY["model"]["width"], dropout_residual=0.0)
+    train.train_and_evaluate(config_of(steps=1, init_from=first, model=wider), tmp_path / "run")
+    said = capsys.readouterr().err
+    found = re.search(r"parameters from \S+: ([\d,]+) of ([\d,]+) \((.*)%\); new: (.*)\n", said)
+    taken, total = (int(number.replace(",", "")) for number in found.group(1, 2))
+    assert 0 < taken < total / 10
+    assert float(found[3]) == pytest.approx(100 * taken / total, abs=0.1)
+    assert re.fullmatch(r"(\S+, ){2}\S+ and \d+ more", found[4])
+    assert "so this model's begin anew" in said
+    assert f"name the workdir twice: --config=configs/x.py:{first} --config.init_from" in said
 
 
 def test_adapters_are_trained_resumed_and_used(first, tmp_path, capsys):

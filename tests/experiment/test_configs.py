@@ -1,6 +1,7 @@
 """Every config file passes the door, with every architecture that suits its objective."""
 
 import importlib
+import json
 import typing
 from pathlib import Path
 
@@ -109,6 +110,37 @@ def test_an_architecture_of_another_family_is_refused(name, architecture):
 def test_an_unknown_architecture_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'gpt3'; known are: .*\bgpt2\b"):
         get_config("dates", "gpt3")
+
+
+def test_a_run_as_the_architecture_brings_its_pixels(tmp_path):
+    pixels = dict(
+        image_size=224, image_fit="stretch", image_resample="bilinear",
+        image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6),
+    )  # fmt: skip
+    model = {**ARCHITECTURES["vit_s16"](), "num_classes": 7}
+
+    def record(data, **changes):
+        (tmp_path / "model.json").write_text(json.dumps({"model": model | changes}))
+        (tmp_path / "config.json").write_text(json.dumps({"data": data}))
+
+    for name in ("classify_images", "cifar10", "imagenet"):
+        record(pixels)
+        found = get_config(name, str(tmp_path))
+        assert {key: found.data[key] for key in pixels} == pixels
+        sections.from_mapping(found.to_dict())
+        record({key: value for key, value in pixels.items() if key != "image_fit"})
+        assert get_config(name, str(tmp_path)).data.image_fit == "crop"  # an older run
+        # Of a run on text there is nothing to take over.
+        record(pixels, input="tokens")
+        assert get_config(name, str(tmp_path)).data == get_config(name).data
+
+
+@pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased"])
+def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
+    with pytest.raises(ValueError, match="no architecture, and no workdir") as refusal:
+        get_config("dates", name)
+    assert f"hf download {name} --local-dir DIR, then python convert.py" in str(refusal.value)
+    assert "architectures are: transformer_base, " in str(refusal.value)
 
 
 def test_every_objective_that_is_configured_has_an_architecture():

@@ -58,6 +58,16 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
 
 
+def test_another_tokenizer_is_refused_with_the_published_one(published, tmp_path):
+    config = fine_tuning(published, tmp_path)
+    config["data"]["tokenizer"] = "byte"
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=\d+ is too small") as refusal:
+        train.train_and_evaluate(config, str(tmp_path / "run"))
+    assert f"set data.tokenizer={published / 'tokenizer.json'}; for a" in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"set data\.tokenizer=WORKDIR/tokenizer\.json; for a"):
+        train.train_and_evaluate({**config, "init_from": ""}, str(tmp_path / "run"))
+
+
 def test_adapters_go_out_merged(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["optimizer"] |= dict(name="adamw", learning_rate=0.01)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import convert
 import generate
 from checkpointing import loaded_run
-from configs.architectures import llama_style
+from configs.architectures import llama_style, vit_style
 from experiment.schema import ConfigError
 from pretrained.architecture import Head, Specials
 from pretrained.published import describe
@@ -195,6 +195,67 @@ def test_a_rope_scaling_that_transformers_lacks_does_not_go_out():
         describe(tiny_config(**style), Head("causal_lm"), (), Specials())
     described = describe(tiny_config(**llama_style()), Head("causal_lm"), (), Specials())
     assert described.config["rope_scaling"] is None
+
+
+def test_a_refusal_begins_with_the_nearest_architecture():
+    style = {**vit_style(), "pooling": "mean", "class_token": False}
+    sizes = dict(image_size=8, image_channels=1, patch_size=2)
+    with pytest.raises(ConfigError) as refusal:
+        describe(tiny_config(**style, **sizes), Head("classify_images"), (), Specials())
+    assert (
+        "the nearest is vit (needs model.class_token=True, not False; needs model.pooling=first, "
+        "not mean); train a model with these keys to export it; the others are no nearer: "
+    ) in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"nearest is llama \(needs model\.norm=rmsnorm, not l"):
+        style = {**llama_style(), "norm": "layernorm"}
+        describe(tiny_config(**style), Head("causal_lm"), (), Specials())
+
+
+def with_more_positions(name, workdir):
+    """A published ViT with a table of positions that is longer than an image, as in our configs."""
+    convert.convert(str(FIXTURES / name), str(workdir))
+    run = loaded_run.load(workdir)
+    table = run.params["backbone"]["encoder"]["position_embedding"]
+    more = np.ones((512 - len(table["embedding"]), run.model_config.width), np.float32)
+    table["embedding"] = np.concatenate([table["embedding"], more])
+    for file in ("config.json", "model.json"):
+        record = json.loads((workdir / file).read_text())
+        record["model"]["max_length"] = 512
+        (workdir / file).write_text(json.dumps(record))
+    shutil.rmtree(workdir / "checkpoints")
+    convert.save_params(run.params, workdir, run.experiment.checkpoint)
+
+
+def test_positions_that_no_image_has_do_not_go_out(tmp_path):
+    with_more_positions("vit_classifier", tmp_path / "run")
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    theirs, out = (
+        load_file(each / WEIGHTS) for each in (FIXTURES / "vit_classifier", tmp_path / "out")
+    )
+    assert theirs.keys() == out.keys()
+    for weights, value in theirs.items():
+        np.testing.assert_array_equal(value, out[weights], err_msg=weights)
+    convert.convert(str(tmp_path / "out"), str(tmp_path / "again"))
+    assert loaded_run.load(tmp_path / "again").model_config.max_length < 512
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_reads_a_vit_with_more_positions(tmp_path):
+    torch, hf = oracle()
+    with_more_positions("vit_classifier", tmp_path / "run")
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    model, info = hf.ViTForImageClassification.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    run = loaded_run.load(tmp_path / "run")
+    batch = our_batch(load_file(FIXTURES / "vit_classifier" / "expected.safetensors"))
+    with torch.no_grad():
+        theirs = model.eval()(torch.tensor(batch["images"].transpose(0, 3, 1, 2))).logits
+    outputs = run.model.apply({"params": run.params}, batch["images"])
+    ours = outputs[0] if isinstance(outputs, tuple) else outputs
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def sentencepiece_of(pieces):

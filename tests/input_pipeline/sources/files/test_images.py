@@ -7,6 +7,7 @@ from experiment.schema import ConfigError
 from input_pipeline import pipeline
 from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files import checking, images
+from input_pipeline.sources.image_decoding import ImageSpec
 from tests.tiny import data_config, masking
 from train import data_lines
 
@@ -201,12 +202,28 @@ def test_the_digest_follows_content_names_and_size(directory):
     digest = load(directory).digest
     assert load(directory).digest == digest
     assert load(directory, image_size=6).digest != digest
-    ways = [{}, dict(image_fit="stretch"), dict(image_resample="box")]
+    ways = [{}, dict(image_fit="stretch"), dict(image_fit="crop"), dict(image_resample="box")]
     assert len({load(directory, image_size=6, **way).digest for way in ways}) == len(ways)
     (directory / "train/cat/a.png").rename(directory / "train/cat/z.png")
     renamed = load(directory).digest
     save(directory / "validation/dog/f.png", picture(99))
     assert len({digest, renamed, load(directory).digest}) == 3
+
+
+def test_the_digests_of_older_runs_stay():
+    older = "ImageForm(mode='RGB', size=6, resize=True)"
+    assert ImageSpec("RGB", 6, True, "crop", "bicubic").digest_parts == (older,)
+    today = ImageSpec("RGB", 6, True, "center_crop", "bicubic")
+    assert today.digest_parts == (older, "center_crop", "bicubic")
+    assert len(ImageSpec("RGB", 6, resize=False).digest_parts) == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
+def test_a_very_long_image_is_not_resized_as_a_whole(shape):
+    """It would have 3.8 thousand million pixels."""
+    image = Image.fromarray(np.full((*shape, 3), 7, np.uint8))
+    fitted = ImageSpec("RGB", 256, True, "center_crop").fitted(image)
+    np.testing.assert_array_equal(fitted, np.full((256, 256, 3), 7))
 
 
 def test_the_digest_does_not_follow_the_place(directory):
