@@ -111,9 +111,9 @@ def inherit_params(
     else:
         run_directory.refuse_other_tokenizer(directory.parent, data.tokenizer_digest)
     found = load_params(run.init_from, like, rows)
-    how = (*how, *_other_pixels(directory.parent, experiment))
     line = _line_on(run.init_from, by_name(like), found)
-    how = (*how, *_other_shape(directory.parent, everything, found.new))
+    warnings = _other_shape(directory.parent, everything, found.new)
+    how = (*how, *(warnings or _other_pixels(directory.parent, experiment)))
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
     return InheritedParams(params, (*found.new, *found.resized), (line, *how))
 
