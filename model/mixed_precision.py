@@ -14,12 +14,12 @@ from model.sharding import constrain
 
 def matmul(x: Array, kernel: Array) -> Array:
     """x @ kernel, computed in the type of x."""
-    return x @ kernel if x.dtype == kernel.dtype else _product(x, kernel)
+    return x @ kernel if x.dtype == kernel.dtype else _mixed_matmul(x, kernel)
 
 
 def add_bias(x: Array, bias: Array) -> Array:
     """x + bias, computed in the type of x; the bias may be the same for several rows of x."""
-    return x + bias if x.dtype == bias.dtype else _plus(x, bias)
+    return x + bias if x.dtype == bias.dtype else _mixed_add(x, bias)
 
 
 def embed(table: Array, ids: Array, dtype: str, row_axis: str) -> Array:
@@ -29,21 +29,21 @@ def embed(table: Array, ids: Array, dtype: str, row_axis: str) -> Array:
 
 
 @jax.custom_vjp
-def _product(x, kernel):
+def _mixed_matmul(x, kernel):
     return x @ kernel.astype(x.dtype)
 
 
-def _product_forward(x, kernel):
-    return _product(x, kernel), (x, kernel)
+def _mixed_matmul_forward(x, kernel):
+    return _mixed_matmul(x, kernel), (x, kernel)
 
 
-def _product_backward(saved, gradient):
+def _mixed_matmul_backward(saved, gradient):
     x, kernel = saved
     of_x = gradient @ kernel.astype(x.dtype).T
     return of_x, gradient_of_kernel(x, gradient, kernel.dtype)
 
 
-_product.defvjp(_product_forward, _product_backward)
+_mixed_matmul.defvjp(_mixed_matmul_forward, _mixed_matmul_backward)
 
 
 def gradient_of_kernel(x: Array, gradient: Array, dtype: jnp.dtype) -> Array:
@@ -53,21 +53,21 @@ def gradient_of_kernel(x: Array, gradient: Array, dtype: jnp.dtype) -> Array:
 
 
 @jax.custom_vjp
-def _plus(x, bias):
+def _mixed_add(x, bias):
     return x + bias.astype(x.dtype)
 
 
-def _plus_forward(x, bias):
-    return _plus(x, bias), bias
+def _mixed_add_forward(x, bias):
+    return _mixed_add(x, bias), bias
 
 
-def _plus_backward(bias, gradient):
+def _mixed_add_backward(bias, gradient):
     shape = (1,) * (gradient.ndim - bias.ndim) + bias.shape
     repeated = [n for n, size in enumerate(shape) if size != gradient.shape[n]]
     return gradient, gradient.astype(bias.dtype).sum(repeated).reshape(bias.shape)
 
 
-_plus.defvjp(_plus_forward, _plus_backward)
+_mixed_add.defvjp(_mixed_add_forward, _mixed_add_backward)
 
 
 def _take(table, ids, dtype, row_axis):

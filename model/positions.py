@@ -49,8 +49,8 @@ def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
         case "llama3":
             turns = config.rope_original_length * frequencies / (2 * np.pi)
             low, high = config.rope_low_frequency, config.rope_high_frequency
-            kept = np.clip((turns - low) / (high - low), 0, 1)
-            frequencies = frequencies * (kept + (1 - kept) / config.rope_factor)
+            unscaled = np.clip((turns - low) / (high - low), 0, 1)
+            frequencies = frequencies * (unscaled + (1 - unscaled) / config.rope_factor)
     return frequencies.astype(np.float32)
 
 
@@ -142,15 +142,15 @@ class ScoreBias:
                 return jnp.moveaxis(self.table[buckets_bts], -1, 1)
             case "transformer_xl":
                 shifted_bthk = q_bthk.astype(jnp.float32) + self.shift_hk.astype(jnp.float32)
-                scores_bhtd = jnp.einsum(
-                    "bthk,dhk->bhtd",
+                scores_bhtz = jnp.einsum(
+                    "bthk,zhk->bhtz",
                     shifted_bthk.astype(self.table.dtype),
                     self.table,
                     preferred_element_type=jnp.float32,
                 )
                 # What lies ahead is never seen, and so far behind as the table ends neither.
                 distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)
-                return jnp.take_along_axis(scores_bhtd, distance_bts[:, None], axis=3)
+                return jnp.take_along_axis(scores_bhtz, distance_bts[:, None], axis=3)
         raise ValueError(f"unknown scheme {self.scheme!r}")
 
 

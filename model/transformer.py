@@ -262,7 +262,7 @@ class Stack(nn.Module):
     def _in_periods(self, layer, x_btd: Array, params: dict, keys: Array | None) -> Array:
         """Layers of several kinds: a scan over repetitions of their pattern."""
         pattern = pattern_of(self.config.attention)
-        period, whole = len(pattern), self.layers // len(pattern) * len(pattern)
+        period, full_layers = len(pattern), self.layers // len(pattern) * len(pattern)
 
         def block(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
             return layer(x_btd, kind, params, key)[0]
@@ -277,12 +277,12 @@ class Stack(nn.Module):
                 x_btd = block(x_btd, pattern[n], params, key)
             return x_btd, None
 
-        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        cut = lambda leaf: leaf[:full_layers].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
         unroll = -(-self._unrolled_layers() // period)
         given = params, keys
         x_btd, _ = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
-        if whole < self.layers:
-            rest = jax.tree.map(lambda leaf: leaf[whole:], given)
+        if full_layers < self.layers:
+            rest = jax.tree.map(lambda leaf: leaf[full_layers:], given)
             x_btd, _ = some_layers(x_btd, rest)
         return x_btd
 

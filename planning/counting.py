@@ -142,10 +142,10 @@ class _Counter:
         match instruction.opcode:
             case "dot":
                 left, right = operands[0][0], operands[1][0]
-                return _product(_dot_flops(instruction, left), left, right)
+                return _matmul_cost(_dot_flops(instruction, left), left, right)
             case "convolution":
                 left, right = operands[0][0], operands[1][0]
-                return _product(_convolution_flops(instruction, left, right), left, right)
+                return _matmul_cost(_convolution_flops(instruction, left, right), left, right)
             case "custom-call":
                 return _custom_call(instruction, [array for o in operands for array in o])
             case "fusion" | "async-start" | "call-start":
@@ -254,7 +254,7 @@ def _in_memory(instruction: Instruction) -> bool:
     return any(array.in_main_memory for array in instruction.arrays)
 
 
-def _product(flops: int, left: Array, right: Array) -> Cost:
+def _matmul_cost(flops: int, left: Array, right: Array) -> Cost:
     is_narrow = left.bits == right.bits == 8
     return Cost(flops, narrow_flops=flops if is_narrow else 0)
 
@@ -320,7 +320,7 @@ def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
     if target.startswith(CUBLAS):
         axes = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
         contracted = math.prod(operands[0].shape[axis] for axis in _numbers(axes.replace('"', "")))
-        return _product(2 * instruction.array.size * contracted, *operands[:2])
+        return _matmul_cost(2 * instruction.array.size * contracted, *operands[:2])
     if target != "tpu_custom_call":
         return Cost()
     flops = kernel_flops(instruction, operands)

@@ -116,7 +116,7 @@ class Program:
 def parse(text: str) -> Program:
     """A program from `compiled.as_text()`."""
     computations, entry, name, instructions = {}, "", "", {}
-    for line in _whole_lines(text):
+    for line in _joined_lines(text):
         if END.match(line):
             computations[name] = Computation(name, instructions)
         elif line.startswith("  "):
@@ -128,19 +128,19 @@ def parse(text: str) -> Program:
     return Program(computations, entry)
 
 
-def _whole_lines(text: str) -> Iterator[str]:
+def _joined_lines(text: str) -> Iterator[str]:
     """Lines of a program; what kernels say of themselves has line breaks inside."""
-    whole, is_inside = "", False
+    joined, is_inside = "", False
     for line in text.splitlines():
         is_end = bool(END.match(line))
         is_new = is_end or line.startswith("  ") or not is_inside
         if is_new:
-            yield whole
-            whole = line
+            yield joined
+            joined = line
         else:
-            whole += line
+            joined += line
         is_inside = not is_end and (is_inside or line.endswith("{"))
-    yield whole
+    yield joined
 
 
 def _instruction(line: str) -> Instruction:

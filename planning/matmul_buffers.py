@@ -41,9 +41,9 @@ def packing(program: Program, threads: float) -> int:
     if not threads:
         return 0
     products = list(_products(program))
-    kept = max((each.buffer for each in products if each.buffer <= KEPT), default=0)
+    per_thread = max((each.buffer for each in products if each.buffer <= KEPT), default=0)
     batches = [each.elements * each.buffer for each in products if each.elements > 1]
-    return int(threads * kept) + max(batches, default=0)
+    return int(threads * per_thread) + max(batches, default=0)
 
 
 def _products(program: Program) -> Iterator[Product]:

@@ -33,7 +33,7 @@ class Everywhere(NamedTuple):
 
     k_bsgk: Array
     v_bsgk: Array
-    side: SequenceInfo
+    info: SequenceInfo
     sees: Callable[
         [SequenceInfo, SequenceInfo], Array
     ]  # the mask (B, 1, T, S) of queries and these keys
@@ -57,32 +57,32 @@ def banded_attention(
     reaches = [_reach(band.locality, mask_spec, length) for band in bands]
     blocks = Blocks(batch, length, _block_size(max(map(sum, reaches)), length // gaps), gaps)
     q_bthk = blocks.stretch(q_bthk)
-    queries = blocks.stretch_of_side(mask_spec.queries)
+    queries = blocks.stretch_info(mask_spec.queries)
     keys, values, masks, biases = [], [], [], []
 
-    def see(k_bsgk, v_bsgk, side, mask_b1ts, weight_bs=None):
+    def see(k_bsgk, v_bsgk, info, mask_b1ts, weight_bs=None):
         keys.append(k_bsgk)
         values.append(v_bsgk)
         masks.append(mask_b1ts)
         if bias is not None:
             scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
-            biases.append(bias(scaled_bthk, queries.positions_bt, side.positions_bt))
+            biases.append(bias(scaled_bthk, queries.positions_bt, info.positions_bt))
         elif everywhere is not None and everywhere.weight_bs is not None:
-            shape = (len(q_bthk), 1, 1, side.positions_bt.shape[1])
+            shape = (len(q_bthk), 1, 1, info.positions_bt.shape[1])
             logs = jnp.zeros(shape) if weight_bs is None else jnp.log(weight_bs).reshape(shape)
             biases.append(logs)
 
     for band, (before, after) in zip(bands, reaches, strict=True):
-        side = blocks.stretch_of_side(mask_spec.keys, before, after)
-        mask_b1ts = MaskSpec(queries, side, mask_spec.causal, band.locality).mask_b1ts()
+        info = blocks.stretch_info(mask_spec.keys, before, after)
+        mask_b1ts = MaskSpec(queries, info, mask_spec.causal, band.locality).mask_b1ts()
         stretch = [blocks.stretch(x, before, after) for x in (band.k_bsgk, band.v_bsgk)]
-        see(*stretch, side, mask_b1ts)
+        see(*stretch, info, mask_b1ts)
     if everywhere is not None:
-        k_bsgk, v_bsgk, side, sees, weight_bs = everywhere
-        k_bsgk, v_bsgk, side, weight_bs = jax.tree.map(
-            blocks.for_each, (k_bsgk, v_bsgk, side, weight_bs)
+        k_bsgk, v_bsgk, info, sees, weight_bs = everywhere
+        k_bsgk, v_bsgk, info, weight_bs = jax.tree.map(
+            blocks.for_each, (k_bsgk, v_bsgk, info, weight_bs)
         )
-        see(k_bsgk, v_bsgk, side, sees(queries, side), weight_bs)
+        see(k_bsgk, v_bsgk, info, sees(queries, info), weight_bs)
     y_bthk = dot_attention(
         q_bthk,
         jnp.concatenate(keys, axis=1),
@@ -93,7 +93,7 @@ def banded_attention(
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
     )
-    return blocks.whole(y_bthk)
+    return blocks.join(y_bthk)
 
 
 def _reach(locality: Locality, mask_spec: MaskSpec, length: int) -> tuple[int, int]:
@@ -148,19 +148,19 @@ class Blocks:
         x = jnp.concatenate(pieces, axis=2)
         return x.reshape(-1, *x.shape[2:])
 
-    def stretch_of_side(self, side, before: int = 0, after: int = 0):
+    def stretch_info(self, info, before: int = 0, after: int = 0):
         """The same of a `SequenceInfo`, or of an array (B, length) like its own."""
 
         def cut(x: Array) -> Array:
             return self.stretch(jnp.broadcast_to(x, (self.rows, self.length)), before, after)
 
-        return jax.tree.map(cut, side)
+        return jax.tree.map(cut, info)
 
     def for_each(self, x: Array) -> Array:
         """What belongs to a row, for each of its blocks."""
         return jnp.repeat(x, self.gaps * self.count, axis=0)
 
-    def whole(self, y_bthk: Array) -> Array:
+    def join(self, y_bthk: Array) -> Array:
         """Blocks put together to rows again."""
         if self.gaps > 1:
             y_bthk = y_bthk.reshape(self.rows, self.gaps, -1, *y_bthk.shape[2:]).swapaxes(1, 2)

@@ -53,8 +53,8 @@ class Extent(NamedTuple):
     is_global: Array | None
 
     @staticmethod
-    def of(side: SequenceInfo) -> "Extent":
-        positions, segments = jnp.broadcast_arrays(side.positions_bt, side.segments_bt)
+    def of(info: SequenceInfo) -> "Extent":
+        positions, segments = jnp.broadcast_arrays(info.positions_bt, info.segments_bt)
         held = segments != PADDING
 
         def least(x, where=held):
@@ -74,6 +74,6 @@ class Extent(NamedTuple):
             greatest(positions, held & (segments == last[..., None])),
             least(positions),
             greatest(positions),
-            holds(side.prefix_bt),
-            holds(side.global_bt),
+            holds(info.prefix_bt),
+            holds(info.global_bt),
         )

@@ -81,15 +81,15 @@ def cached_attention(
     batch, queries, heads, head_size = q_bthk.shape
     groups, slots = k_bgks.shape[1], k_bgks.shape[3]
     q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
-    q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
-    scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
-    scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
+    q_bgqk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
+    scores_bgqs = jnp.einsum("bgqk,bgks->bgqs", q_bgqk, k_bgks, preferred_element_type=jnp.float32)
+    scores_bhts = scores_bgqs.reshape(batch, heads, queries, slots)
     if change_scores is not None:
         scores_bhts = change_scores(scores_bhts)
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
-    weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
-    y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
-    y_bhtk = normalised(y_bgnk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
+    weights_bgqs = weights_bhts.reshape(scores_bgqs.shape).astype(v_bgsk.dtype)
+    y_bgqk = jnp.einsum("bgqs,bgsk->bgqk", weights_bgqs, v_bgsk)
+    y_bhtk = normalised(y_bgqk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bgsk.dtype)
 
 

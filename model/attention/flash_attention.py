@@ -109,9 +109,9 @@ def _attend_on_a_mesh(
         copies = heads // k_bsgk.shape[2]
         k_bsgk, v_bsgk = (jnp.repeat(x, copies, axis=2) for x in (k_bsgk, v_bsgk))
 
-    def specs_of(side: SequenceInfo, columns: tuple[str, ...]) -> SequenceInfo:
+    def specs_of(info: SequenceInfo, columns: tuple[str, ...]) -> SequenceInfo:
         row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
-        return jax.tree.map(row_of, side)
+        return jax.tree.map(row_of, info)
 
     sides = specs_of(mask_spec.queries, length), specs_of(mask_spec.keys, by_key)
     in_specs = (

@@ -73,8 +73,8 @@ def hierarchical_attention(
         return (mask_bts & (means.segments_bt[:, None] != PADDING))[:, None]
 
     own = Band(k_bsgk, v_bsgk, Locality(chunk=chunk))
-    k_bngk, v_bngk, side, count_bn = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
-    everywhere = Everywhere(k_bngk, v_bngk, side, sees, jnp.maximum(count_bn, 1))
+    k_bxgk, v_bxgk, info, count_bx = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
+    everywhere = Everywhere(k_bxgk, v_bxgk, info, sees, jnp.maximum(count_bx, 1))
     return banded_attention(q_bthk, [own], mask_spec, everywhere=everywhere, **options)
 
 
@@ -91,10 +91,10 @@ def chunk_means(
     size = min(chunk, k_bsgk.shape[1])  # of a larger chunk no more is there
     blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
     # With the block before it, a block of columns holds all of a chunk that ends in it.
-    side = blocks.stretch_of_side(mask_spec.keys, before=size)
+    info = blocks.stretch_info(mask_spec.keys, before=size)
     following_bs = jnp.pad(mask_spec.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
-    following_bs = blocks.stretch_of_side(following_bs, before=size)
-    positions_bs, segments_bs = side.positions_bt, side.segments_bt
+    following_bs = blocks.stretch_info(following_bs, before=size)
+    positions_bs, segments_bs = info.positions_bt, info.segments_bt
 
     ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= size)
     is_full_bs = positions_bs % chunk == chunk - 1
@@ -137,11 +137,11 @@ def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk
     slots = scores_bhts.shape[3]
     # More chunks are never in so many slots, so that no two of them share a number.
     number_bs = mask_spec.keys.positions_bt // chunk
-    belongs_bsn = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
+    belongs_bsx = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
     seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
-    sum_bhtn = jnp.einsum("bhts,bsn->bhtn", seen_bhts, belongs_bsn)
-    count_b1tn = jnp.einsum("bhts,bsn->bhtn", mask_b1ts.astype(jnp.float32), belongs_bsn)
-    mean_bhtn = sum_bhtn / jnp.maximum(count_b1tn, 1)
-    mean_bhts = jnp.einsum("bhtn,bsn->bhts", mean_bhtn, belongs_bsn)
+    sum_bhtx = jnp.einsum("bhts,bsx->bhtx", seen_bhts, belongs_bsx)
+    count_b1tx = jnp.einsum("bhts,bsx->bhtx", mask_b1ts.astype(jnp.float32), belongs_bsx)
+    mean_bhtx = sum_bhtx / jnp.maximum(count_b1tx, 1)
+    mean_bhts = jnp.einsum("bhtx,bsx->bhts", mean_bhtx, belongs_bsx)
     is_own_bts = number_bs[:, None] == mask_spec.queries.positions_bt[:, :, None] // chunk
     return jnp.where(is_own_bts[:, None], scores_bhts, mean_bhts)

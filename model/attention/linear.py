@@ -45,7 +45,7 @@ class FeatureMap(NamedTuple):
 class LinearState(NamedTuple):
     """What is remembered of keys and values: those of one segment, the newest."""
 
-    total_bgmj: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
+    total_bgmw: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
     top_bgm: Array | None  # where features come as logarithms: the largest of each
     segment_b: Array
     has_token_slots = False  # a token that was added cannot be taken out or hidden again
@@ -131,7 +131,7 @@ def empty_linear_state(rows: int, groups: int, head_size: int, features: Feature
     """What is remembered before the first token."""
     shape = (rows, groups, features.size)
     return LinearState(
-        total_bgmj=jnp.zeros((*shape, head_size + 1), jnp.float32),
+        total_bgmw=jnp.zeros((*shape, head_size + 1), jnp.float32),
         top_bgm=jnp.full(shape, NEVER, jnp.float32) if features.are_logs else None,
         segment_b=jnp.full(rows, PADDING, jnp.int32),
     )
@@ -156,8 +156,8 @@ def linear_attention(
     groups = k_bsgk.shape[2]
     if state is None:
         state = empty_linear_state(rows, groups, head_size, features)
-    q_bngrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
-    tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(mask_spec, rows))
+    q_bugrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
+    tokens = _Tokens(q_bugrk, k_bsgk, v_bsgk, *_segments(mask_spec, rows))
 
     # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -165,19 +165,19 @@ def linear_attention(
         return _read_chunk(state, *given, features)
 
     if max(q_bthk.shape[1], k_bsgk.shape[1]) <= chunk:
-        state, y_bngrk = read(state, (tokens, mask_spec.mask_b1ts()[:, 0]))
-        return y_bngrk.reshape(q_bthk.shape), state
+        state, y_bugrk = read(state, (tokens, mask_spec.mask_b1ts()[:, 0]))
+        return y_bugrk.reshape(q_bthk.shape), state
 
     places_bt = None
     if not mask_spec.causal or mask_spec.keys.prefix_bt is not None:
         tokens, places_bt = _in_order(tokens, mask_spec)
-    length = tokens.k_bngk.shape[1]
+    length = tokens.k_bugk.shape[1]
     size = -(-length // -(-length // chunk))  # chunks of the same size need the least padding
     chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
-    state, y_cbngrk = jax.lax.scan(
+    state, y_xbugrk = jax.lax.scan(
         lambda state, tokens: read(state, (tokens, _earlier_of_segment(tokens))), state, chunks
     )
-    y_bthk = jnp.moveaxis(y_cbngrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
+    y_bthk = jnp.moveaxis(y_xbugrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
     return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), state
 
 
@@ -196,100 +196,100 @@ def slot_attention(
     if features.are_logs:
         is_seen_bs = jnp.broadcast_to(mask_b1ts.any(axis=(1, 2)), (batch, slots))
         q_bgrtm, k_bgsm = _scaled(q_bgrtm, k_bgsm, _largest(k_bgsm, is_seen_bs))
-    sums_bgrtj = _written_out(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
-    y_btgrk = _divided(sums_bgrtj).transpose(0, 3, 1, 2, 4)
+    sums_bgrtw = _written_out(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
+    y_btgrk = _divided(sums_bgrtw).transpose(0, 3, 1, 2, 4)
     return y_btgrk.reshape(q_bthk.shape).astype(v_bgsk.dtype)
 
 
 class _Tokens(NamedTuple):
     """Columns in the order in which they are read, each with a query, a key, or both."""
 
-    q_bngrk: Array
-    k_bngk: Array
-    v_bngk: Array
-    query_segments_bn: Array
-    key_segments_bn: Array  # PADDING where there is no key
+    q_bugrk: Array
+    k_bugk: Array
+    v_bugk: Array
+    query_segments_bu: Array
+    key_segments_bu: Array  # PADDING where there is no key
 
 
 def _earlier_of_segment(tokens: _Tokens) -> Array:
     """The mask of a chunk whose columns are in order, (B, N, N)."""
-    columns = jnp.arange(tokens.k_bngk.shape[1])
-    key_segments_b1n = tokens.key_segments_bn[:, None]
-    mask_bnn = tokens.query_segments_bn[:, :, None] == key_segments_b1n
-    return mask_bnn & (key_segments_b1n != PADDING) & (columns[:, None] >= columns)
+    columns = jnp.arange(tokens.k_bugk.shape[1])
+    key_segments_b1u = tokens.key_segments_bu[:, None]
+    mask_buu = tokens.query_segments_bu[:, :, None] == key_segments_b1u
+    return mask_buu & (key_segments_b1u != PADDING) & (columns[:, None] >= columns)
 
 
 def _read_chunk(
-    state: LinearState, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
+    state: LinearState, tokens: _Tokens, mask_buu: Array, features: FeatureMap
 ) -> tuple[LinearState, Array]:
     """What the queries of a chunk see, of it and of what came before; and the sums behind it."""
-    key_segments_bn = tokens.key_segments_bn
-    q_bgrnm = features.apply(tokens.q_bngrk.transpose(0, 2, 3, 1, 4))
-    k_bgnm = features.apply(tokens.k_bngk.transpose(0, 2, 1, 3))
-    v_bgnj = _with_one(tokens.v_bngk.transpose(0, 2, 1, 3))
+    key_segments_bu = tokens.key_segments_bu
+    q_bgrum = features.apply(tokens.q_bugrk.transpose(0, 2, 3, 1, 4))
+    k_bgum = features.apply(tokens.k_bugk.transpose(0, 2, 1, 3))
+    v_bguw = _with_one(tokens.v_bugk.transpose(0, 2, 1, 3))
 
-    last_b = _last_segment(key_segments_bn, state.segment_b)
+    last_b = _last_segment(key_segments_bu, state.segment_b)
     goes_on_b = last_b == state.segment_b
-    is_key_bn = key_segments_bn != PADDING
-    is_kept_bn = is_key_bn & (key_segments_bn == last_b[:, None])
-    before_bgmj, kept_bgnm, next_top_bgm = state.total_bgmj, k_bgnm, None
+    is_key_bu = key_segments_bu != PADDING
+    is_added_bu = is_key_bu & (key_segments_bu == last_b[:, None])
+    before_bgmw, added_bgum, next_top_bgm = state.total_bgmw, k_bgum, None
     if features.are_logs:
-        top_bgm = jnp.maximum(state.top_bgm, _largest(k_bgnm, is_key_bn))
-        before_bgmj = before_bgmj * jnp.exp(state.top_bgm - top_bgm)[..., None]
+        top_bgm = jnp.maximum(state.top_bgm, _largest(k_bgum, is_key_bu))
+        before_bgmw = before_bgmw * jnp.exp(state.top_bgm - top_bgm)[..., None]
         # What is summed has a scale of its own: a segment's largest features end with it.
         next_top_bgm = jnp.where(goes_on_b[:, None, None], state.top_bgm, NEVER)
-        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgnm, is_kept_bn))
-        kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
-        q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
+        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgum, is_added_bu))
+        added_bgum = _scaled_keys(k_bgum, next_top_bgm)
+        q_bgrum, k_bgum = _scaled(q_bgrum, k_bgum, top_bgm)
 
-    seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bnn[:, None, None])
-    remembers_bn = tokens.query_segments_bn == state.segment_b[:, None]
-    remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
-    seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
+    sums_bgruw = _written_out(q_bgrum, k_bgum, v_bguw, mask_buu[:, None, None])
+    continues_bu = tokens.query_segments_bu == state.segment_b[:, None]
+    from_state_bgruw = jnp.einsum("bgrum,bgmw->bgruw", q_bgrum, before_bgmw)
+    sums_bgruw += jnp.where(continues_bu[:, None, None, :, None], from_state_bgruw, 0.0)
 
-    kept_bgnm = jnp.where(is_kept_bn[:, None, :, None], kept_bgnm, 0.0)
+    added_bgum = jnp.where(is_added_bu[:, None, :, None], added_bgum, 0.0)
     # Where the segment goes on, all keys of the chunk are its own: both scales are the same.
-    total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", kept_bgnm, v_bgnj)
-    total_bgmj += jnp.where(goes_on_b[:, None, None, None], before_bgmj, 0.0)
-    y_bngrk = _divided(seen_bgrnj).transpose(0, 3, 1, 2, 4).astype(tokens.v_bngk.dtype)
-    return LinearState(total_bgmj, next_top_bgm, last_b), y_bngrk
+    total_bgmw = jnp.einsum("bgum,bguw->bgmw", added_bgum, v_bguw)
+    total_bgmw += jnp.where(goes_on_b[:, None, None, None], before_bgmw, 0.0)
+    y_bugrk = _divided(sums_bgruw).transpose(0, 3, 1, 2, 4).astype(tokens.v_bugk.dtype)
+    return LinearState(total_bgmw, next_top_bgm, last_b), y_bugrk
 
 
-def _last_segment(key_segments_bn: Array, otherwise_b: Array) -> Array:
+def _last_segment(key_segments_bu: Array, otherwise_b: Array) -> Array:
     """That of the last key; padding does not end a segment."""
-    columns = jnp.arange(key_segments_bn.shape[1])
-    last_b = jnp.where(key_segments_bn != PADDING, columns, -1).max(axis=1)
-    segment_b = jnp.take_along_axis(key_segments_bn, jnp.maximum(last_b, 0)[:, None], axis=1)[:, 0]
+    columns = jnp.arange(key_segments_bu.shape[1])
+    last_b = jnp.where(key_segments_bu != PADDING, columns, -1).max(axis=1)
+    segment_b = jnp.take_along_axis(key_segments_bu, jnp.maximum(last_b, 0)[:, None], axis=1)[:, 0]
     return jnp.where(last_b >= 0, segment_b, otherwise_b)
 
 
-def _largest(log_bgnm: Array, counts_bn: Array) -> Array:
+def _largest(log_bgum: Array, counts_bu: Array) -> Array:
     """Each feature's largest logarithm among those that count."""
-    log_bgnm = jnp.where(counts_bn[:, None, :, None], log_bgnm, NEVER)
-    return jax.lax.stop_gradient(log_bgnm).max(axis=2)
+    log_bgum = jnp.where(counts_bu[:, None, :, None], log_bgum, NEVER)
+    return jax.lax.stop_gradient(log_bgum).max(axis=2)
 
 
-def _scaled(q_bgrnm: Array, k_bgnm: Array, top_bgm: Array) -> tuple[Array, Array]:
+def _scaled(q_bgrum: Array, k_bgum: Array, top_bgm: Array) -> tuple[Array, Array]:
     """Features from their logarithms, scaled by factors that cancel when sums are divided.
 
     A feature of keys is divided by its largest, and that of queries multiplied by it; then each
     query is divided by its own largest. So of features that matter to a query none is lost.
     """
-    q_bgrnm = q_bgrnm + top_bgm[:, :, None, None]
-    own_top = jax.lax.stop_gradient(q_bgrnm).max(axis=-1, keepdims=True)
-    return jnp.exp(q_bgrnm - own_top + HEADROOM), _scaled_keys(k_bgnm, top_bgm)
+    q_bgrum = q_bgrum + top_bgm[:, :, None, None]
+    own_top = jax.lax.stop_gradient(q_bgrum).max(axis=-1, keepdims=True)
+    return jnp.exp(q_bgrum - own_top + HEADROOM), _scaled_keys(k_bgum, top_bgm)
 
 
-def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
-    k_bgnm = k_bgnm - top_bgm[:, :, None]
-    k_bgnm = jnp.where(k_bgnm > 0, 0.0, k_bgnm)  # keys that do not count may be above the top
-    return jnp.exp(k_bgnm + HEADROOM)
+def _scaled_keys(k_bgum: Array, top_bgm: Array) -> Array:
+    k_bgum = k_bgum - top_bgm[:, :, None]
+    k_bgum = jnp.where(k_bgum > 0, 0.0, k_bgum)  # keys that do not count may be above the top
+    return jnp.exp(k_bgum + HEADROOM)
 
 
-def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
+def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsw: Array, mask: Array) -> Array:
     """Sums over the keys that the mask shows, each with its weight."""
     weights_bgrts = jnp.einsum("bgrtm,bgsm->bgrts", q_bgrtm, k_bgsm)
-    return jnp.einsum("bgrts,bgsj->bgrtj", jnp.where(mask, weights_bgrts, 0.0), v_bgsj)
+    return jnp.einsum("bgrts,bgsw->bgrtw", jnp.where(mask, weights_bgrts, 0.0), v_bgsw)
 
 
 def _with_one(v: Array) -> Array:
@@ -321,37 +321,37 @@ def _in_order(tokens: _Tokens, mask_spec: MaskSpec) -> tuple[_Tokens, Array]:
     Then come queries, with the keys that are left. So two-sided attention, a prefix, and a source
     whose segments lie elsewhere are all read like causal attention, once.
     """
-    q_bngrk, k_bngk, v_bngk, query_segments_bt, key_segments_bs = tokens
+    q_bugrk, k_bugk, v_bugk, query_segments_bt, key_segments_bs = tokens
     rows, queries = query_segments_bt.shape
     keys = key_segments_bs.shape[1]
     if mask_spec.causal:
         is_first_bs = jnp.broadcast_to(mask_spec.keys.prefix_bt, (rows, keys)).astype(bool)
-        late_keys, late_values = k_bngk, v_bngk
+        late_keys, late_values = k_bugk, v_bugk
         late_segments_bt = jnp.where(is_first_bs, PADDING, key_segments_bs)
     else:
         is_first_bs = jnp.ones((rows, keys), bool)
         late_keys, late_values = (
-            jnp.zeros((rows, queries, *x.shape[2:]), x.dtype) for x in (k_bngk, v_bngk)
+            jnp.zeros((rows, queries, *x.shape[2:]), x.dtype) for x in (k_bugk, v_bugk)
         )
         late_segments_bt = jnp.full((rows, queries), PADDING)
-    early_queries = jnp.zeros((rows, keys, *q_bngrk.shape[2:]), q_bngrk.dtype)
+    early_queries = jnp.zeros((rows, keys, *q_bugrk.shape[2:]), q_bugrk.dtype)
     both = _Tokens(
-        jnp.concatenate([early_queries, q_bngrk], axis=1),
-        jnp.concatenate([k_bngk, late_keys], axis=1),
-        jnp.concatenate([v_bngk, late_values], axis=1),
+        jnp.concatenate([early_queries, q_bugrk], axis=1),
+        jnp.concatenate([k_bugk, late_keys], axis=1),
+        jnp.concatenate([v_bugk, late_values], axis=1),
         jnp.pad(query_segments_bt, ((0, 0), (keys, 0)), constant_values=PADDING),
         jnp.concatenate([jnp.where(is_first_bs, key_segments_bs, PADDING), late_segments_bt], 1),
     )
     # The sort is stable, so that within a segment early keys stay before queries.
-    segments_bn = jnp.concatenate([key_segments_bs, query_segments_bt], axis=1)
-    order_bn = jnp.argsort(segments_bn, axis=1, stable=True)
-    places_bn = jnp.argsort(order_bn, axis=1)
-    return jax.tree.map(lambda x: _rows_at(x, order_bn), both), places_bn[:, keys:]
+    segments_bu = jnp.concatenate([key_segments_bs, query_segments_bt], axis=1)
+    order_bu = jnp.argsort(segments_bu, axis=1, stable=True)
+    places_bu = jnp.argsort(order_bu, axis=1)
+    return jax.tree.map(lambda x: _rows_at(x, order_bu), both), places_bu[:, keys:]
 
 
-def _rows_at(x: Array, places_bn: Array) -> Array:
+def _rows_at(x: Array, places_bu: Array) -> Array:
     """The columns at these places, in each row of the batch."""
-    return jax.vmap(lambda row, places: row[places])(x, places_bn)
+    return jax.vmap(lambda row, places: row[places])(x, places_bu)
 
 
 def _cut(x: Array, size: int) -> Array:

@@ -126,25 +126,25 @@ def _collected(
     qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, limit: int, keys: tuple, options: dict
 ) -> Array:
     rows, length = qkv.q_bthk.shape[:2]
-    side = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
+    info = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
     # The columns of global tokens; what is left of the limit points behind the last column.
     find = jax.vmap(lambda row: jnp.nonzero(row, size=limit, fill_value=length)[0])
-    columns_be = find(side.global_bt)
+    columns_be = find(info.global_bt)
 
     def collect(x: Array) -> Array:
         places = columns_be.reshape(rows, limit, *(1,) * (x.ndim - 2))
         return jnp.take_along_axis(x, jnp.minimum(places, length - 1), axis=1)
 
-    globals_ = jax.tree.map(collect, side)
+    globals_ = jax.tree.map(collect, info)
     segments_be = jnp.where(columns_be < length, globals_.segments_bt, PADDING)
     globals_ = dataclasses.replace(globals_, segments_bt=segments_be)
 
     # Global keys are seen from everywhere, and not a second time by those who are near.
-    others = jnp.where(side.global_bt, PADDING, side.segments_bt)
+    others = jnp.where(info.global_bt, PADDING, info.segments_bt)
     near_only = dataclasses.replace(
         mask_spec,
         queries=dataclasses.replace(mask_spec.queries, global_bt=None),
-        keys=dataclasses.replace(side, segments_bt=others, global_bt=None),
+        keys=dataclasses.replace(info, segments_bt=others, global_bt=None),
     )
     everywhere = Everywhere(
         collect(qkv.k_bsgk),
@@ -158,7 +158,7 @@ def _collected(
     )
     of_globals = _in_memory(
         global_qkv._replace(q_bthk=collect(global_qkv.q_bthk)),
-        MaskSpec(globals_, side, mask_spec.causal),
+        MaskSpec(globals_, info, mask_spec.causal),
         dropout_key=keys[1],
         **options,
     )
@@ -179,6 +179,6 @@ def _in_memory(
 def _in_full(qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, keys: tuple, options: dict) -> Array:
     """Everything for everyone: time grows with the square of the length, memory does not."""
     y_bthk = flash_attention(*qkv, mask_spec, dropout_key=keys[0], **options)
-    whole = dataclasses.replace(mask_spec, locality=None)
-    of_globals = flash_attention(*global_qkv, whole, dropout_key=keys[1], **options)
+    without_window = dataclasses.replace(mask_spec, locality=None)
+    of_globals = flash_attention(*global_qkv, without_window, dropout_key=keys[1], **options)
     return jnp.where(mask_spec.queries.global_bt[:, :, None, None], of_globals, y_bthk)

@@ -79,14 +79,14 @@ def _shape(count: int, head_size: int) -> tuple[int, ...]:
     return 2, -(-count // head_size), head_size, head_size
 
 
-def _orthogonal(normal_2nkk: Array, count: int, xp: ModuleType) -> Array:
+def _orthogonal(normal_2okk: Array, count: int, xp: ModuleType) -> Array:
     """Directions at right angles, K at a time, as long as normal vectors are.
 
     Each by itself is a normal vector; so the expectation is that of independent ones.
     """
-    q_nkk, r_nkk = xp.linalg.qr(normal_2nkk[0])
+    q_okk, r_okk = xp.linalg.qr(normal_2okk[0])
     # Without the signs, the algorithm's choice of them would prefer some directions.
-    signs_nk = xp.sign(xp.diagonal(r_nkk, axis1=-2, axis2=-1))
-    directions_mk = xp.swapaxes(q_nkk * signs_nk[:, None], -1, -2).reshape(-1, q_nkk.shape[-1])
-    lengths_m = xp.sqrt(xp.square(normal_2nkk[1]).sum(axis=-1)).reshape(-1)
+    signs_ok = xp.sign(xp.diagonal(r_okk, axis1=-2, axis2=-1))
+    directions_mk = xp.swapaxes(q_okk * signs_ok[:, None], -1, -2).reshape(-1, q_okk.shape[-1])
+    lengths_m = xp.sqrt(xp.square(normal_2okk[1]).sum(axis=-1)).reshape(-1)
     return (directions_mk * lengths_m[:, None])[:count]

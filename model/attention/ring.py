@@ -68,21 +68,21 @@ def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
     last = jax.lax.axis_size(axes) - 1
     (held, softmax), _ = jax.lax.scan(step, (held, softmax), jnp.arange(last))
     softmax = forward_over_blocks(meeting(held, last), softmax)  # nobody needs these keys any more
-    y_bthk, log_sum_nbht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_nbht)
+    y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
+    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
 
 
 def _backward(options, axes, residuals, dy_bthk):
-    *given, y_bthk, log_sum_nbht = residuals
+    *given, y_bthk, log_sum_ibht = residuals
     q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key = given
     meeting = functools.partial(_meeting, options, q_bthk, mask_spec, bias, dropout_key)
-    forward = ForwardResult.of(options, y_bthk, log_sum_nbht, dy_bthk)
+    forward = ForwardResult.of(options, y_bthk, log_sum_ibht, dy_bthk)
     held = k_bsgk, v_bsgk, mask_spec.keys
 
     def with_their_keys(gradients):
         """What belongs to the keys goes where they go."""
-        dk_nbgks, dv_nbgks = _passed_on((gradients.dk_nbgks, gradients.dv_nbgks), axes)
-        return gradients._replace(dk_nbgks=dk_nbgks, dv_nbgks=dv_nbgks)
+        dk_jbgks, dv_jbgks = _passed_on((gradients.dk_jbgks, gradients.dv_jbgks), axes)
+        return gradients._replace(dk_jbgks=dk_jbgks, dv_jbgks=dv_jbgks)
 
     def step(state, number):
         held, gradients = state
