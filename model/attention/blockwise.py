@@ -1,8 +1,10 @@
-"""Exact softmax attention in blocks: memory grows with the length, not with its square.
+"""Exact softmax attention in blocks, with memory linear in the length.
 
 Queries and keys are cut into blocks, and scores exist only for one pair of blocks at a time. The
-forward pass keeps a running maximum and total of each query (online softmax); the backward pass
-computes the scores again. Pairs of blocks in which no query sees a key are not visited at all.
+forward pass keeps a running maximum and sum for each query (online softmax). The backward pass
+recomputes the scores. Pairs of blocks in which no query sees a key are skipped.
+
+More axes: I blocks of queries, J blocks of keys, Q queries of all heads of one key/value head.
 """
 
 import dataclasses
@@ -19,20 +21,20 @@ from model.dropout import dropout
 from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias
 
-# Scores lie above, so that exp(NEVER - maximum) is zero even where nothing was seen yet.
+# The initial maximum. It is above NEVER, so exp(NEVER - maximum) is 0 before any key is visible.
 LOWEST = NEVER / 2
-# On a CPU the scores of a pair of blocks should stay in its caches; larger ones were slower.
+# The scores of a pair of blocks should fit into a CPU's caches; larger blocks were slower.
 BLOCK = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseOptions:
-    """What is known when a program is compiled."""
+    """Static options."""
 
     scale: float
     dropout_rate: float
-    queries: int  # in a block
-    keys: int
+    queries: int  # per block
+    keys: int  # per block
 
     @staticmethod
     def of(
@@ -54,7 +56,7 @@ def blockwise_attention(
     dropout_key: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
-    """What `dot_attention` computes under `mask_spec.mask_b1ts()` and with all of the bias."""
+    """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K)."""
     options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
     return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
@@ -83,15 +85,15 @@ _attention.defvjp(_forward, _backward)
 
 
 class OnlineSoftmax(NamedTuple):
-    """What queries hold of the keys they met so far (online softmax), in blocks."""
+    """The online-softmax state of all queries after the keys visited so far."""
 
-    y_ibhtk: Array  # not yet divided by the total
-    largest_ibht: Array  # score
+    y_ibhtk: Array  # weighted sum of values, not divided by the total
+    largest_ibht: Array  # largest score
     total_ibht: Array
 
     def result(self, queries: int, dtype) -> tuple[Array, Array]:
-        """What each query gets, (B, T, H, K), and the log-sum-exp of its scores, in blocks."""
-        # A query that saw nothing gets zeros, and a sum with which it has no weights either.
+        """Returns the output (B, T, H, K) and the log-sum-exp of the scores (I, B, H, T)."""
+        # A query without visible keys gets zeros, and no weights in the backward pass.
         saw_ibht = self.total_ibht > 0
         total_ibht = jnp.where(saw_ibht, self.total_ibht, 1.0)
         log_sum_ibht = jnp.where(saw_ibht, self.largest_ibht + jnp.log(total_ibht), 0.0)
@@ -109,7 +111,7 @@ def empty_softmax(schedule: "BlockSchedule") -> OnlineSoftmax:
 
 
 def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> OnlineSoftmax:
-    """`seen`, and with it all that these queries see of these keys."""
+    """Updates the softmax state with all visible pairs of blocks."""
 
     def visit(number, softmax):
         pair = schedule.pair(number)
@@ -133,10 +135,10 @@ def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> On
 
 
 class ForwardResult(NamedTuple):
-    """What the backward pass has to know of each query beside the scores, in blocks."""
+    """What the backward pass needs for each query besides the scores."""
 
     dy_ibhtk: Array
-    mean_ibht: Array  # what each weight's gradient has in common with all others of its query
+    mean_ibht: Array  # sum of dy * y: the weighted mean of the weights' gradients
     log_sum_ibht: Array
 
     @staticmethod
@@ -153,7 +155,7 @@ class ForwardResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients as far as they are added up, in blocks."""
+    """Partial sums of the gradients."""
 
     dq_ibhtk: Array
     dk_jbgks: Array
@@ -163,7 +165,7 @@ class Gradients(NamedTuple):
     def to(
         self, options: BlockwiseOptions, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
     ) -> tuple:
-        """Those of what `Work.of` was given, up to the bias."""
+        """Returns the gradients of the arguments of `BlockSchedule.of`, up to the bias."""
         dq_bthk = _joined_queries(self.dq_ibhtk, q_bthk.shape[1]) * options.scale
         return (
             dq_bthk.astype(q_bthk.dtype),
@@ -186,7 +188,7 @@ def zero_gradients(schedule: "BlockSchedule") -> Gradients:
 def backward_over_blocks(
     schedule: "BlockSchedule", forward: ForwardResult, gradients: Gradients
 ) -> Gradients:
-    """`slopes`, and added to them all that comes of these queries and these keys."""
+    """Adds the gradients of all visible pairs of blocks."""
 
     def visit(number, gradients):
         pair = schedule.pair(number)
@@ -216,10 +218,10 @@ def backward_over_blocks(
 
 
 class Pair(NamedTuple):
-    """A block of queries and a block of keys that some of them may see.
+    """A block of queries and a block of keys.
 
-    In this order of axes no product, forward or backward, transposes scores. Query heads that
-    share a key/value head count as more queries to it.
+    With this order of axes, no matmul of the forward or backward pass transposes scores. Query
+    heads that share a key/value head are treated as more queries of that head.
     """
 
     i: Array
@@ -249,12 +251,12 @@ class Pair(NamedTuple):
         return y_bgqk.reshape(*weights_bhts.shape[:-1], -1)
 
     def summed(self, q_bhtk: Array, weights_bhts: Array) -> Array:
-        """For each key, what its queries hold, times their weights."""
+        """Sums the queries' vectors with their weights, for each key: (B, G, K, S)."""
         weights_bgqs = self._by_group(weights_bhts.astype(q_bhtk.dtype))
         return _einsum("bgqk,bgqs->bgks", self._by_group(q_bhtk), weights_bgqs)
 
     def dropout_mask(self) -> Array:
-        """What weights are multiplied with to drop some; the same whenever it is asked for."""
+        """The factors of dropout, (B, H, T, S); the same in the forward and backward pass."""
         shape = *self.q_bhtk.shape[:-1], self.k_bgks.shape[-1]
         key = jax.random.fold_in(jax.random.fold_in(self.dropout_key, self.i), self.j)
         return dropout(jnp.ones(shape, jnp.float32), self.dropout_rate, key)
@@ -276,14 +278,14 @@ class Pair(NamedTuple):
 
 
 class BlockSchedule(NamedTuple):
-    """Everything in blocks, and which pairs of blocks are to be visited."""
+    """Inputs in blocks, and the pairs of blocks to visit."""
 
     q_ibhtk: Array
     k_jbgks: Array
     v_jbgks: Array
-    queries: SequenceInfo  # of blocks, as keys
-    keys: SequenceInfo
-    pairs: Array  # numbers of pairs, those to be visited first
+    queries: SequenceInfo  # (I, B, T)
+    keys: SequenceInfo  # (J, B, S)
+    pairs: Array  # indices i * J + j; the first `count` are visited
     count: Array
     causal: bool
     locality: Locality | None
@@ -336,7 +338,7 @@ def _einsum(axes: str, one: Array, other: Array) -> Array:
 
 
 def _blocks(x: Array, block: int) -> Array:
-    """(B, T, ...) as (N, B, block, ...), filled up with zeros, which is padding's segment."""
+    """(B, T, ...) as (I, B, block, ...), padded with zeros; segment 0 is padding."""
     count = -(-x.shape[1] // block)
     x = jnp.pad(x, ((0, 0), (0, count * block - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
     return jnp.moveaxis(x.reshape(len(x), count, block, *x.shape[2:]), 1, 0)

@@ -1,8 +1,10 @@
-"""A query's own chunk in full, every other chunk by the mean of its keys and values.
+"""Attention to the keys of the query's own chunk and to the mean key and value of other chunks.
 
-The mean counts as many times as the chunk has tokens. Since a query's score for a mean of keys is
-the mean of its scores, this is plain attention in which the scores for another chunk are replaced
-by their mean over the chunk: `mean_scores` says it so, for decoding from a cache.
+The mean has the weight of all tokens of its chunk. A query's score for a mean of keys is the mean
+of its scores. So this is plain attention in which the scores of another chunk are replaced by their
+mean; `mean_scores` does this when decoding from a cache.
+
+One more axis: X chunks.
 """
 
 import functools
@@ -63,7 +65,7 @@ class Hierarchical(AttentionKind):
 def hierarchical_attention(
     q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, chunk: int, **options
 ) -> Array:
-    """As `dot_attention`; causal queries see the chunks before their own."""
+    """`dot_attention` with chunk means. Causal queries see the means of earlier chunks only."""
 
     def sees(queries: SequenceInfo, means: SequenceInfo) -> Array:
         own_bt1 = queries.positions_bt[:, :, None] // chunk
@@ -81,16 +83,15 @@ def hierarchical_attention(
 def chunk_means(
     k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, chunk: int
 ) -> tuple[Array, Array, SequenceInfo, Array]:
-    """Means of keys and values over chunks, where these are, and of how many tokens they are.
+    """Returns mean keys and values (B, X, G, K), their starts and segments, and token counts.
 
-    Chunks begin with their segment, so in packed rows they end anywhere; but among any `chunk`
-    columns, at most one chunk ends that is full, and at most one that is the unfinished end of a
-    segment of several chunks. So as many means as that will do for every row; those of no chunk
-    are in the segment of padding.
+    The first chunk of a segment starts with it, so in packed rows chunks can end in any column.
+    Among any `chunk` columns at most one full chunk ends, and at most one unfinished chunk at the
+    end of a longer segment. This bounds X. Unused means are in the segment of padding.
     """
-    size = min(chunk, k_bsgk.shape[1])  # of a larger chunk no more is there
+    size = min(chunk, k_bsgk.shape[1])  # a row may be shorter than a chunk
     blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
-    # With the block before it, a block of columns holds all of a chunk that ends in it.
+    # A block and the block before it hold all of a chunk that ends in the block.
     info = blocks.stretch_info(mask_spec.keys, before=size)
     following_bs = jnp.pad(mask_spec.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
     following_bs = blocks.stretch_info(following_bs, before=size)
@@ -99,7 +100,7 @@ def chunk_means(
     ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= size)
     is_full_bs = positions_bs % chunk == chunk - 1
     ends = [ends_here_bs & is_full_bs]
-    if not mask_spec.causal:  # else nothing comes after an unfinished chunk that could see it
+    if not mask_spec.causal:  # causal: no query comes after an unfinished chunk
         is_last_bs = (following_bs != segments_bs) & (positions_bs >= chunk)
         ends.append(ends_here_bs & is_last_bs & ~is_full_bs)
 
@@ -130,12 +131,12 @@ def chunk_means(
 
 
 def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk: int) -> Array:
-    """Scores for slots of a cache, with those for other chunks replaced by their mean.
+    """Replaces the scores (B, H, T, S) of other chunks by their mean over the chunk.
 
-    A cache holds one text, so that its chunks are known by their numbers alone.
+    A cache holds one text, so a chunk's number identifies it.
     """
     slots = scores_bhts.shape[3]
-    # More chunks are never in so many slots, so that no two of them share a number.
+    # The slots hold at most slots // chunk + 2 chunks, so their numbers stay distinct.
     number_bs = mask_spec.keys.positions_bt // chunk
     belongs_bsx = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
     seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
