@@ -1,8 +1,8 @@
 """Attention to the keys near each query, with time and memory linear in the length.
 
 Rows are cut into blocks of queries. Each block and the span of keys that its queries may see become
-one row of `dot_attention`. Scores that the mask removes inside the span are computed in vain; scores
-outside the span are never computed.
+one row of `dot_attention`. Masked scores inside the span are computed in vain; scores outside of
+it are never computed.
 """
 
 import dataclasses

@@ -53,7 +53,7 @@ class AttentionContext:
     source_bsd: Array | None = None
     cross_mask_spec: MaskSpec | None = None
     cache_slot: Array | None = None  # the first slot of the cache that this call writes
-    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind: AttentionKind.shared
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind
 
 
 @flax.struct.dataclass

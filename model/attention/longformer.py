@@ -167,9 +167,7 @@ def _collected(
     return y_bthk.at[jnp.arange(rows)[:, None], columns_be].set(of_globals, mode="drop")
 
 
-def _in_memory(
-    qkv: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options
-) -> Array:
+def _in_memory(qkv: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options) -> Array:
     """`dot_attention` of few queries and all keys: the scores fit into memory."""
     bias_bhts = None
     if bias is not None:

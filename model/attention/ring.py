@@ -68,7 +68,7 @@ def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
     softmax = empty_softmax(schedule(held, 0))
     last = jax.lax.axis_size(axes) - 1
     (held, softmax), _ = jax.lax.scan(step, (held, softmax), jnp.arange(last))
-    softmax = forward_over_blocks(schedule(held, last), softmax)  # not sent: no device needs these keys
+    softmax = forward_over_blocks(schedule(held, last), softmax)  # keys are not sent on
     y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
     return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
 
