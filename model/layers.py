@@ -79,7 +79,7 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.features)
 
     def multiply(self, x: Array, kernel_2d: Array) -> Array:
-        """Returns x @ kernel. Decoding on CPUs overrides this method (another weight layout)."""
+        """Returns x @ kernel. Decoding on CPUs intercepts this method (another weight layout)."""
         if self.matmul != "float":
             return quantized_matmul(x, kernel_2d, self.matmul)
         return matmul(x, kernel_2d)
