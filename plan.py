@@ -50,6 +50,8 @@ IMAGE = (224, 3)  # rows, channels
 
 @dataclasses.dataclass(frozen=True)
 class Job:
+    """An experiment with all sizes set."""
+
     experiment: Experiment
     model: TransformerConfig  # resolved: all sizes are set
     row: Mapping[str, np.ndarray]  # one row of a batch

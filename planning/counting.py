@@ -42,6 +42,8 @@ WRITTEN_IN_PART = {
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
+    """Collectives of one kind and group size in a program."""
+
     kind: str
     group: int  # number of devices
     count: float
@@ -50,6 +52,8 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
+    """The cost of a program on one device."""
+
     flops: float = 0  # of matmuls, like the model's own count (training/flops.py)
     kernel_flops: float = 0  # the part in hand-written kernels
     narrow_flops: float = 0  # the part with two 8-bit operands
@@ -84,6 +88,7 @@ class Cost:
 
 
 def cost(program: Program) -> Cost:
+    """Returns the cost of running a program once on one device."""
     return _Counter(program).of(program.computations[program.entry])
 
 

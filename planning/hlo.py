@@ -33,6 +33,8 @@ CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Array:
+    """Type, shape and place of an array of a program."""
+
     dtype: str
     shape: tuple[int, ...]
     in_main_memory: bool  # False: in a faster memory of the chip, or the host's

@@ -31,6 +31,8 @@ KEPT = 2**25
 
 @dataclasses.dataclass(frozen=True)
 class Product:
+    """A matmul that needs packing buffers."""
+
     elements: int  # of the batch
     buffer: int  # bytes per element
 

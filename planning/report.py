@@ -170,6 +170,7 @@ def table(plans: Sequence[Section]) -> str:
 
 
 def text(found: Section) -> str:
+    """Formats a plan for reading."""
     lines = [
         f"{found['device']}: {found['devices']} devices, {mesh_name(found['mesh'])}; "
         f"batch of {found['batch_size']:,} rows"

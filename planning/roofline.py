@@ -26,6 +26,7 @@ class Roofline:
 
 
 def roofline(cost: Cost, peak_flops: float, chip: Chip) -> Roofline:
+    """Returns the roofline of a program from its cost and the chip's peak speeds."""
     return Roofline(
         cost.flops / peak_flops,
         cost.bytes / chip.bandwidth,

@@ -28,6 +28,8 @@ SHAPES = {"v4": 3, "v5e": 2, "v5p": 3, "v6e": 2}  # axes of the torus
 
 @dataclasses.dataclass(frozen=True)
 class Target:
+    """The devices of a --device flag."""
+
     name: str  # of the flag
     kind: str  # jax's device kind
     devices: Sequence[jax.Device]

@@ -102,6 +102,7 @@ class OnlineSoftmax(NamedTuple):
 
 
 def empty_softmax(schedule: "BlockSchedule") -> OnlineSoftmax:
+    """Returns the state before the first key."""
     heads = schedule.q_ibhtk.shape[:-1]
     return OnlineSoftmax(
         jnp.zeros((*heads, schedule.v_jbgks.shape[3]), jnp.float32),
@@ -241,11 +242,13 @@ class Pair(NamedTuple):
         return jnp.where(self.mask_spec.mask_b1ts(), scores_bhts, NEVER)
 
     def scores_of(self, q_bhtk: Array, k_bgks: Array) -> Array:
+        """Returns q k^T, (B, H, T, S)."""
         q_bgqk = self._by_group(q_bhtk)
         scores_bgqs = _einsum("bgqk,bgks->bgqs", q_bgqk, k_bgks)
         return scores_bgqs.reshape(*q_bhtk.shape[:-1], -1)
 
     def times(self, weights_bhts: Array, v_bgks: Array) -> Array:
+        """Returns the weighted sums of values, (B, H, T, K)."""
         weights_bgqs = self._by_group(weights_bhts.astype(v_bgks.dtype))
         y_bgqk = _einsum("bgqs,bgks->bgqk", weights_bgqs, v_bgks)
         return y_bgqk.reshape(*weights_bhts.shape[:-1], -1)

@@ -45,6 +45,7 @@ def splash_attention(
     scale: float = 1.0,
     interpret: bool = False,
 ) -> Array:
+    """Equals `dot_attention` on TPUs where `splash_can` and `splash_may` hold, (B, T, H, K)."""
     rows, queries, heads, _ = q_bthk.shape
     kernel = _splash_kernel(
         (queries, k_bsgk.shape[1]), heads, mask_spec.causal, mask_spec.locality, interpret=interpret
@@ -116,6 +117,7 @@ def cudnn_may(mask_spec: MaskSpec) -> Array:
 def cudnn_attention(
     q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, scale: float = 1.0
 ) -> Array:
+    """Equals `dot_attention` on GPUs where `cudnn_can` and `cudnn_may` hold, (B, T, H, K)."""
     rows = len(q_bthk)
     lengths = (
         (_for_rows(side, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
