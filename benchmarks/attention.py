@@ -34,9 +34,7 @@ KIND = flags.DEFINE_list("kinds", list(KINDS), "Attention kinds.")
 LONGEST = flags.DEFINE_integer("longest", 32_768, "The longest row; lengths double from 512.")
 MEMORY = flags.DEFINE_float("memory", 8.0, "Programs that need more GB are compiled but not run.")
 SECONDS = flags.DEFINE_float("seconds", 4.0, "Time for repeated runs; at least two.")
-PICTURE = flags.DEFINE_string(
-    "picture", "docs/attention_cost", "Path of the plot, without the suffix."
-)
+PICTURE = flags.DEFINE_string("picture", "docs/attention_cost", "Path of the plot, no suffix.")
 
 HEADS, HEAD_SIZE = 8, 64
 SETTINGS = dict(

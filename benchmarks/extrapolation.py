@@ -26,7 +26,7 @@ from experiment.schema import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Runs that differ in model.position.")
 OUTPUT = flags.DEFINE_string(
-    "output", str(ROOT / "docs" / "extrapolation"), "Path of the plot, without the suffix."
+    "output", str(ROOT / "docs/extrapolation"), "Path of the plot, no suffix."
 )
 BATCHES = flags.DEFINE_integer("batches", 0, "Batches of 8,192 tokens to score; 0: all.")
 

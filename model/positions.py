@@ -150,7 +150,7 @@ class ScoreBias:
                     self.table,
                     preferred_element_type=jnp.float32,
                 )
-                # The clipped distances, of later keys and of those beyond the table, are masked.
+                # Clipped distances are of masked keys: later ones, and those beyond the table.
                 distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)
                 return jnp.take_along_axis(scores_bhtz, distance_bts[:, None], axis=3)
         raise ValueError(f"unknown scheme {self.scheme!r}")

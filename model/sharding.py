@@ -46,8 +46,7 @@ def partition_spec(names: tuple[str | None, ...]) -> PartitionSpec:
 def platform() -> str:
     """Returns the platform that the traced code is compiled for: cpu, gpu or tpu.
 
-    It is the mesh's platform, also for devices of another machine (plan.py); without a mesh, jax's
-    default.
+    It is the mesh's, which may be of another machine (plan.py); without a mesh, jax's default.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform

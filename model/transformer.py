@@ -345,10 +345,7 @@ class Transformer(nn.Module):
         token_types_bt: Array | None = None,
         deterministic: bool = True,
     ) -> Array:
-        """Returns the encoder's hidden states (B, T, D).
-
-        `inputs` are tokens (B, T) or images (B, rows, columns, channels).
-        """
+        """Hidden states (B, T, D) of tokens (B, T) or images (B, rows, columns, channels)."""
         config = self.config
         if config.input == "patches":
             x_btd = self.patch_embedding(inputs)

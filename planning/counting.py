@@ -34,10 +34,7 @@ FREE = {
 CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul", "__onednn$matmul_reorder")
 VIEWS = ("bitcast", "copy", "convert", "reshape", "transpose")  # inside a fusion
 READ_IN_PART = ("dynamic-slice", "slice", "gather")
-WRITTEN_IN_PART = {
-    "dynamic-update-slice": 1,
-    "scatter": 2,
-}  # the index of the operand that is written
+WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with the update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +49,6 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The cost of a program on one device."""
-
     flops: float = 0  # of matmuls, like the model's own count (training/flops.py)
     kernel_flops: float = 0  # the part in hand-written kernels
     narrow_flops: float = 0  # the part with two 8-bit operands

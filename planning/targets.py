@@ -82,9 +82,7 @@ def _cores() -> int:
 
 
 def _cpus(count: int) -> Sequence[jax.Device]:
-    with contextlib.suppress(
-        RuntimeError
-    ):  # jax is already initialised, perhaps with enough devices
+    with contextlib.suppress(RuntimeError):  # jax is initialised, perhaps with enough
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:

@@ -104,7 +104,7 @@ class FeatureMapAttention(AttentionKind):
         )
 
     def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
-        # A key is added to the state, and a query reads it, by one multiplication per feature.
+        # Adding a token to the state and reading the state costs as much as M query-key pairs.
         return length * self.feature_count(config)
 
     def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:
@@ -186,8 +186,7 @@ def slot_attention(
 ) -> Array:
     """Linear attention with explicit weights, to keys and values in the layout of `KeyValues`.
 
-    Any mask is possible: a state cannot mask single keys or differ between queries.
-    Returns (B, T, H, K).
+    Supports any mask, unlike a state, which cannot mask single keys. Returns (B, T, H, K).
     """
     batch, queries, _, head_size = q_bthk.shape
     groups, slots = v_bgsk.shape[1:3]

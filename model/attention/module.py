@@ -1,7 +1,4 @@
-"""The attention module: projects to heads, calls an attention kind, projects back.
-
-One more axis: Z distances between a query and a key.
-"""
+"""The attention module: projects to heads, calls an attention kind, projects back."""
 
 import functools
 
@@ -155,10 +152,10 @@ class Attention(nn.Module):
         """Returns the bias of the scores, for keys fewer than `distances` positions back."""
         if self.config.position != "transformer_xl":
             return context.bias
-        waves_1zd = sinusoidal(jnp.arange(distances)[None], self.config.width)
+        waves = sinusoidal(jnp.arange(distances)[None], self.config.width)
         return ScoreBias(
             "transformer_xl",
-            self.distance_key(waves_1zd)[0],
+            self.distance_key(waves)[0],
             # Queries already contain content_bias; this replaces it by distance_bias.
             shift_hk=(self.distance_bias - self.content_bias) * self.config.score_scale,
         )
