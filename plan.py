@@ -1,8 +1,8 @@
-"""What a job needs, before it runs: python plan.py --config=configs/x.py[:arch] --device=v5e:4x4
+"""Plans a run before it starts: python plan.py --config=configs/x.py[:arch] --device=v5e:4x4
 
-Compiles the true training step for devices that need not be here, and says whether it fits, how
-much arithmetic, memory traffic and communication it is, and how fast it can be at best. No data is
-read and nothing is run. --config.a.b=v changes the config as for train.py.
+Compiles the real training step for devices that this machine need not have. Reports whether it fits
+into memory, its FLOPs, memory traffic and communication, and a lower bound of its time. Reads no
+data and runs nothing. --config.a.b=v changes the config as for train.py.
 """
 
 import dataclasses
@@ -43,17 +43,19 @@ from training.step import (
     make_train_step,
 )
 
-# What the data would decide, where neither the config nor its source says it.
+# Defaults for sizes that depend on the data, if the config does not set them.
 CLASSES = {"classify_images": 1000, "classify_text": 2}
 IMAGE = (224, 3)  # rows, channels
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
+    """An experiment with all sizes set."""
+
     experiment: Experiment
-    model: TransformerConfig  # with all sizes
-    row: Mapping[str, np.ndarray]  # of a batch
-    assumed: tuple[str, ...]
+    model: TransformerConfig  # resolved: all sizes are set
+    row: Mapping[str, np.ndarray]  # one row of a batch
+    assumed: tuple[str, ...]  # sizes that were assumed, for the report
 
     def with_batch(self, rows: int) -> "Job":
         data = dataclasses.replace(self.experiment.data, batch_size=rows)
@@ -68,7 +70,7 @@ class Job:
 
 
 def job_of(experiment: Experiment) -> Job:
-    """The job of a config, with what the data would decide taken from it or assumed."""
+    """Returns the job of a config. Sizes that depend on the data are the config's or assumed."""
     data, task, model = experiment.data, experiment.task, experiment.model
     if task.teacher:
         raise ConfigError("plan.py plans no distillation; set task.teacher=''")
@@ -105,9 +107,9 @@ def _vocabulary(data) -> int:
 
 
 def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, dict]:
-    """The step that train.py would run, with shapes and shardings of the state and of all params.
+    """Returns train.py's lowered step, the abstract state, and all abstract parameters.
 
-    Parameters that another run would lend to adapters are there too, all of them.
+    The parameters include the frozen base parameters of adapters.
     """
     experiment, task, model = job.experiment, job.experiment.task, job.model
     check_batch(
@@ -117,7 +119,7 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
     schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.width)
     scales = rate_scales(experiment.finetune, model)
     batch = job.batch(mesh)
-    # Not yet on the mesh: optax makes small arrays here, and there are no devices to hold them.
+    # Outside of the mesh context: optax makes small arrays here, which need real devices.
     model_params = abstract_params(network, task, batch, mesh)
     tuning = select_trainable(experiment.finetune, model_params, ())
     base = as_tree({name: by_name(model_params)[name] for name in tuning.base})
@@ -132,9 +134,9 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
 
 
 def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
-    """Reading prompts, and writing one token behind each of them.
+    """Compiles the two programs of generation: prefill, and one decoding step.
 
-    A decoder reads half of a row and writes the other half; a decoder with an encoder writes all.
+    A decoder reads half of a row and writes the other half. An encoder-decoder writes a whole row.
     """
     data, task, model = job.experiment.data, job.experiment.task, job.model
     if not model.has_decoder or task.objective == "classify_text":
@@ -145,7 +147,7 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
     reads = 1 if model.has_encoder else max(1, data.length // 2)
     rows = data.batch_size
     network = make_model(model, task)
-    with jax.set_mesh(mesh):  # which says what it is compiled for
+    with jax.set_mesh(mesh):  # sets the platform to compile for
         generator = Generator(
             network,
             model,
@@ -172,7 +174,7 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
 
 
 def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str, Any]:
-    """All that is known of a job on a mesh of the target's devices, as plain data."""
+    """Returns the plan of a job on a mesh of the target's devices, as plain data."""
     mesh = mesh_of(mesh_config, target)
     lowered, abstract, model_params = lower_step(job, mesh)
     found = report.of_job(
@@ -209,7 +211,7 @@ def mesh_of(config: MeshConfig, target: targets.Target) -> Mesh:
 
 
 def in_a_step(job: Job) -> dict[str, int]:
-    """Tokens of all sides, if no place is padding, or images."""
+    """Returns the tokens in a step, of source and target without padding, or the images."""
     rows = job.experiment.data.batch_size
     if "images" in job.row:
         return {"images": rows}
@@ -220,7 +222,7 @@ def in_a_step(job: Job) -> dict[str, int]:
 def largest_batch(
     job: Job, target: targets.Target, mesh_config: MeshConfig
 ) -> tuple[Job, dict[str, Any]]:
-    """The job with the largest batch that fits, and its plan."""
+    """Returns the job with the largest batch that fits, and its plan."""
     if target.chip is None:
         raise ConfigError("--search_batch needs a device whose memory is known, as a100:8")
     mesh = mesh_of(mesh_config, target)
@@ -243,7 +245,7 @@ def largest_batch(
 
 
 def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str, Any]]:
-    """The plans of all meshes that can share out the batch: those that fit, fastest first."""
+    """Returns the plans of all meshes that divide the batch, best first (`report.rank`)."""
     found = []
     for sizes in search.meshes(len(target.devices), sequence):
         name = report.mesh_name(sizes)

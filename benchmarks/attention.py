@@ -1,12 +1,12 @@
-"""What every kind of attention costs as texts grow longer: time and memory, forward and backward.
+"""Time and memory of every attention kind as the length grows, forward and backward.
 
     pip install -e '.[plots]' && python benchmarks/attention.py
 
-One row of causal self-attention, 8 heads of 64 in float32, from projected heads to the gradients of
-queries, keys and values. Memory is what the compiled program needs beside its inputs and outputs,
-as its compiler states it. Time is the best of a few runs. The exponent is the slope of the last
-doublings in a log-log plot: 1 means that twice the length costs twice as much. Writes
-docs/attention_cost.png and .svg, and prints a table in Markdown.
+One row of causal self-attention, 8 heads of 64 in float32, from queries, keys and values to their
+gradients. Memory is the compiler's figure for temporary buffers, without inputs and outputs. Time
+is the best of a few runs. The exponent is the slope of the last doublings in a log-log plot: with
+1, twice the length costs twice as much. Writes docs/attention_cost.png and .svg, and prints a table
+in Markdown.
 """
 
 import sys
@@ -30,23 +30,23 @@ from model.config import TransformerConfig
 from model.masks import MaskSpec, SequenceInfo
 from training.compilation import compiler_options
 
-KIND = flags.DEFINE_list("kinds", list(KINDS), "Which kinds.")
-LONGEST = flags.DEFINE_integer("longest", 32_768, "The greatest length; lengths double from 512.")
-MEMORY = flags.DEFINE_float("memory", 8.0, "Programs that need more GB are compiled, but not run.")
-SECONDS = flags.DEFINE_float("seconds", 4.0, "Runs are repeated for about so long; at least two.")
-PICTURE = flags.DEFINE_string("picture", "docs/attention_cost", "Its path, without the ending.")
+KIND = flags.DEFINE_list("kinds", list(KINDS), "Attention kinds.")
+LONGEST = flags.DEFINE_integer("longest", 32_768, "The longest row; lengths double from 512.")
+MEMORY = flags.DEFINE_float("memory", 8.0, "Programs that need more GB are compiled but not run.")
+SECONDS = flags.DEFINE_float("seconds", 4.0, "Time for repeated runs; at least two.")
+PICTURE = flags.DEFINE_string("picture", "docs/attention_cost", "Path of the plot, no suffix.")
 
 HEADS, HEAD_SIZE = 8, 64
 SETTINGS = dict(
     family="decoder", position="none", heads=HEADS, head_size=HEAD_SIZE, attention_window=256,
     attention_chunk=256, attention_overlap=64, attention_memory=256, attention_features=256,
 )  # fmt: skip
-DOUBLINGS = 4  # that the exponents are of: at short lengths fixed costs hide the growth
+DOUBLINGS = 4  # for the exponents; at short lengths fixed costs hide the growth
 
 
 class PassCost(NamedTuple):
     gigabytes: float
-    seconds: float | None  # None where the program was not run
+    seconds: float | None  # None: not run
 
 
 def main(_):
@@ -72,42 +72,42 @@ def measure(kind: str, length: int) -> PassCost:
         raise schema.ConfigError(problems)
     rng = np.random.default_rng(0)
     shape = (1, length, HEADS, HEAD_SIZE)
-    heads = QKV(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)))
+    qkv = QKV(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)))
     positions_bt = jnp.arange(length)[None]
-    side = SequenceInfo(positions_bt, jnp.ones_like(positions_bt))
+    info = SequenceInfo(positions_bt, jnp.ones_like(positions_bt))
     if KINDS[kind].uses_global_tokens:
-        side = SequenceInfo(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
-    mask_spec = MaskSpec(side, side, causal=True)
+        info = SequenceInfo(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
+    mask_spec = MaskSpec(info, info, causal=True)
     shared = KINDS[kind].shared(config, lambda: None)
 
-    def loss(heads: QKV, mask_spec: MaskSpec):
+    def loss(qkv: QKV, mask_spec: MaskSpec):
         inputs = AttentionInputs(
             config,
-            heads,
+            qkv,
             AttentionContext(mask_spec),
             KINDS[kind].mask_spec(config, mask_spec),
             scale=HEAD_SIZE**-0.5,
             shared=shared,
-            # Some kinds take a second set of heads, for some of the tokens.
-            project=lambda *_, **__: heads,
+            # Some kinds use a second set of projections.
+            project=lambda *_, **__: qkv,
         )
         return jnp.square(KINDS[kind].attend(inputs)).sum()
 
     step = jax.jit(jax.grad(loss), compiler_options=compiler_options())
-    compiled = step.lower(heads, mask_spec).compile()
+    compiled = step.lower(qkv, mask_spec).compile()
     gigabytes = compiled.memory_analysis().temp_size_in_bytes / 1e9
     if gigabytes > MEMORY.value:
         return PassCost(gigabytes, None)
     best, begin, runs = np.inf, time.perf_counter(), 0
     while runs < 2 or time.perf_counter() - begin < SECONDS.value:
         start = time.perf_counter()
-        jax.block_until_ready(compiled(heads, mask_spec))
+        jax.block_until_ready(compiled(qkv, mask_spec))
         best, runs = min(best, time.perf_counter() - start), runs + 1
     return PassCost(gigabytes, best)
 
 
 def exponent(points: dict[int, float]) -> float:
-    """The slope over the last doublings."""
+    """Returns the slope over the last doublings in a log-log plot."""
     lengths = sorted(points)[-DOUBLINGS - 1 :]
     return float(np.polyfit(np.log(lengths), np.log([points[n] for n in lengths]), 1)[0])
 

@@ -1,12 +1,12 @@
-"""What every kind of attention learns: the same model, data, order and steps, another kind.
+"""Quality of every attention kind with the same model, data, data order and steps.
 
     python benchmarks/attention_quality.py --task=pydoc --runs=runs/quality
     python benchmarks/attention_quality.py --task=listops --runs=runs/quality
 
-Trains one model for each kind with train.py, one after another; a kind whose run is already there
-is not trained again. Then takes the time of a few steps of each, for which nothing else should run,
-and what memory their compiler says that they need beside parameters and batch. Prints a table in
-Markdown. --noscore leaves out the training, --nocost the rest.
+Trains one model for each kind with train.py, one after another. Existing runs are reused. Then
+measures the time of a few steps of each, on an otherwise idle machine, and the compiler's figure
+for temporary memory. Prints a table in Markdown. --noscore skips training, --nocost the
+measurements.
 """
 
 import functools
@@ -32,14 +32,14 @@ from training.model_for_task import make_model  # noqa: E402
 from training.schedules import learning_rate  # noqa: E402
 from training.step import TrainSpec, abstract_state, make_train_step  # noqa: E402
 
-TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "What is learned.")
+TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "The task to train.")
 RUNS = flags.DEFINE_string("runs", "runs/quality", "Directory of the runs.")
-KIND = flags.DEFINE_list("kinds", list(KINDS), "Which kinds.")
+KIND = flags.DEFINE_list("kinds", list(KINDS), "Attention kinds.")
 SCORE = flags.DEFINE_bool("score", True, "Whether to train.")
-COST = flags.DEFINE_bool("cost", True, "Whether to take time and memory.")
-REPEATS = flags.DEFINE_integer("repeats", 5, "Steps of which the quickest counts.")
+COST = flags.DEFINE_bool("cost", True, "Whether to measure time and memory.")
+REPEATS = flags.DEFINE_integer("repeats", 5, "Timed steps; the fastest counts.")
 
-# Stretches are short beside the texts, so that what a kind does not see could be missed.
+# Windows and chunks are short compared to the texts, so that limited context can hurt.
 TASKS = {
     "pydoc": {
         "model": dict(
@@ -88,7 +88,7 @@ def config_of(kind: str) -> dict:
 
 
 def trained_score(kind: str) -> float:
-    """Of a run of train.py, the last."""
+    """Trains with train.py unless done, and returns the last score of the run."""
     workdir = Path(RUNS.value, f"{TASK.value}-{kind}-all").resolve()
     metrics = workdir / "metrics.jsonl"
     find = functools.partial(_scores, metrics)
@@ -109,7 +109,7 @@ def _scores(metrics: Path) -> list[float]:
 
 
 def cost(experiment: sections.Experiment) -> tuple[str, str]:
-    """Of one training step on the first batch."""
+    """Returns time and memory of one training step on the first batch."""
     data = pipeline.load(
         experiment.data, objective=experiment.task.objective, masking=experiment.masking, seed=0
     )

@@ -1,12 +1,11 @@
-"""A text classifier against a bag of words, on the same texts and the same splits.
+"""Compares a text classifier with a bag of words, on the same texts and splits.
 
     python train.py --config=configs/classify_text.py --config.data.path=DIR
     python benchmarks/bag_of_words.py --workdir=runs/classify_text --step=best --split=test
 
-Fits scikit-learn's logistic regression (C=1) on the training texts of the run in --workdir, on
-counts of words and on tf-idf, and scores it and the run on the same held-out texts. --ngrams=2
-counts pairs of words besides. If the run was stopped early by the scores of a split, another split
-tells more about it. Prints a table in Markdown.
+Fits scikit-learn's logistic regression (C=1) to the training texts of the run in --workdir, with
+word counts and with tf-idf, and scores it and the run on the same eval texts. --ngrams=2 adds pairs
+of words. If early stopping used a split, choose another split to score. Prints a table in Markdown.
 """
 
 import dataclasses
@@ -30,13 +29,13 @@ from input_pipeline.sources.base import Example, good_records  # noqa: E402
 from input_pipeline.sources.registry import components  # noqa: E402
 
 WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run that classifies texts.")
-SPLIT = flags.DEFINE_string("split", "", "What to score on; default: what the run held out.")
+SPLIT = flags.DEFINE_string("split", "", "The split to score on; default: the run's eval split.")
 STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
-NGRAMS = flags.DEFINE_integer("ngrams", 1, "The most words in a row that are counted as one.")
+NGRAMS = flags.DEFINE_integer("ngrams", 1, "The longest n-gram that is counted.")
 
 
 def texts_and_labels(data: DataConfig) -> tuple[list[tuple], list[tuple]]:
-    """(text, label) of the training split and of the held-out one; a pair of texts is one text."""
+    """Returns (text, label) of the training and eval split; a pair of texts becomes one text."""
     splits = components(data)[0].splits
     if splits.kind != "labelled":
         raise ConfigError(f"data.source={data.source} has no labelled texts; choose another run")
@@ -49,12 +48,12 @@ def texts_and_labels(data: DataConfig) -> tuple[list[tuple], list[tuple]]:
 
     if len(splits.evals) != 1:
         raise ConfigError(f"choose one of these with --split: {', '.join(splits.evals)}")
-    (held_out,) = splits.evals.values()
-    return pairs(splits.train), pairs(held_out)
+    (eval_set,) = splits.evals.values()
+    return pairs(splits.train), pairs(eval_set)
 
 
 def bag_of_words(vectorizer, train: list[tuple], test: list[tuple]) -> tuple[float, int]:
-    """Accuracy on the test texts, and how many words there are."""
+    """Returns the accuracy on the test texts and the size of the vocabulary."""
     texts, labels = zip(*train, strict=True)
     counts = vectorizer.fit_transform(texts)
     model = LogisticRegression(max_iter=1000).fit(counts, labels)

@@ -1,12 +1,12 @@
-"""What a checkpoint costs: the time the loop stands still, and the time digests take.
+"""Cost of checkpoints: the time that the training loop is blocked, and the time of digests.
 
     python benchmarks/checkpoint.py [--megabytes=500] [--rounds=3] [--directory=DIR]
 
-One state, saved and restored by turns in each of these ways; each figure is the median:
+Saves and restores one state in turn in these ways, and prints the median of each:
 
-- synchronous: save, and wait until it is on the disk;
-- blocked: the part of it for which `Checkpoints.save` keeps the loop from its next step;
-- with and without the digests of its files, and restored with and without verifying them.
+- synchronous: saves and waits until the checkpoint is on disk;
+- blocked: the part of a save during which `Checkpoints.save` blocks the loop;
+- saved with and without digests of the files, restored with and without verifying them.
 """
 
 import statistics
@@ -31,7 +31,7 @@ ARRAYS = 24
 
 
 def make_state(megabytes: int) -> TrainState:
-    """Parameters and two moments, of random numbers, which no compression makes smaller."""
+    """Makes parameters and two moments of random numbers, which do not compress."""
     rows = megabytes * 10**6 // (3 * ARRAYS * 4 * 1024)
     make = jax.jit(lambda key: jax.random.normal(key, (rows, 1024)))
 
@@ -72,7 +72,7 @@ def main(argv) -> None:
         tempfile.TemporaryDirectory(dir=DIRECTORY.value or None) as directory,
         Checkpoints(directory, config) as checkpoints,
     ):
-        save(checkpoints, 1, state)  # the first of all opens and compiles things
+        save(checkpoints, 1, state)  # warm-up
         for number in range(ROUNDS.value):
             digests.record = lambda directory: None
             _, plain = save(checkpoints, 10 * number + 2, state)

@@ -1,10 +1,10 @@
-"""How long the training step takes to compile, for few layers and for many, scanned.
+"""Compile time of the training step with few and with many scanned layers.
 
     python benchmarks/compile_time.py
 
-The scan over layers is one loop (model.unroll=1) whatever their number, so that the compiler sees
-one block. Rounds alternate, so that a busy moment of the machine hits both; the quickest of each
-counts, in seconds of the processor, which other processes do not lengthen as they do a clock's.
+The scan over layers is one loop (model.unroll=1), so the compiler sees one block whatever the
+depth. Rounds alternate, so that load on the machine affects both depths; the fastest of each
+counts. Times are CPU seconds, which other processes affect less than wall-clock time.
 """
 
 import sys
@@ -25,13 +25,13 @@ from training.model_for_task import make_model
 from training.schedules import learning_rate
 from training.step import NO_FROZEN_INPUTS, TrainSpec, abstract_state, make_train_step
 
-ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the quickest of each depth counts.")
+ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the fastest of each depth counts.")
 DEPTHS = (6, 48)
 BATCH, LENGTH = 8, 256
 
 
 def seconds_to_compile(layers: int) -> tuple[float, float]:
-    """Of tracing and lowering, and of compiling: a decoder of GPT-2's style and width."""
+    """Returns the times of tracing and lowering, and of compiling, a decoder like GPT-2."""
     jax.clear_caches()
     config = default.get_config()
     config.model.update(architectures.gpt2())
@@ -60,11 +60,11 @@ def main(_) -> None:
     keep_programs("off")
     jax.config.update("jax_enable_compilation_cache", False)
     found = {layers: [] for layers in DEPTHS}
-    seconds_to_compile(DEPTHS[0])  # what only the first compilation pays for
+    seconds_to_compile(DEPTHS[0])  # warm-up
     for _ in range(ROUNDS.value):
         for layers in DEPTHS:
             found[layers].append(seconds_to_compile(layers))
-    print("layers  tracing  compiling    sum   seconds of the processor")
+    print("layers  tracing  compiling    sum   CPU seconds")
     best = {layers: min(times, key=sum) for layers, times in found.items()}
     for layers, (tracing, compiling) in best.items():
         print(f"{layers:6d} {tracing:8.2f} {compiling:10.2f} {tracing + compiling:6.2f}")

@@ -1,14 +1,14 @@
-"""Our decoding against transformers' `generate` and CTranslate2, side by side in one run.
+"""Compares our decoding with transformers' `generate` and CTranslate2, in one run.
 
     pip install -e '.[bench]' && python benchmarks/decode.py
 
-GPT-2 small and the 2017 paper's base (as Marian builds it), in float32 with the same random
-weights on all sides; each is given 32 tokens and says exactly as many new ones as asked. Before
-anything is timed, a whole pass of transformers' model without a cache judges what was said: by
-greedy search every token must be the likeliest, and by beam search the sequences as likely as
-those of transformers. Rounds alternate, so that a busy moment of the machine hits all sides; the
-best round of each counts. Times are those of whole calls, from the prompt or the source on.
-CTranslate2 has a process of its own: in one with torch, it slowed down transformers.
+GPT-2 small and the 2017 paper's base model (as Marian builds it), in float32 with the same random
+weights in all libraries. Each gets 32 tokens and generates a fixed number of new ones. Before
+timing, one pass of transformers' model without a cache checks the tokens: with greedy search every
+token must have the largest logit; with beam search the sequences must be as likely as those of
+transformers. Rounds alternate, so that load on the machine affects all libraries; the best round of
+each counts. Times are of complete calls, including the prompt or source. CTranslate2 runs in its
+own process, because it slowed down transformers in a process with torch.
 """
 
 import importlib.metadata
@@ -28,23 +28,23 @@ from absl import app, flags
 from benchmarks import decoders
 from benchmarks.decoders import CORES, GIVEN, Shape
 
-ROUNDS = flags.DEFINE_integer("rounds", 2, "Alternations; the best of each side counts.", 1)
-ONLY = flags.DEFINE_enum("only", None, ["gpt2", "base"], "One shape alone.")
-NEW_TOKENS = flags.DEFINE_integer("new_tokens", 128, "Tokens for every row.", 1, 1024 - GIVEN)
+ROUNDS = flags.DEFINE_integer("rounds", 2, "Alternations; the best of each library counts.", 1)
+ONLY = flags.DEFINE_enum("only", None, ["gpt2", "base"], "Only this model.")
+NEW_TOKENS = flags.DEFINE_integer("new_tokens", 128, "New tokens per row.", 1, 1024 - GIVEN)
 SKIP_CTRANSLATE2 = flags.DEFINE_bool("skip_ctranslate2", False, "Leave CTranslate2 out.")
 
 SIDES = OURS, THEIRS, CT2 = "ours", "transformers", "CTranslate2"
 BATCH = 16
 METHODS = [("greedy", 1, 1), ("greedy", 1, BATCH), ("beam 4", 4, 1), ("beam 4", 4, BATCH)]
-COPIED = 512 * 2**20  # bytes, far more than caches hold
-# How far the logit of a greedy choice may be below the greatest, of which logits differ by tens.
+COPIED = 512 * 2**20  # bytes, far more than the CPU's caches
+# How far the logit of a greedy choice may be below the largest; logits differ by tens.
 GREEDY_TOLERANCE = 0.01
-# Nats a token. Sums of log-probabilities are now and then as good as equal; then searches part.
+# Nats per token. Near ties of log-probabilities make searches differ.
 BEAM_TOLERANCE = 0.05
 
 
 def compare(shape: Shape, ctranslate2, machine: str) -> None:
-    """Prints a line for every method; `ctranslate2` is the process that has it, or None."""
+    """Prints a line for every method; `ctranslate2` is its process, or None."""
     print(headings())
     for method, beams, rows in METHODS:
         asked, how = shape.first(rows), dict(beams=beams, steps=NEW_TOKENS.value)
@@ -52,9 +52,11 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
         sides = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
         if ctranslate2 is not None:
             sides[CT2] = decoders.CTranslate2(ctranslate2, asked, **how)
-        kept, formula = ours.cache_bytes(), cache_formula(asked, beams)
-        if kept != formula:
-            sys.exit(f"{method}, batch {rows}: a cache of {kept} bytes, by the formula {formula}")
+        measured, formula = ours.cache_bytes(), cache_formula(asked, beams)
+        if measured != formula:
+            sys.exit(
+                f"{method}, batch {rows}: a cache of {measured} bytes, by the formula {formula}"
+            )
 
         said = {side: decoder.tokens() for side, decoder in sides.items()}  # compiles, allocates
         check(asked, beams, said)
@@ -65,10 +67,10 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
         tokens = rows * NEW_TOKENS.value
         speeds = {side: tokens / min(times[side] for times in rounds) for side in sides}
         ratios = {side: speeds[OURS] / speed for side, speed in speeds.items()}
-        same = {side: (tokens_bn == said[THEIRS]).mean() for side, tokens_bn in said.items()}
+        same = {side: (tokens_bt == said[THEIRS]).mean() for side, tokens_bt in said.items()}
         groups = (cells(speeds, SIDES, ",.1f"), cells(ratios, (THEIRS, CT2), ".2f"),
                   cells(same, (OURS, CT2), ".1%"))  # fmt: skip
-        cache = f"{kept / 1e6:>8.2f} {formula / 1e6:>8.2f}"
+        cache = f"{measured / 1e6:>8.2f} {formula / 1e6:>8.2f}"
         print(f"{method:6} {rows:>5} {'  '.join(groups)}  {cache}", flush=True)
         if beams == rows == 1:
             read = bytes_for_a_token(shape.params)
@@ -94,43 +96,43 @@ def cells(values: Mapping[str, float], sides: Sequence[str], form: str) -> str:
 
 
 def check(shape: Shape, beams: int, said: Mapping[str, np.ndarray]) -> None:
-    """Ends the program if a side has not said what the weights say."""
+    """Exits if the tokens of a library are not those that the model gives."""
     wanted = shape.start_bt.shape[0], NEW_TOKENS.value
-    for side, tokens_bn in said.items():
-        if tokens_bn.shape != wanted:
-            sys.exit(f"{side} said tokens of shape {tokens_bn.shape} instead of {wanted}")
-    judged = {side: judge(shape, tokens_bn) for side, tokens_bn in said.items()}
-    likelihood_b = judged[THEIRS][0].mean(1)
-    for side, (log_probs_bn, gaps_bn) in judged.items():
-        if beams == 1 and gaps_bn.max() > GREEDY_TOLERANCE:
-            sys.exit(f"{side} chose a token whose logit is {gaps_bn.max():.3f} below the greatest")
-        less = (likelihood_b - log_probs_bn.mean(1)).max()
+    for side, tokens_bt in said.items():
+        if tokens_bt.shape != wanted:
+            sys.exit(f"{side} said tokens of shape {tokens_bt.shape} instead of {wanted}")
+    reference = {side: reference_scores(shape, tokens_bt) for side, tokens_bt in said.items()}
+    likelihood_b = reference[THEIRS][0].mean(1)
+    for side, (log_probs_bt, gaps_bt) in reference.items():
+        if beams == 1 and gaps_bt.max() > GREEDY_TOLERANCE:
+            sys.exit(f"{side} chose a token whose logit is {gaps_bt.max():.3f} below the greatest")
+        less = (likelihood_b - log_probs_bt.mean(1)).max()
         if beams > 1 and less > BEAM_TOLERANCE:
             sys.exit(f"{side} found a sequence {less:.3f} nats a token below that of {THEIRS}")
 
 
 @torch.inference_mode()
-def judge(shape: Shape, tokens_bn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probabilities of the tokens, and how far their logits are below the greatest."""
+def reference_scores(shape: Shape, tokens_bt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens' log-probabilities and their logits' gaps to the largest, (B, T)."""
     log_probs, gaps = [], []
-    # A row at a time, because logits over the vocabulary are large.
-    for row, tokens_n in enumerate(torch.from_numpy(tokens_bn.astype(np.int64))):
+    # One row at a time, because logits are large.
+    for row, tokens_t in enumerate(torch.from_numpy(tokens_bt.astype(np.int64))):
         start_t = torch.from_numpy(shape.start_bt[row].astype(np.int64))
-        inputs_1t = torch.cat([start_t, tokens_n[:-1]])[None]
+        inputs_1t = torch.cat([start_t, tokens_t[:-1]])[None]
         if shape.source_bs is None:
             given = dict(input_ids=inputs_1t)
         else:
             source_1s = torch.from_numpy(shape.source_bs[row : row + 1].astype(np.int64))
             given = dict(input_ids=source_1s, decoder_input_ids=inputs_1t)
-        logits_nv = shape.theirs(**given, use_cache=False).logits[0, len(start_t) - 1 :]
-        chosen_n = logits_nv.gather(1, tokens_n[:, None])[:, 0]
-        log_probs.append((chosen_n - logits_nv.logsumexp(1)).numpy())
-        gaps.append((logits_nv.amax(1) - chosen_n).numpy())
+        logits_tv = shape.theirs(**given, use_cache=False).logits[0, len(start_t) - 1 :]
+        chosen_t = logits_tv.gather(1, tokens_t[:, None])[:, 0]
+        log_probs.append((chosen_t - logits_tv.logsumexp(1)).numpy())
+        gaps.append((logits_tv.amax(1) - chosen_t).numpy())
     return np.stack(log_probs), np.stack(gaps)
 
 
 def cache_formula(shape: Shape, beams: int) -> int:
-    """Bytes of keys and values: of what was given, once, and of all tokens of all beams."""
+    """Returns the bytes of keys and values: the prompt once, and the new tokens of each beam."""
     config = shape.config
     slots = shape.start_bt.shape[1] + beams * NEW_TOKENS.value
     if shape.source_bs is not None:
@@ -140,11 +142,10 @@ def cache_formula(shape: Shape, beams: int) -> int:
 
 
 def bytes_for_a_token(params: dict) -> int:
-    """Of the weights that every new token has to go through.
+    """Returns the bytes of weights that every new token reads.
 
-    The encoder, and the layers that make keys and values of what it says, are used once for a
-    source. Of the table of positions a token needs one row; the table of tokens is the output
-    layer as well.
+    The encoder and the key and value projections of the source run once per source. A token reads
+    one row of the position table. The token table is also the output layer.
     """
     total = 0
     for path, array in jax.tree_util.tree_leaves_with_path(params):
@@ -156,7 +157,7 @@ def bytes_for_a_token(params: dict) -> int:
 
 
 def bandwidths() -> tuple[float, float]:
-    """Bytes per second of a copy, which reads and writes each, and of a sum, which reads them."""
+    """Returns bytes per second of a copy (reads and writes) and of a sum (reads)."""
     source = torch.ones(COPIED // 4)
     target = torch.zeros_like(source)
     copying = min(seconds(lambda: target.copy_(source)) for _ in range(8))
@@ -171,7 +172,7 @@ def seconds(call: Callable) -> float:
 
 
 def ctranslate2_version() -> str | None:
-    """None if it is not wanted, or cannot be had."""
+    """Returns the installed version; None if skipped or not installed."""
     if SKIP_CTRANSLATE2.value:
         return None
     try:

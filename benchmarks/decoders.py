@@ -1,8 +1,8 @@
-"""One model with the same random weights three times: transformers', ours and CTranslate2's.
+"""One model with the same random weights in three libraries: transformers, ours and CTranslate2.
 
-Every decoder is asked with `tokens()` and answers with an array (rows, new tokens). None of them
-can end early: token 0, the end, and Marian's padding have embeddings of zeros, which are the output
-kernel as well, so their logits are 0 where the likeliest is far above.
+`tokens()` of each decoder returns the new tokens, (B, T). No decoder can end early: the embeddings
+of token 0, which is the end, and of Marian's padding are zeros. The table is also the output
+kernel, so their logits are 0, far below the largest.
 """
 
 import dataclasses
@@ -32,31 +32,31 @@ from tests.model.published_models import to_ours
 
 GIVEN = 32  # tokens of a prompt, or of a source
 END = 0
-NO_TOKEN = -1  # as an end: none
-# At its usual 0.02 an untrained model repeats one token, and a wrong cache could go unnoticed.
+NO_TOKEN = -1  # an end that never occurs
+# With the usual 0.02 an untrained model repeats one token, which could hide a wrong cache.
 DEVIATION = 0.1
-# With norms behind the residuals, that much would make a rounding error grow to a whole logit.
+# With post-norm, 0.1 would amplify rounding errors to the size of a logit.
 DEVIATION_POST_NORM = 0.05
 CORES = os.cpu_count()
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A model in transformers, what it is asked, and how ours and CTranslate2's are made of it."""
+    """A transformers model, its inputs, and what our model and CTranslate2 need to load it."""
 
     theirs: torch.nn.Module
-    config: TransformerConfig  # of ours
+    config: TransformerConfig  # of our model
     params: dict
-    loader: str  # the class in CTranslate2 that reads it
-    start_bt: np.ndarray  # what the decoder begins with
-    source_bs: np.ndarray | None  # what the encoder reads
+    loader: str  # CTranslate2's class that reads the model
+    start_bt: np.ndarray  # the first tokens of the decoder
+    source_bs: np.ndarray | None  # the input of the encoder
 
     @property
     def given_bt(self) -> np.ndarray:
         return self.start_bt if self.source_bs is None else self.source_bs
 
     def first(self, rows: int) -> "Shape":
-        """The same, asked for fewer rows."""
+        """Returns the same with only the first rows."""
         source_bs = None if self.source_bs is None else self.source_bs[:rows]
         return dataclasses.replace(self, start_bt=self.start_bt[:rows], source_bs=source_bs)
 
@@ -77,9 +77,9 @@ def gpt2(rows: int) -> Shape:
 
 
 def base(rows: int) -> Shape:
-    """The 2017 paper's, with its shared vocabulary of 37,000."""
+    """The base model of the 2017 paper, with its shared vocabulary of 37,000."""
     config = our_config(architectures.transformer_base(), vocab_size=37_000, max_length=1024)
-    padding = config.vocab_size - 1  # where Marian has it; its decoder begins with it
+    padding = config.vocab_size - 1  # Marian's padding id; its decoder starts with it
     sides = {
         f"{side}_{key}": value
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
@@ -112,13 +112,13 @@ def our_config(architecture: Mapping, **sizes) -> TransformerConfig:
 
 
 def given_tokens(config: TransformerConfig, rows: int) -> np.ndarray:
-    """Random ones, neither the end nor padding."""
+    """Returns random tokens, neither the end nor padding, (B, T)."""
     rng = np.random.default_rng(0)
     return rng.integers(1, config.vocab_size - 1, (rows, GIVEN), dtype=np.int32)
 
 
 def silence(model: torch.nn.Module, embedding: torch.nn.Embedding, *tokens: int) -> None:
-    """Makes these tokens ones that are never said, and the model one that looks for no end."""
+    """Prevents the model from generating these tokens and from looking for an end."""
     embedding.weight.data[list(tokens)] = 0.0
     model.generation_config.eos_token_id = None
     model.eval()
@@ -126,10 +126,10 @@ def silence(model: torch.nn.Module, embedding: torch.nn.Embedding, *tokens: int)
 
 @torch.inference_mode()
 def enliven(marian: torch.nn.Module, tokens_bt: torch.Tensor) -> None:
-    """Makes an untrained model of this kind say more than one token.
+    """Makes an untrained Marian model generate varied tokens.
 
-    It repeats the token it was given, the less so the smaller the table is beside the positions;
-    and what all its hidden states have in common hides what they differ in.
+    Untrained, it repeats its input token. A token table that is small compared to the positions
+    reduces that; removing the mean of the hidden states makes their differences count.
     """
     marian.model.shared.weight *= 0.05
     given = dict(input_ids=tokens_bt, decoder_input_ids=tokens_bt.flip(0))
@@ -148,7 +148,7 @@ def our_params(
     shapes = jax.eval_shape(lambda: nn.unbox(model.init(jax.random.key(0), one, *source)))
     weights = {
         name: weight.detach().numpy()
-        for name, weight in theirs.named_parameters()  # which lists a tied weight once
+        for name, weight in theirs.named_parameters()  # lists a tied weight once
         if not (config.position == "sinusoidal" and "embed_positions" in name)
     }
     params, unused = to_ours(architecture, config, shapes["params"], weights)
@@ -175,13 +175,13 @@ class Ours:
     def tokens(self) -> np.ndarray:
         if self._beams == 1:
             return np.asarray(self._generator.sequences(self._params, self._prompts))
-        # All sequences are of one length, so a penalty for it would change nothing.
+        # All sequences have the same length, so a length penalty would change nothing.
         alpha = jnp.zeros(())
         beams = self._generator.search(self._params, self._prompts, beams=self._beams, alpha=alpha)
         return np.asarray(beams.tokens_bnt[:, 0])
 
     def cache_bytes(self) -> int:
-        """Of the keys and values that are kept, as they are before the first token."""
+        """Returns the bytes of the cache before the first token."""
         slots = self._generator.slots(self._prompts, self._beams)
         keep_tokens = self._beams > 1
         _, cache = self._generator._read(
@@ -202,7 +202,7 @@ class Transformers:
 
 
 class CTranslate2:
-    """`process` is what `start_ctranslate2` makes of the shape, once for all that is asked."""
+    """`process` comes from `start_ctranslate2`, once for all calls."""
 
     def __init__(self, process: Executor, shape: Shape, *, beams: int, steps: int):
         self._process, self._asked = process, (shape.given_bt.tolist(), beams, steps)
@@ -212,16 +212,16 @@ class CTranslate2:
 
 
 def start_ctranslate2(shape: Shape) -> Executor:
-    """A process of its own that has the model loaded.
+    """Starts a separate process that has the model loaded.
 
-    In one process with torch it slowed down transformers by a quarter; why was not looked into.
+    In one process with torch, it slowed down transformers by a quarter; the cause is unknown.
     """
     apart = multiprocessing.get_context("spawn")
     without_ours = dataclasses.replace(shape, params={})
     return ProcessPoolExecutor(1, apart, _load_in_ctranslate2, (without_ours,))
 
 
-_loaded = None  # in that process: the model, as CTranslate2 has it
+_loaded = None  # in that process: CTranslate2's model
 
 
 def _load_in_ctranslate2(shape: Shape) -> None:
@@ -252,14 +252,14 @@ def _ask_ctranslate2(given: list[list[int]], beams: int, steps: int) -> np.ndarr
 
 
 class _Names:
-    """As much of a tokenizer as CTranslate2's loaders ask for: token 7 is called "7"."""
+    """The part of a tokenizer that CTranslate2's loaders use: token 7 is called "7"."""
 
     bos_token = eos_token = unk_token = str(END)
 
     def __init__(self, shape: Shape):
         self._names = {str(token): token for token in range(shape.config.vocab_size)}
         if shape.loader == "MarianMTLoader":
-            # It takes the padding out of the vocabulary and the weights, by this name.
+            # The loader removes the token of this name from the vocabulary and the weights.
             self._names["<pad>"] = self._names.pop(str(shape.config.vocab_size - 1))
 
     def get_vocab(self) -> dict[str, int]:

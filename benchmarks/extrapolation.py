@@ -1,11 +1,10 @@
-"""How position schemes do on rows longer than those they were trained on.
+"""Scores position schemes on rows longer than those of training.
 
     python benchmarks/extrapolation.py --workdirs=runs/rope,runs/alibi,...
 
-Each run, a byte-level language model with one scheme, scores all of its held-out text in rows of
-once, twice, four and eight times the length of its training; rope also with its angles scaled by
-that factor, linearly and by ntk. Longer rows have more context and fewer beginnings, so a model
-that can read them should have fewer bits per byte, not as many.
+Each run is a byte-level language model with one scheme. It scores its eval text in rows of 1, 2, 4
+and 8 times the training length; rope also with linear and ntk scaling by that factor. Longer rows
+have more context, so a model that can use it should need fewer bits per byte.
 
 Prints a table and draws it. Needs matplotlib: pip install -e '.[plots]'
 """
@@ -26,15 +25,17 @@ from experiment.schema import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Runs that differ in model.position.")
-OUTPUT = flags.DEFINE_string("output", str(ROOT / "docs" / "extrapolation"), "Without its ending.")
-BATCHES = flags.DEFINE_integer("batches", 0, "Of 8,192 tokens, of the held-out text; 0: all.")
+OUTPUT = flags.DEFINE_string(
+    "output", str(ROOT / "docs/extrapolation"), "Path of the plot, no suffix."
+)
+BATCHES = flags.DEFINE_integer("batches", 0, "Batches of 8,192 tokens to score; 0: all.")
 
 TIMES = (1, 2, 4, 8)
-TOKENS = 8192  # in a batch of any length, so that fewer batches still are the same text
+TOKENS = 8192  # per batch, whatever the length, so --batches scores the same text
 MEASURE = "bits_per_byte"
 
 Config = Mapping[str, Any]
-# What is changed in the model for rows of so many times the length, by what it is called.
+# Changes to the model config for rows of `times` the length, by name.
 SCALINGS = {
     "": lambda times: {},
     " linear": lambda times: dict(rope_scaling="linear", rope_factor=float(times)),
@@ -43,7 +44,7 @@ SCALINGS = {
 
 
 def trained_length(configs: Sequence[Config]) -> int:
-    """That of all runs; refuses runs that cannot be compared."""
+    """Returns the training length of all runs; raises if the runs cannot be compared."""
     for name in ("data.length", "data.source", "data.tokenizer", "task.objective"):
         section, key = name.split(".")
         values = {config[section][key] for config in configs}
@@ -68,7 +69,7 @@ def score(workdir: str, config: Config, length: int, reach: Mapping[str, Any]) -
 
 
 def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, list[float]]]:
-    """The scores of a run, by what its line is called; nan where it has no positions."""
+    """Yields the names and scores of a run's lines; nan beyond its learned positions."""
     position, last = config["model"]["position"], config["model"]["max_length"]
     at_home = score(workdir, config, trained_at, {})
     for name, reach in SCALINGS.items() if position == "rope" else [("", SCALINGS[""])]:
@@ -93,7 +94,7 @@ def draw(found: Mapping[str, Sequence[float]], lengths: Sequence[int], output: P
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    matplotlib.rcParams["svg.hashsalt"] = "extrapolation"  # the same scores, the same file
+    matplotlib.rcParams["svg.hashsalt"] = "extrapolation"  # the same scores give the same file
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     colours: dict[str, str] = {}
     for name, scores in found.items():

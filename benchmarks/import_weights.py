@@ -1,11 +1,11 @@
-"""How much memory it takes to read published weights: python benchmarks/import_weights.py
+"""Peak memory of reading published weights: python benchmarks/import_weights.py
 
 Writes a random file of Llama's shape (500 MB), reads it on one device and on eight simulated ones,
-each in a process of its own, and prints the highest memory beyond what the process had before. The
-devices are the host's, so the model itself is in it; what counts is how little is added to that.
+each in a separate process, and prints the peak memory minus the memory before. The devices are the
+host's, so the figure includes the model itself; the rest is the overhead.
 
-Anonymous memory is counted (RssAnon), every few milliseconds. Pages of the file are mapped and
-shared with the system's cache, which takes them back when it needs the room.
+Samples anonymous memory (RssAnon) every few milliseconds. Mapped pages of the file do not count:
+they belong to the system's page cache, which can drop them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CONFIG = dict(
     num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=4, intermediate_size=4096,
     max_position_embeddings=2048, rms_norm_eps=1e-5, tie_word_embeddings=True,
 )  # fmt: skip
-ALLOWED = 1.3  # times the largest tensor, beside the model
+ALLOWED = 1.3  # overhead, in sizes of the largest tensor
 
 
 def write_model(directory: Path) -> None:
@@ -54,7 +54,7 @@ def write_model(directory: Path) -> None:
 
 
 class Peak:
-    """The most anonymous memory, in bytes, while the context is open, beyond that before it."""
+    """Measures the peak of anonymous memory inside the context, minus that before, in bytes."""
 
     def __enter__(self):
         self._start = self.most = _anonymous_memory()
@@ -89,17 +89,17 @@ def measure(directory: Path) -> dict[str, float]:
     from experiment import sections
     from pretrained import published
 
-    jax.block_until_ready(jax.numpy.zeros(8) + 1)  # what jax takes for itself is there before
+    jax.block_until_ready(jax.numpy.zeros(8) + 1)  # initialises jax before the measurement
     config = default.get_config().to_dict()
     with Peak() as peak:
         found = published.read(directory)
         config["model"] |= found.model
         config["task"] |= found.task
         config["data"] |= dict(length=64)
-        door = sections.from_mapping(config)
-        params = convert.load_params(found, door.model.resolve(), door.task)
+        experiment = sections.from_mapping(config)
+        params = convert.load_params(found, experiment.model.resolve(), experiment.task)
     with Peak() as saving, tempfile.TemporaryDirectory() as workdir:
-        convert.save_params(params, workdir, door.checkpoint)
+        convert.save_params(params, workdir, experiment.checkpoint)
     leaves = jax.tree.leaves(params)
     return {
         "devices": jax.device_count(),
@@ -112,7 +112,7 @@ def measure(directory: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--measure", help=argparse.SUPPRESS)  # used by the child process
     arguments = parser.parse_args()
     if arguments.measure:
         print(json.dumps(measure(Path(arguments.measure))))

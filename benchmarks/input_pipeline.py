@@ -1,10 +1,10 @@
-"""How fast the input pipeline is on one core, and whether a model ever waits for it.
+"""Speed of the input pipeline on one core, and the share of time that training waits for it.
 
     python benchmarks/input_pipeline.py
 
-The text is Python's own documentation and library, written out as files; the pairs to translate
-are dates. Batches come from a warm cache and are built by the process itself, with nothing read
-ahead. The wait share is that of a small GPT trained by train.py, which does read ahead.
+The text is Python's documentation and library, written to files; the translation pairs are dates.
+Batches come from a warm cache and are built in this process, without prefetching. The wait share is
+that of a small GPT trained by train.py, which prefetches.
 """
 
 import contextlib
@@ -33,16 +33,16 @@ from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import FeatureSpec
 from training.loop import amount_in
 
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Times that each measurement is made.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Repetitions of each measurement.")
 BATCHES = flags.DEFINE_integer("batches", 30, "Batches in a round.")
-STEPS = flags.DEFINE_integer("steps", 40, "Training steps for the wait share; 0: leave it out.")
+STEPS = flags.DEFINE_integer("steps", 40, "Training steps for the wait share; 0: skip it.")
 
 ROOT = Path(__file__).resolve().parents[1]
 WAIT = "perf/data_wait_fraction"
 LENGTH, BATCH = 512, 32
 PAIRS = 50_000
 MASKING = Masking(rate=0.15, mean_span=3.0, whole_words=False, next_sentence=False)
-# What a row of the table is called, its objective, and what it changes in the data's config.
+# The name of a table row, its objective, and its changes to the data config.
 TASKS = [
     ("packed causal LM", "causal_lm", dict(packing=True)),
     ("causal LM", "causal_lm", {}),
@@ -57,7 +57,7 @@ SMALL_GPT = dict(decoder_layers=4, width=192, heads=6, feed_forward=768, max_len
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """This process and its threads on a single core, where the system can do that."""
+    """Binds this process to a single core, if the system supports that."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -95,14 +95,14 @@ def data_config(**keys) -> DataConfig:
 
 
 def examples_in(batch: pipeline.Batch) -> int:
-    """Packed rows number theirs; any other row is one."""
+    """Counts examples: segments of packed rows, otherwise rows."""
     if "segment_ids" not in batch:
         return len(batch["inputs"])
     return int(batch["segment_ids"].max(axis=1).sum())
 
 
 def measure_batches(data: pipeline.Data) -> list[tuple[float, float]]:
-    """(examples per second, tokens per second) of each round."""
+    """Returns (examples per second, tokens per second) of each round."""
     rates = []
     for number in range(ROUNDS.value):
         begin = time.perf_counter()
@@ -116,7 +116,7 @@ def measure_batches(data: pipeline.Data) -> list[tuple[float, float]]:
 
 
 def measure_tokenization(data: DataConfig) -> list[float]:
-    """Megabytes of text per second in each round, files read and table written."""
+    """Returns megabytes of text per second in each round, including file reads and writes."""
     (component,) = components(data)
     splits = component.splits
     job = PreparationJob(
@@ -136,7 +136,7 @@ def measure_tokenization(data: DataConfig) -> list[float]:
 
 
 def wait_share(text: dict[str, str], directory: Path) -> float:
-    """Of a small GPT's training by train.py itself, after the first steps."""
+    """Returns the wait share of a small GPT trained by train.py, after the first steps."""
     every = max(1, STEPS.value // 4)
     keys = {f"model.{key}": value for key, value in SMALL_GPT.items()}
     keys |= {f"data.{key}": value for key, value in text.items()}

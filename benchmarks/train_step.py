@@ -1,10 +1,10 @@
-"""Our training step against transformers' on the same shapes, side by side in one run.
+"""Compares our training step with that of transformers on the same shapes, in one run.
 
     pip install -e '.[bench]' && python benchmarks/train_step.py
 
-Both sides train the same number of parameters in float32 with AdamW and no dropout. Rounds
-alternate, so that a busy moment of the machine hits both; the best round of each counts. The
-share of peak is against this machine's own matrix-multiplication speed, measured in the same run.
+Both train the same number of parameters in float32 with AdamW and no dropout. Rounds alternate, so
+that load on the machine affects both; the best round of each counts. The share of peak is relative
+to this machine's matmul speed, measured in the same run.
 """
 
 import sys
@@ -29,11 +29,11 @@ from training.model_for_task import make_model
 from training.schedules import learning_rate
 from training.step import TrainSpec, abstract_state, make_train_step
 
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each side counts.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each library counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
-ONLY = flags.DEFINE_enum("only", None, ["gpt2", "bert", "encoder_decoder"], "One shape alone.")
+ONLY = flags.DEFINE_enum("only", None, ["gpt2", "bert", "encoder_decoder"], "Only this model.")
 ACCUMULATE = flags.DEFINE_integer("accumulate", 1, "Micro-batches in our step.")
-THREADS = flags.DEFINE_integer("threads", 0, "torch threads; 0: torch's own choice.")
+THREADS = flags.DEFINE_integer("threads", 0, "torch threads; 0: torch's default.")
 
 VOCAB, WIDTH, HEADS, FEED_FORWARD, LAYERS = 8192, 384, 6, 1536, 6
 BATCH, LENGTH = 16, 256
@@ -43,7 +43,7 @@ Step = Callable[[], None]  # runs one training step and waits for it
 
 
 def our_step(style: dict, objective: str, batch: dict[str, np.ndarray]) -> tuple[Step, float, int]:
-    """Our step, its FLOPs, and the number of parameters."""
+    """Returns our step, its FLOPs, and the number of parameters."""
     config = default.get_config()
     config.model.update(style)
     config.model.update(
@@ -137,7 +137,7 @@ def seconds(step: Step, count: int) -> float:
 
 
 def matmul_peak() -> float:
-    """FLOP/s of a large float32 product, the better of XLA's and torch's."""
+    """Returns the FLOP/s of a large float32 matmul, the better of XLA's and torch's."""
     size = 2048
     a = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
     a_jax, a_torch = jnp.asarray(a), torch.from_numpy(a)

@@ -1,15 +1,4 @@
-"""The `model` section of a config: what the network is, as frozen data.
-
-Names of arrays in this package end in their axes:
-
-    B  batch             D  width                  H  query heads
-    T  query length      F  feed-forward width     G  key/value heads (groups)
-    S  key length        V  vocabulary             K  head size
-    L  layers            C  classes                P  values in an image patch
-    M  features of attention
-
-so `x_btd` is (batch, length, width) and `scores_bhts` has a score for each head, query and key.
-"""
+"""The `model` section of a config: the architecture of the network, as frozen data."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -30,7 +19,7 @@ ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Each key is explained in configs/default.py, where its default stands."""
+    """The keys of `model`. configs/default.py explains each key and sets its default."""
 
     family: Literal["encoder", "decoder", "encoder_decoder"]
     input: Literal["tokens", "patches"]
@@ -116,12 +105,12 @@ class TransformerConfig:
         return self.family != "encoder"
 
     def attention_kind(self, layer: int) -> str:
-        """Of one layer: the pattern begins anew when it ends."""
+        """Returns the attention kind of a layer. The layers repeat the pattern."""
         pattern = pattern_of(self.attention)
         return pattern[layer % len(pattern)]
 
     def attention_option(self, name: str) -> float:
-        """The value of an option that a kind of attention declares, or its default."""
+        """Returns the value of an option that an attention kind declares, or its default."""
         defaults = {}
         for kind in pattern_of(self.attention):
             defaults |= KINDS[kind].options
@@ -129,17 +118,17 @@ class TransformerConfig:
 
     @property
     def score_scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
+        """The factor that scales the products of queries and keys."""
         return self.head_size**-0.5 if self.attention_scale else 1.0
 
     @property
     def has_global_tokens(self) -> bool:
-        """Whether tokens are marked that some layer sees from everywhere."""
+        """Whether some layer uses global tokens, which are visible at any distance."""
         return any(KINDS[kind].uses_global_tokens for kind in pattern_of(self.attention))
 
     @property
     def draws_features(self) -> bool:
-        """Whether training draws random features, and draws them again."""
+        """Whether training draws new random features from time to time."""
         kinds = pattern_of(self.attention)
         return self.attention_redraw > 0 and any(KINDS[kind].is_random for kind in kinds)
 
@@ -155,7 +144,7 @@ class TransformerConfig:
         image_size: int = 0,
         image_channels: int = 0,
     ) -> "TransformerConfig":
-        """Every 0 that means "work it out" replaced, from the other keys or the data's facts."""
+        """Replaces each 0 that means "infer": from the other keys, or from the data's sizes."""
         image_channels = self.image_channels or image_channels
         return dataclasses.replace(
             self,
@@ -170,7 +159,7 @@ class TransformerConfig:
         )
 
     def _initial_embedding_std(self, image_channels: int) -> float:
-        """Of embedded tokens before training, or of patches whose pixels have a variance of 1."""
+        """Standard deviation of token embeddings at init, or of patches of unit-variance pixels."""
         is_image = self.input == "patches"
         inputs = self.patch_size**2 * image_channels if is_image else self.width
         std = self.init_std * inputs**0.5 if self.init_std else 1.0

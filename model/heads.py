@@ -1,4 +1,4 @@
-"""What a model answers with: tokens, hidden tokens, a class, or a vector."""
+"""Heads on top of the backbone: tokens, masked tokens, classes, or an embedding."""
 
 import dataclasses
 from typing import Literal
@@ -17,7 +17,7 @@ from model.transformer import Transformer
 
 
 class Vocabulary(nn.Module):
-    """Logits over the vocabulary, from a tied token table or a kernel of its own."""
+    """Logits over the vocabulary (B, T, V), with the tied token table or a separate kernel."""
 
     config: TransformerConfig
 
@@ -44,7 +44,7 @@ class Vocabulary(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Next-token logits: decoder-only, or encoder-decoder when given `encoder_inputs_bs`."""
+    """Next-token logits (B, T, V) of decoders, and of encoder-decoders with a source."""
 
     config: TransformerConfig
 
@@ -89,7 +89,7 @@ class LanguageModel(nn.Module):
     def decode(
         self, inputs_bt: Array, *, last_only: bool = False, **options
     ) -> tuple[Array, Cache | None]:
-        """Logits, of the last column alone if that is all that is wanted, and the next cache.
+        """Returns logits (B, T, V), or (B, 1, V) with `last_only`, and the next cache.
 
         The other options are those of Transformer.decode.
         """
@@ -100,7 +100,7 @@ class LanguageModel(nn.Module):
 
 
 class Pool(nn.Module):
-    """One vector for a whole row: its first or last real token, or the mean of the real ones."""
+    """Pools a row to one vector (B, D): its first or last token, or the mean, without padding."""
 
     config: TransformerConfig
 
@@ -130,7 +130,7 @@ def _at(x_btd: Array, slots_b: Array) -> Array:
 
 
 class MaskedLanguageModel(nn.Module):
-    """BERT's two answers: the hidden tokens, and whether the second sentence follows the first."""
+    """BERT's two heads: masked tokens, and whether the second sentence follows the first."""
 
     config: TransformerConfig
     next_sentence: bool = False
@@ -145,7 +145,7 @@ class MaskedLanguageModel(nn.Module):
         token_types_bt: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Array | None]:
-        """Token logits (B, T, V), and next-sentence logits (B, 2) or None."""
+        """Returns token logits (B, T, V), and next-sentence logits (B, 2) or None."""
         config = self.config
         backbone = Transformer(config, name="backbone")
         x_btd = backbone.encode(
@@ -160,11 +160,11 @@ class MaskedLanguageModel(nn.Module):
             pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
             classify = Dense(config, (2,), ("pooled", "classes"), bias=True, name="next_sentence")
             follows_b2 = classify(pooled_bd)
-        return _hidden_tokens(config, x_btd, backbone), follows_b2
+        return _masked_tokens(config, x_btd, backbone), follows_b2
 
 
-def _hidden_tokens(config: TransformerConfig, x_btd: Array, backbone: Transformer) -> Array:
-    """BERT's answer at every token, as layers of the module that calls this."""
+def _masked_tokens(config: TransformerConfig, x_btd: Array, backbone: Transformer) -> Array:
+    """BERT's masked-token logits (B, T, V). The layers belong to the calling module."""
     transform = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="transform")
     x_btd = activate(config.activation, transform(x_btd))
     x_btd = Norm(config, name="transform_norm")(x_btd)
@@ -172,7 +172,7 @@ def _hidden_tokens(config: TransformerConfig, x_btd: Array, backbone: Transforme
 
 
 class Classifier(nn.Module):
-    """Class logits (B, C) for a text or an image; if asked, token logits (B, T, V) as well."""
+    """Class logits (B, C) of a text or an image, and optionally token logits (B, T, V)."""
 
     config: TransformerConfig
     hidden_tokens: bool = False
@@ -203,15 +203,15 @@ class Classifier(nn.Module):
         )
         logits_bc = dense(pooled_bd)
         if self.hidden_tokens:
-            return logits_bc, _hidden_tokens(config, x_btd, backbone)
+            return logits_bc, _masked_tokens(config, x_btd, backbone)
         return logits_bc
 
 
 class Embedder(nn.Module):
-    """One vector for a text or an image (B, D), and the hidden states (B, T, D) it is made of.
+    """The embedding of a text or an image (B, D), and its hidden states (B, T, D).
 
-    "pooled" is what a classifier would see; "first" and "mean" are of the hidden states, whatever
-    the pooler would make of them.
+    "pooled" is the input of a classifier; "first" and "mean" pool the hidden states without the
+    pooler's layer.
     """
 
     config: TransformerConfig
@@ -236,7 +236,7 @@ class Embedder(nn.Module):
             token_types_bt=token_types_bt,
             deterministic=deterministic,
         )
-        # Asked even where its answer is not: its parameters belong to the model.
+        # Called even if unused, because its parameters belong to the model.
         y_bd = Pool(config, name="pool")(x_btd, segments_bt)
         if self.embedding != "pooled":
             plain = dataclasses.replace(config, pooling=self.embedding, pooler=False)

@@ -1,4 +1,4 @@
-"""What a decoder keeps from call to call, as a value: keys and values, or a recurrent state."""
+"""The decoder's cache as a value: keys and values, or a recurrent state."""
 
 import flax.struct
 import jax.numpy as jnp
@@ -13,19 +13,19 @@ from model.masks import SequenceInfo
 
 @flax.struct.dataclass
 class Cache:
-    """Everything a decoder keeps between calls. In goes one, out comes the next."""
+    """The cache of a decoder. Each call takes one and returns the next."""
 
     layers: tuple[LayerCache, ...]
     positions_bs: Array
     segments_bs: Array  # 0 where the slot is empty or holds padding
     global_bs: Array  # whether the slot holds a global token
-    # How many tokens went in: one number, or one for each row. When all slots are taken, a single
-    # token takes the place of the oldest.
+    # The number of tokens written: a scalar, or one per row. When all slots are full, a token
+    # replaces the oldest one.
     index: Array
 
 
 def add_tokens(cache: Cache, queries: SequenceInfo, slot: Array) -> tuple[Cache, SequenceInfo]:
-    """The cache with the positions and segments of new tokens, and those of all its keys."""
+    """Adds the positions and segments of new tokens: the cache, and the info of all its keys."""
 
     def put(buffer_bs: Array, new_bt: Array) -> Array:
         new_bt = jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1]))
@@ -38,14 +38,14 @@ def add_tokens(cache: Cache, queries: SequenceInfo, slot: Array) -> tuple[Cache,
     if queries.global_bt is not None:
         cache = cache.replace(global_bs=put(cache.global_bs, queries.global_bt))
     prefix_bs = None
-    if queries.prefix_bt is not None:  # tokens behind it see it anyway
+    if queries.prefix_bt is not None:  # later tokens see it anyway
         prefix_bs = put(jnp.zeros_like(cache.segments_bs), queries.prefix_bt)
     global_bs = None if queries.global_bt is None else cache.global_bs
     return cache, SequenceInfo(cache.positions_bs, cache.segments_bs, prefix_bs, global_bs)
 
 
 def require_token_slots(cache: Cache) -> None:
-    """Refuses a cache from which tokens cannot be taken back, or hidden from some queries."""
+    """Raises if tokens of the cache cannot be removed, or masked for some queries."""
     if not all(layer.self_attention.has_token_slots for layer in cache.layers):
         raise ValueError(
             "no token can be hidden in a recurrent state; use empty_cache(..., keep_tokens=True)"
@@ -60,11 +60,10 @@ def empty_cache(
     *,
     keep_tokens: bool = False,
 ) -> Cache:
-    """A cache for `slots` tokens a row, and for a source of `source_slots` tokens.
+    """Returns an empty cache for `slots` tokens per row and a source of `source_slots` tokens.
 
-    Some kinds of attention keep a state of fixed size, whatever `slots` is. With `keep_tokens`
-    they have slots like any other: tokens can then be forgotten, taken back, or be branches of a
-    tree.
+    Some attention kinds have a state of fixed size, whatever `slots` is. With `keep_tokens` every
+    kind has a slot per token, so that tokens can be removed, or form the branches of a tree.
     """
 
     def layer(number: int) -> LayerCache:

@@ -1,4 +1,4 @@
-"""The parts with parameters that know nothing of attention, and dropout."""
+"""Layers other than attention: dense, norm, embeddings, dropout, feed-forward."""
 
 import functools
 import itertools
@@ -16,13 +16,13 @@ from model.mixed_precision import add_bias, embed, matmul
 from model.quantization import quantized_matmul
 from model.sharding import constrain, is_sharded
 
-# What model.remat=dots keeps for the backward pass. It goes by this name, because no policy of jax
-# sees the products inside of those that have gradients of their own.
+# The name of what model.remat=dots saves for the backward pass. jax's policies do not see the
+# matmuls inside functions with custom gradients, so they are named.
 MULTIPLIED = "multiplied"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
-    """Normal with the configured deviation, or scaled by the fan-in of the first `inputs` axes."""
+    """Normal with deviation `std`; if 0, scaled by the fan-in of the first `inputs` axes."""
     if std:
         return nn.initializers.normal(std)
 
@@ -38,20 +38,20 @@ def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.
 class Dense(nn.Module):
     """A linear map from the last `inputs` axes of x to axes of sizes `features`.
 
-    `axes` names all axes of the kernel, those it contracts first.
+    `axes` names all axes of the kernel, the contracted ones first.
     """
 
     config: TransformerConfig
     features: tuple[int, ...]
     axes: tuple[str, ...]
     inputs: int = 1
-    bias: bool | None = None  # None: as the config says
+    bias: bool | None = None  # None: the config's
     init_scale: float = 1.0
-    matmul: str = "float"  # blocks give what the config says; nothing else is ever quantized
+    matmul: str = "float"  # blocks pass the config's; other layers are never quantized
 
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
-        """The kernel as a matrix, and the bias as a vector if there is one; both as stored."""
+        """Returns the kernel as a matrix and the bias as a vector or None, in the stored type."""
         config = self.config
         kernel = self.param(
             "kernel",
@@ -79,15 +79,15 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.features)
 
     def multiply(self, x: Array, kernel_2d: Array) -> Array:
-        """The product; a method, so that decoding on a CPU can compute it in another order."""
+        """Returns x @ kernel. Decoding on CPUs intercepts this method (another weight layout)."""
         if self.matmul != "float":
             return quantized_matmul(x, kernel_2d, self.matmul)
         return matmul(x, kernel_2d)
 
 
 def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> Array:
-    # One flat axis of rows makes the weight gradient a plain matrix product, which CPUs run
-    # faster; on a mesh, batch and length stay apart because each may be split.
+    # With one flat axis of rows, the kernel's gradient is a plain matmul, which is faster on CPUs.
+    # On a mesh, batch and length stay separate, because each may be sharded.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
     y = checkpoint_name(multiply(x.reshape(*rows, -1), kernel_2d), MULTIPLIED)
     if bias is not None:
@@ -96,12 +96,12 @@ def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> 
 
 
 def apply_together(x: Array, *layers: Dense) -> list[Array]:
-    """Each of the layers applied to x, by one larger product where that pays.
+    """Applies each layer to x, with one larger matmul where that is faster.
 
-    It does not with few rows, as in decoding, where putting the kernels side by side costs more
-    than the product; nor on a mesh, where the outputs may be split over devices and a joint one
-    would have to be cut elsewhere; nor in 8 bits, where the gradients of all of them would share
-    their scales, so that a mesh would train otherwise than one device.
+    Layers are applied separately with few rows, as in decoding, where concatenating the kernels
+    costs more than the matmul; on a mesh, where the joint output would have to be resharded; and
+    in 8 bits, where the layers' gradients would share scales, so that a mesh would train
+    differently from one device.
     """
     is_quantized = layers[0].matmul != "float"
     if is_sharded() or is_quantized or math.prod(x.shape[:-1]) < x.shape[-1]:
@@ -138,13 +138,13 @@ class Norm(nn.Module):
 
     def _vector(self, name: str, init, size: int) -> Array:
         dtype = jnp.dtype(self.config.param_dtype)
-        # "hidden", not "width": a vector is too small to be worth splitting.
+        # "hidden", not "width": a vector is too small to be worth sharding.
         vector = self.param(name, nn.with_logical_partitioning(init, ("hidden",)), (size,), dtype)
         return vector.astype(jnp.float32)
 
 
 class Embedding(nn.Module):
-    """A table of vectors, looked up by integer, or used transposed as an output layer."""
+    """A table of vectors (rows, D), for lookup by id, or transposed as an output layer."""
 
     config: TransformerConfig
     rows: int
@@ -170,12 +170,12 @@ class Embedding(nn.Module):
         return y.reshape(*x_btd.shape[:-1], self.rows)
 
     def multiply(self, x: Array, kernel_2d: Array) -> Array:
-        """As `Dense.multiply`."""
+        """Like `Dense.multiply`."""
         return matmul(x, kernel_2d)
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts an image into squares, maps each to a vector, and puts a class token in front."""
+    """Embeds square patches of images (B, rows, columns, channels), after a class token."""
 
     config: TransformerConfig
 
@@ -196,7 +196,7 @@ class PatchEmbedding(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Zeroes a share of the entries and scales up the rest."""
+    """Dropout with the rng "dropout", unless deterministic."""
 
     rate: float
     deterministic: bool
@@ -209,12 +209,12 @@ class Dropout(nn.Module):
 
 
 def activate(name: str, x: Array) -> Array:
-    """The nonlinearity of a feed-forward layer, or of its gate."""
+    """Applies the nonlinearity of a feed-forward layer, or of its gate."""
     match name:
         case "relu" | "reglu":
             return jax.nn.relu(x)
         case "gelu" | "geglu":
-            # Not jax.nn.gelu: its erfc costs twice as much, and in float32 differs only far out.
+            # Not jax.nn.gelu: its erfc costs twice as much, and differs only for large |x|.
             x_32 = x.astype(jnp.float32)
             return (0.5 * x_32 * (1 + jax.lax.erf(x_32 * math.sqrt(0.5)))).astype(x.dtype)
         case "gelu_tanh" | "geglu_tanh":
@@ -228,7 +228,7 @@ GATED = ("reglu", "geglu", "geglu_tanh", "swiglu")
 
 
 class FeedForward(nn.Module):
-    """Two dense layers with a nonlinearity between; gated forms multiply by a third."""
+    """Two dense layers with a nonlinearity between them; gated forms have a third layer."""
 
     config: TransformerConfig
     deterministic: bool

@@ -1,4 +1,4 @@
-"""Who may look at whom: one rule for training, packing, padding, prefixes and cached decoding."""
+"""Attention masks: one rule for training, packing, padding, prefixes and cached decoding."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-PADDING = 0  # the segment id of positions that hold nothing
+PADDING = 0  # the segment id of padding
 
 
 def attention_mask(
@@ -20,12 +20,12 @@ def attention_mask(
     causal: bool,
     key_prefix_bs: Array | None = None,
 ) -> Array:
-    """True where a query may look at a key, (B, 1, T, S).
+    """Returns the mask (B, 1, T, S): True where a query may attend to a key.
 
-    A query sees the keys of its own segment: packed examples do not see each other, and nothing
-    sees padding. With `causal`, it sees those at its own position and before; keys marked in
-    `key_prefix_bs` are seen from everywhere in their segment (prefix language models). Cross
-    attention is the same rule without `causal`, the source's segments being the keys'.
+    A query sees the keys of its own segment. Packed examples do not see each other, and no query
+    sees padding. With `causal`, a query sees no later position, except keys marked in
+    `key_prefix_bs`, which their whole segment sees (prefix language models). Cross-attention is
+    the same rule without `causal`; the keys' segments are those of the source.
     """
     query_segments_bt1, key_segments_b1s = query_segments_bt[:, :, None], key_segments_bs[:, None]
     mask_bts = (query_segments_bt1 == key_segments_b1s) & (key_segments_b1s != PADDING)
@@ -39,11 +39,11 @@ def attention_mask(
 
 @dataclasses.dataclass(frozen=True)
 class Locality:
-    """Which keys are near enough to a query, by their positions alone.
+    """Says which keys are near enough to a query, by position.
 
-    With a `window`, those less than so many positions away; with a `dilation` of n every n-th of
-    them, from as much farther. With a `chunk`, those of the query's own chunk of so many
-    positions, and of `before` and `after` so many at its sides; without `own`, the sides alone.
+    `window`: keys less than `window` positions away. With a `dilation` of n, every n-th key less
+    than n * `window` positions away. `chunk`: keys of the query's own chunk of `chunk` positions,
+    `before` positions before it and `after` positions after it; without `own`, only those around.
     """
 
     window: int = 0
@@ -66,7 +66,7 @@ class Locality:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The farthest key that is near, backward and forward."""
+        """The largest distance of a near key, backward and forward."""
         if self.chunk:
             return self.chunk - 1 + self.before, self.chunk - 1 + self.after
         return ((self.window - 1) * self.dilation,) * 2
@@ -74,30 +74,30 @@ class Locality:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceInfo:
-    """What is known of queries or keys before they are computed; rows may be one for all."""
+    """Positions and segment ids of a sequence. The batch axis may be 1 (broadcast)."""
 
     positions_bt: Array
     segments_bt: Array
-    prefix_bt: Array | None = None  # keys that are seen from everywhere in their segment
-    # Tokens that see and are seen however far it is, but no other segment, nor what lies ahead
+    prefix_bt: Array | None = None  # keys that their whole segment sees
+    # Tokens without locality: they see and are seen at any distance. Other rules still apply.
     global_bt: Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskSpec:
-    """The rule of masks for given queries and keys, not yet written out for every pair.
+    """An attention mask in compact form, not materialised for every pair.
 
-    Within a segment, which is a run of columns, positions grow by one from column to column; there
-    may be padding on either side of it. Kinds that look at a stretch of columns rely on that.
+    A segment is a run of columns in which positions grow by one; padding may be on either side.
+    Attention kinds with a locality rely on that.
     """
 
     queries: SequenceInfo
     keys: SequenceInfo
     causal: bool
-    locality: Locality | None = None  # None: everything is
+    locality: Locality | None = None  # None: all keys are near
 
     def mask_b1ts(self) -> Array:
-        """True where a query may look at a key, written out."""
+        """Returns the explicit mask (B, 1, T, S): True where a query may attend to a key."""
         queries, keys = self.queries, self.keys
         mask_b1ts = attention_mask(
             queries.positions_bt, keys.positions_bt, queries.segments_bt, keys.segments_bt,
@@ -119,7 +119,7 @@ jax.tree_util.register_dataclass(MaskSpec, ["queries", "keys"], ["causal", "loca
 
 @functools.cache
 def count_visible(locality: Locality | None, length: int, causal: bool) -> int:
-    """Query-key pairs that the mask shows in a row of one text."""
+    """Counts the visible query-key pairs of a row that is one text."""
     queries = np.arange(length)
     first, last = np.zeros(length, int), np.full(length, length - 1)
     dilation = 1
@@ -131,12 +131,12 @@ def count_visible(locality: Locality | None, length: int, causal: bool) -> int:
         first, last = queries - locality.reach[0], queries + locality.reach[1]
     last = queries if causal else np.minimum(last, length - 1)
     first = np.maximum(first, 0)
-    # Dilation leaves out keys on both sides of the query itself.
+    # Dilation skips keys on both sides of the query.
     return int(((queries - first) // dilation + (last - queries) // dilation + 1).sum())
 
 
 def before_first(marked_bt: Array, positions_bt: Array) -> Array:
-    """True up to and with the first marked token of each segment."""
+    """Returns True up to and including the first marked token of each segment, (B, T)."""
     marked_bt = marked_bt.astype(jnp.int32)
     marked_before_bt = jnp.cumsum(marked_bt, axis=1) - marked_bt
     start_bt = jnp.arange(marked_bt.shape[1]) - positions_bt  # the segment's first column
@@ -145,14 +145,14 @@ def before_first(marked_bt: Array, positions_bt: Array) -> Array:
 
 
 def positions_or_default(positions_bt: Array | None, like_bt: Array) -> Array:
-    """The given positions, or 0, 1, 2, ... for every row, (1, T)."""
+    """Returns the given positions, or 0, 1, 2, ... for every row, (1, T)."""
     if positions_bt is not None:
         return positions_bt
     return jnp.arange(like_bt.shape[1], dtype=jnp.int32)[None]
 
 
 def segments_or_default(segments_bt: Array | None, like_bt: Array) -> Array:
-    """The given segments, or one that spans the row, (1, T)."""
+    """Returns the given segments, or one segment for the whole row, (1, T)."""
     if segments_bt is not None:
         return segments_bt
     return jnp.ones((1, like_bt.shape[1]), jnp.int32)

@@ -1,8 +1,10 @@
 """Position schemes as pure functions of integer positions.
 
-`sinusoidal` and `learned` are added to the embeddings, `rope` turns queries and keys, `alibi`,
-`t5_bias` and `transformer_xl` are added to the attention scores. The relative ones apply to
-self-attention alone.
+`sinusoidal` and `learned` are added to the embeddings, `rope` rotates queries and keys, `alibi`,
+`t5_bias` and `transformer_xl` are added to the attention scores. Relative schemes apply to
+self-attention only.
+
+One more axis: Z distances between a query and a key.
 """
 
 import dataclasses
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def sinusoidal(positions_bt: Array, width: int) -> Array:
-    """The 2017 paper's waves: sin and cos of t / 10000^(2i/D), (B, T, D) in float32.
+    """Sinusoidal positions of the 2017 paper, (B, T, D) in float32: t / 10000^(2i/D).
 
-    All sines come before all cosines, as in Marian's checkpoints; the paper interleaves them,
-    which is the same function up to a fixed reordering of the columns.
+    All sines come before all cosines, as in Marian's checkpoints. The paper interleaves them,
+    which only permutes the columns.
     """
     frequencies = 10_000.0 ** -(np.arange(0, width, 2, dtype=np.float64) / width)
     angles = positions_bt[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
@@ -29,13 +31,13 @@ def sinusoidal(positions_bt: Array, width: int) -> Array:
 
 
 def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
-    """The angle by which each pair of columns turns from one position to the next, (K / 2).
+    """Returns the rotation of each pair of columns per position, in radians, (K / 2).
 
-    Scaling slows the turns down so that longer texts look like those of training: `linear` all of
-    them by the factor; `ntk` the slowest by the factor, the fastest not at all and those between
-    by a power of it, which is what a larger theta does; `llama3` those that make fewer than
-    `rope_low_frequency` turns in the original length, none that make more than
-    `rope_high_frequency`, and those between in part.
+    Scaling lowers the frequencies, so that longer texts look like those of training. `linear`
+    divides all by the factor. `ntk` raises theta: it divides the lowest frequency by the factor,
+    the highest by 1, and those between by a power of the factor. `llama3` divides those with fewer
+    than `rope_low_frequency` turns in the original length, leaves those with more than
+    `rope_high_frequency` turns, and interpolates between.
     """
     size = config.head_size
     exponents = np.arange(0, size, 2, dtype=np.float64) / size
@@ -49,16 +51,16 @@ def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
         case "llama3":
             turns = config.rope_original_length * frequencies / (2 * np.pi)
             low, high = config.rope_low_frequency, config.rope_high_frequency
-            kept = np.clip((turns - low) / (high - low), 0, 1)
-            frequencies = frequencies * (kept + (1 - kept) / config.rope_factor)
+            unscaled = np.clip((turns - low) / (high - low), 0, 1)
+            frequencies = frequencies * (unscaled + (1 - unscaled) / config.rope_factor)
     return frequencies.astype(np.float32)
 
 
 def rope(x_bthk: Array, positions_bt: Array, frequencies: np.ndarray) -> Array:
     """Rotates each head's vector by its position, pairing column i with column i + K/2.
 
-    This is the half-split convention of Llama's published weights. Angles are computed in
-    float32 whatever the type of `x`: bfloat16 cannot tell position 257 from 258.
+    This is the half-split convention of Llama's published weights. Angles are always float32,
+    because bfloat16 cannot tell position 257 from 258.
     """
     angles = positions_bt[..., None, None].astype(jnp.float32) * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
@@ -68,10 +70,10 @@ def rope(x_bthk: Array, positions_bt: Array, frequencies: np.ndarray) -> Array:
 
 
 def alibi_slopes(heads: int) -> np.ndarray:
-    """The ALiBi paper's slopes: 2^(-8/H), 2^(-16/H), ... for a power of two of heads.
+    """Returns the ALiBi paper's slopes, (H): 2^(-8/H), 2^(-16/H), ... if H is a power of two.
 
-    Other numbers take the slopes of the power of two below, then every other slope of the one
-    above, as the authors do.
+    Otherwise, as in the authors' code: the slopes of the next lower power of two, then every
+    other slope of the next higher one.
     """
     below = 2 ** int(np.log2(heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, below + 1) / below)
@@ -83,10 +85,10 @@ def alibi_slopes(heads: int) -> np.ndarray:
 def t5_bucket(
     relative_bts: Array, *, bidirectional: bool, buckets: int, max_distance: int
 ) -> Array:
-    """T5's bucket of each relative position (key minus query).
+    """Returns T5's bucket of each relative position (key minus query), (B, T, S).
 
-    Half of the buckets are exact distances, the rest grow logarithmically up to `max_distance`;
-    two-sided attention gives half of all buckets to the keys that come after the query.
+    Half of the buckets are exact distances; the others grow logarithmically up to `max_distance`.
+    Two-sided attention uses half of all buckets for keys after the query.
     """
     offset_bts = jnp.zeros_like(relative_bts)
     if bidirectional:
@@ -100,7 +102,7 @@ def t5_bucket(
 
 
 def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
-    """A table, not arithmetic on the device: an accelerator's fast log may round to a neighbour."""
+    """A table from the host, because an accelerator's fast log may round to another bucket."""
     exact = buckets // 2
     distance = np.arange(max_distance + 1)
     log_ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
@@ -111,22 +113,22 @@ def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreBias:
-    """What relative positions add to the scores, not yet written out for every pair.
+    """The bias that relative positions add to scores, not materialised for every pair.
 
-    Kinds of attention ask for the stretch that they are at; gradients of `table` and `shift_hk`
-    add up over all of them.
+    Attention kinds call it for the queries and keys at hand. Gradients of `table` and `shift_hk`
+    add up over the calls.
     """
 
     scheme: str  # alibi | t5_bias | transformer_xl
-    # Of each head: alibi's slope (H); t5's value for each bucket (buckets, H); Transformer-XL's
-    # key for each distance (distances, H, K)
+    # alibi: slopes (H); t5_bias: a value for each bucket (buckets, H); transformer_xl: a key for
+    # each distance (Z, H, K)
     table: Array
-    shift_hk: Array | None = None  # transformer_xl: added to queries before they meet the table
-    bidirectional: bool = False  # t5_bias only, as max_distance
+    shift_hk: Array | None = None  # transformer_xl: added to queries before the product
+    bidirectional: bool = False  # t5_bias only, like max_distance
     max_distance: int = 0
 
     def __call__(self, q_bthk: Array, query_positions_bt: Array, key_positions_bs: Array) -> Array:
-        """(B, H, T, S) in float32; `q_bthk` as it enters the scores, scale and all."""
+        """Returns the bias (B, H, T, S) in float32. `q_bthk` are the scaled queries."""
         relative_bts = key_positions_bs[:, None] - query_positions_bt[:, :, None]
         match self.scheme:
             case "alibi":
@@ -142,15 +144,15 @@ class ScoreBias:
                 return jnp.moveaxis(self.table[buckets_bts], -1, 1)
             case "transformer_xl":
                 shifted_bthk = q_bthk.astype(jnp.float32) + self.shift_hk.astype(jnp.float32)
-                scores_bhtd = jnp.einsum(
-                    "bthk,dhk->bhtd",
+                scores_bhtz = jnp.einsum(
+                    "bthk,zhk->bhtz",
                     shifted_bthk.astype(self.table.dtype),
                     self.table,
                     preferred_element_type=jnp.float32,
                 )
-                # What lies ahead is never seen, and so far behind as the table ends neither.
+                # Clipped distances are of masked keys: later ones, and those beyond the table.
                 distance_bts = jnp.clip(-relative_bts, 0, len(self.table) - 1)
-                return jnp.take_along_axis(scores_bhtd, distance_bts[:, None], axis=3)
+                return jnp.take_along_axis(scores_bhtz, distance_bts[:, None], axis=3)
         raise ValueError(f"unknown scheme {self.scheme!r}")
 
 

@@ -1,16 +1,15 @@
-"""Products of activations with kernels in 8 bits, forward and backward, by qwix.
+"""Matmuls of activations and kernels in 8 bits, forward and backward, with qwix.
 
-Each row of x and each column of the kernel is divided by a scale of its own, which takes its
-largest magnitude to the end of the type's range, and rounded: to the nearest integer, or to the
-nearest float of 8 bits. Their products are summed in int32, or in float32, and multiplied by both
-scales. (To qwix, a scale below 1e-19 is none: what is as small as that becomes zero.)
+Each row of x and each column of the kernel has a scale, which maps its largest magnitude to the end
+of the type's range. Scaled values are rounded to the nearest integer or 8-bit float. Products are
+summed in int32 or float32 and multiplied by both scales. (qwix replaces values whose scale is below
+1e-19 by zero.)
 
-In the backward pass, the gradient of x is such a product again, of the rows of the gradient that
-arrives with the columns of the transposed kernel. The gradient of the kernel is not: it is a sum
-over all tokens, for which rounding to nearest is too coarse (SwitchBack, arXiv:2304.13013). It is
-computed and summed just as in model/mixed_precision.py.
+In the backward pass, the gradient of x is also an 8-bit matmul: rows of the incoming gradient with
+columns of the transposed kernel. The kernel's gradient is a sum over all tokens, for which rounding
+to nearest is too coarse (SwitchBack, arXiv:2304.13013); model/mixed_precision.py computes it.
 
-Nothing is kept in 8 bits: parameters, gradients and checkpoints are what they are without.
+Nothing is stored in 8 bits: parameters, gradients and checkpoints keep their types.
 """
 
 import functools
@@ -21,15 +20,15 @@ from jax import Array
 
 from model.mixed_precision import gradient_of_kernel
 
-# Of activations and kernels, and of gradients, which need range more than precision
+# The types of activations and kernels, and of gradients, which need range more than precision
 # (arXiv:2209.05433).
 TYPES = {
     "int8": (jnp.int8, jnp.int8),
     "fp8": (jnp.float8_e4m3fn, jnp.float8_e5m2),
 }
-# What is taken to the end of the range, in qwix's words: the largest magnitude. In int8 absmax
-# alone would take it to 127.5, just between two integers: its last digit would decide between
-# them, and several devices would compute otherwise than one. This takes it to 127.
+# qwix's calibration: the largest magnitude maps to the end of the range. In int8, plain absmax maps
+# it to 127.5, halfway between two integers, so rounding noise would make several devices differ
+# from one. This factor maps it to 127.
 LARGEST = {
     jnp.int8: f"absmax,{127.5 / 127}",
     jnp.float8_e4m3fn: "absmax",
@@ -39,7 +38,7 @@ LARGEST = {
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def quantized_matmul(x: Array, kernel: Array, matmul: str) -> Array:
-    """x @ kernel in 8 bits, given in the type of x; `matmul` is one of `TYPES`."""
+    """Returns x @ kernel, computed in 8 bits, in the type of x; `matmul` is a key of `TYPES`."""
     narrow, _ = TYPES[matmul]
     return _multiply(x, narrow, kernel, narrow)
 
@@ -59,10 +58,10 @@ quantized_matmul.defvjp(_forward, _backward)
 
 
 def _multiply(x: Array, x_type, kernel: Array, kernel_type) -> Array:
-    import qwix  # here, because only who asks for it has to have it
+    import qwix  # an optional dependency
 
     def quantized(x: Array, dtype, axes):
-        # Scales are found in float32 whatever x is: in bfloat16 they would be a second rounding.
+        # Scales are always float32: bfloat16 would round a second time.
         x_32, method = x.astype(jnp.float32), LARGEST[dtype]
         return qwix.quantize(x_32, dtype, channelwise_axes=axes, calibration_method=method)
 

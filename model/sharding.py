@@ -1,4 +1,4 @@
-"""Names for the axes of parameters and activations, and the one table that puts them on a mesh."""
+"""Logical axis names of parameters and activations, and the table that maps them to a mesh."""
 
 import math
 
@@ -31,7 +31,7 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def mesh_axes(names: tuple[str | None, ...]) -> list[tuple[str, ...]]:
-    """The mesh axes for logical axis names; refuses to split two axes over one mesh axis."""
+    """Returns the mesh axes of logical axes; raises if two of them share a mesh axis."""
     entries = [RULES[name] if name else () for name in names]
     used = [axis for entry in entries for axis in entry]
     if len(used) != len(set(used)):
@@ -44,24 +44,24 @@ def partition_spec(names: tuple[str | None, ...]) -> PartitionSpec:
 
 
 def platform() -> str:
-    """What the code being traced is compiled for: cpu, gpu or tpu.
+    """Returns the platform that the traced code is compiled for: cpu, gpu or tpu.
 
-    A mesh knows, also one of devices that are not here (plan.py); without one it is jax's own.
+    It is the mesh's, which may be of another machine (plan.py); without a mesh, jax's default.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
 
 
 def is_sharded() -> bool:
-    """Whether the code being traced runs on a mesh of more than one device."""
+    """Whether the traced code runs on a mesh of more than one device."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and mesh.size > 1
 
 
 def constrain(x: Array, *names: str | None) -> Array:
-    """Tells the compiler how an activation is split; says nothing where there is no mesh.
+    """Constrains the sharding of an activation by its logical axes; does nothing without a mesh.
 
-    An axis that the mesh does not divide, such as a ViT's 197 tokens, stays whole.
+    An axis that the mesh does not divide, such as a ViT's 197 tokens, is not sharded.
     """
     if not is_sharded():
         return x

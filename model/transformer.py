@@ -1,4 +1,4 @@
-"""Block, Stack and the three families composed from them."""
+"""Block, Stack, and the Transformer of three families: encoder, decoder, encoder-decoder."""
 
 import functools
 from typing import Any
@@ -29,7 +29,7 @@ from model.sharding import constrain, platform
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention where there is a source, feed-forward."""
+    """Self-attention, cross-attention if there is a source, and feed-forward."""
 
     config: TransformerConfig
     kind: str  # of attention
@@ -58,7 +58,7 @@ class Block(nn.Module):
         return x_btd, cache
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
-        """x + sublayer(norm(x)), or norm(x + sublayer(x)); and what else the sublayer gives."""
+        """x + sublayer(norm(x)), or norm(x + sublayer(x)); and the sublayer's second result."""
         norm = Norm(self.config, name=norm_name)
         pre = self.config.norm_placement == "pre"
         y_btd, rest = sublayer(norm(x_btd) if pre else x_btd)
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """T5's learned bias per head and bucket of relative position."""
+    """T5's learned bias for each head and bucket of relative positions."""
 
     config: TransformerConfig
     bidirectional: bool
@@ -93,10 +93,10 @@ class RelativeBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedded tokens in, hidden states out: positions, blocks, final norm.
+    """From embedded tokens to hidden states: positions, blocks, final norm.
 
-    The blocks are scanned, with parameters stacked on a leading axis of layers, whether or not
-    the scan is unrolled: one parameter layout serves both.
+    Parameters of the blocks are stacked on a leading axis of layers, whether the scan over layers
+    is unrolled or not.
     """
 
     config: TransformerConfig
@@ -167,14 +167,14 @@ class Stack(nn.Module):
         return x_btd, cache
 
     def _embed(self, x_btd: Array, positions_bt: Array, deterministic: bool) -> Array:
-        """Adds absolute positions, normalises and drops as configured."""
+        """Adds absolute positions; applies norm and dropout as configured."""
         config = self.config
         if config.position == "sinusoidal":
             waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.width)
             x_btd += waves_btd.astype(x_btd.dtype)
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
-            # Beside rows that still speak, others have ended, and go on to where there is none.
+            # In a batch, finished rows go on past max_length while others still decode.
             places_bt = jnp.minimum(positions_bt, config.max_length - 1)
             x_btd = add_bias(x_btd, table(places_bt, config.param_dtype))
         if config.embedding_norm:
@@ -183,7 +183,7 @@ class Stack(nn.Module):
         return constrain(x_btd, "batch", "length", "hidden")
 
     def _bias(self) -> ScoreBias | None:
-        """What relative positions add to the scores of all layers alike."""
+        """Returns the bias of relative positions that all layers share."""
         if self.config.position == "alibi":
             return ScoreBias("alibi", jnp.asarray(alibi_slopes(self.config.heads)))
         if self.config.position == "t5_bias":
@@ -194,7 +194,7 @@ class Stack(nn.Module):
         return [KINDS[name] for name in dict.fromkeys(pattern_of(self.config.attention))]
 
     def _shared(self) -> dict[str, Any]:
-        """What the kinds of attention compute once for all layers."""
+        """Returns what the attention kinds compute once for all layers."""
 
         def rng() -> Array | None:
             return self.make_rng("features") if self.has_rng("features") else None
@@ -209,14 +209,14 @@ class Stack(nn.Module):
         caches: tuple[LayerCache, ...] | None,
         deterministic: bool,
     ) -> tuple[Array, tuple[LayerCache, ...] | None]:
-        """All blocks, without a cache or with one for each.
+        """Applies all blocks, without caches or with one for each.
 
-        Parameters are stacked on one axis of layers whatever the pattern of attention kinds, so
-        that a pattern can be changed without them.
+        Parameters are stacked on one axis of layers for every pattern of attention kinds, so that
+        the pattern of a trained model can be changed.
         """
         has_one_kind = len(set(pattern_of(self.config.attention))) == 1
         if caches is None and (has_one_kind or self.is_initializing()):
-            # Not by the code below: nn.scan draws other dropout masks, which runs resume with.
+            # nn.scan draws other dropout masks than the code below; resumed runs depend on them.
             return self._scanned(x_btd, context, deterministic), None
 
         def layer(x_btd: Array, kind: str, params: dict, key: Array | None, cache=None):
@@ -229,8 +229,8 @@ class Stack(nn.Module):
             keys = (
                 None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
             )
-            return self._in_periods(layer, x_btd, params, keys), None
-        # Each layer has arrays of its own, which a loop over tokens can update in place.
+            return self._scanned_pattern(layer, x_btd, params, keys), None
+        # Separate arrays for each layer, which a loop over tokens can update in place.
         if LAYER.format(0) not in params:
             params = by_layer(params, self.layers)
         new_caches = []
@@ -241,10 +241,10 @@ class Stack(nn.Module):
         return x_btd, tuple(new_caches)
 
     def _scanned(self, x_btd: Array, context: AttentionContext, deterministic: bool) -> Array:
-        """Blocks of one kind, scanned; in a mixed pattern this makes the parameters alone."""
+        """Scans blocks of one kind. In a mixed pattern, this only initialises parameters."""
         block, remat = Block, self.config.remat
         if remat != "none":
-            # Inside a scan nothing can be merged across the barrier anyway.
+            # A scan already prevents common-subexpression elimination.
             block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
             block,
@@ -259,10 +259,10 @@ class Stack(nn.Module):
         blocks = scanned(self.config, kind, self.cross, deterministic, name="blocks")
         return blocks(x_btd, None, context)[0]
 
-    def _in_periods(self, layer, x_btd: Array, params: dict, keys: Array | None) -> Array:
-        """Layers of several kinds: a scan over repetitions of their pattern."""
+    def _scanned_pattern(self, layer, x_btd: Array, params: dict, keys: Array | None) -> Array:
+        """Applies layers of several kinds: a scan over repetitions of the pattern."""
         pattern = pattern_of(self.config.attention)
-        period, whole = len(pattern), self.layers // len(pattern) * len(pattern)
+        period, full_layers = len(pattern), self.layers // len(pattern) * len(pattern)
 
         def block(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
             return layer(x_btd, kind, params, key)[0]
@@ -277,24 +277,24 @@ class Stack(nn.Module):
                 x_btd = block(x_btd, pattern[n], params, key)
             return x_btd, None
 
-        cut = lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        cut = lambda leaf: leaf[:full_layers].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
         unroll = -(-self._unrolled_layers() // period)
         given = params, keys
         x_btd, _ = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
-        if whole < self.layers:
-            rest = jax.tree.map(lambda leaf: leaf[whole:], given)
+        if full_layers < self.layers:
+            rest = jax.tree.map(lambda leaf: leaf[full_layers:], given)
             x_btd, _ = some_layers(x_btd, rest)
         return x_btd
 
     def _unrolled_layers(self) -> int:
-        # XLA's CPU backend copies what a loop carries, so there the loop is undone, unless remat is
-        # to save memory: without a loop, the compiler keeps what it was told to recompute.
-        undo_loop = platform() == "cpu" and self.config.remat == "none"
-        return min(self.config.unroll or (self.layers if undo_loop else 1), self.layers)
+        # XLA's CPU backend copies what a loop carries, so the loop is unrolled there. Not with
+        # remat: without a loop, the compiler keeps what it should recompute.
+        unroll_all = platform() == "cpu" and self.config.remat == "none"
+        return min(self.config.unroll or (self.layers if unroll_all else 1), self.layers)
 
 
 def _saved_by(remat: str):
-    """What the forward pass keeps for the backward pass, besides the inputs of blocks."""
+    """Returns the policy for what the forward pass saves, besides the inputs of blocks."""
     match remat:
         case "dots":
             return jax.checkpoint_policies.save_only_these_names(MULTIPLIED)
@@ -307,7 +307,7 @@ LAYER = "layer_{}"
 
 
 def by_layer(stacked: dict, layers: int) -> dict:
-    """Parameters of blocks, stacked on an axis of layers, as one tree for each layer."""
+    """Splits parameters (L, ...) of blocks into one tree for each layer."""
     return {
         LAYER.format(number): jax.tree.map(lambda leaf, n=number: leaf[n], stacked)
         for number in range(layers)
@@ -315,7 +315,7 @@ def by_layer(stacked: dict, layers: int) -> dict:
 
 
 class Transformer(nn.Module):
-    """The three families: hidden states from tokens or images. QKV turn them into answers."""
+    """The backbone of all families: hidden states of tokens or images, for heads.py."""
 
     config: TransformerConfig
 
@@ -345,7 +345,7 @@ class Transformer(nn.Module):
         token_types_bt: Array | None = None,
         deterministic: bool = True,
     ) -> Array:
-        """Hidden states of the encoder; `inputs` are tokens (B, T) or images (B, rows, cols, C)."""
+        """Hidden states (B, T, D) of tokens (B, T) or images (B, rows, columns, channels)."""
         config = self.config
         if config.input == "patches":
             x_btd = self.patch_embedding(inputs)
@@ -379,10 +379,10 @@ class Transformer(nn.Module):
         visible_bts: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Cache | None]:
-        """Hidden states of the decoder, and the next cache if one was given.
+        """Returns the decoder's hidden states (B, T, D), and the next cache if one is given.
 
-        With a cache that already holds the source's keys and values, `source_bsd` may be None.
-        Where `visible_bts` is False, a token does not see a slot that it otherwise would.
+        `source_bsd` may be None if the cache holds the source's keys and values. `visible_bts`
+        masks more slots of the cache: a token does not see a slot where it is False.
         """
         if cache is not None and positions_bt is None:
             steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
@@ -407,7 +407,7 @@ class Transformer(nn.Module):
         )
 
     def _global(self, inputs: Array, positions_bt: Array | None) -> Array | None:
-        """Which tokens are global; None: the first of each text, as the stack knows by itself."""
+        """Returns which tokens are global, (B, T); None: the first of each text (the default)."""
         if self.config.global_tokens == "first" or self.config.input == "patches":
             return None
         is_separator_bt = inputs == self.config.separator_id

@@ -1,4 +1,4 @@
-"""What the compiler says of a program: the memory that each device needs, and its text."""
+"""Memory and cost of a compiled program, from the compiler's analysis and the program's text."""
 
 import contextlib
 import dataclasses
@@ -20,12 +20,10 @@ class Memory:
     """Bytes on one device."""
 
     arguments: int
-    # Results that do not take the place of arguments, and all that is alive in between.
+    # Results that do not reuse the buffers of arguments, and intermediate values.
     temporaries: int
     program: int
-    packing: (
-        int  # on CPUs, outside of what is planned at compile time: see planning/matmul_buffers.py
-    )
+    packing: int  # CPUs only: buffers allocated at run time (planning/matmul_buffers.py)
 
     @property
     def total(self) -> int:
@@ -33,7 +31,7 @@ class Memory:
 
 
 class TooLargeError(Exception):
-    """The compiler gave up, and said how much the temporaries would take, or all; 0: not said."""
+    """The compiler ran out of memory. `temporaries` and `total` are 0 if it gave no number."""
 
     def __init__(self, message: str):
         super().__init__(message)
@@ -49,7 +47,7 @@ class Compiled:
 
 @contextlib.contextmanager
 def told_what_is_too_large() -> Iterator[None]:
-    """Around what compiles: raises a TooLargeError where the compiler gives up for that reason."""
+    """Turns the compiler's out-of-memory error into a TooLargeError."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -59,7 +57,7 @@ def told_what_is_too_large() -> Iterator[None]:
 
 
 def measure(compiled: jax.stages.Compiled, threads: float) -> Compiled:
-    """`threads` are those of a target, for each device."""
+    """Returns memory and cost of a program; `threads` is `Target.threads`."""
     try:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:

@@ -1,8 +1,8 @@
-"""What one device does in one run of a compiled program: arithmetic, memory, communication.
+"""FLOPs, memory traffic and communication of one device in one run of a compiled program.
 
-Loops count as often as they run. Where the program chooses between branches, the cheapest counts,
-and one whose loops are of known length rather than another: kernels have a slower substitute for
-rare data (model/kernels/flash.py).
+The body of a loop counts as often as it runs. Of a conditional, the cheapest branch counts, with
+branches of known loop lengths first: kernels have a slower substitute for rare data
+(model/attention/flash_attention.py).
 """
 
 import collections
@@ -16,7 +16,7 @@ import numpy as np
 from planning.hlo import Array, Computation, Instruction, Program, trip_count
 from planning.kernels import kernel_flops
 
-# How much of what it is given a device sends to others in a group of n, with the best algorithm.
+# Bytes that a device of a group of n sends, per byte of its input, with the best algorithm.
 SENT = {
     "all-gather": lambda n: n - 1,
     "all-reduce": lambda n: 2 * (n - 1) / n,
@@ -26,7 +26,7 @@ SENT = {
     "collective-permute": lambda n: 1,
     "collective-broadcast": lambda n: 1,
 }
-# Names for what is elsewhere, or only the second half of something asynchronous.
+# Instructions that move no memory themselves.
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
     "replica-id", "while", "conditional", "call", "opt-barrier", "add-dependency", "iota",
@@ -34,25 +34,27 @@ FREE = {
 CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul", "__onednn$matmul_reorder")
 VIEWS = ("bitcast", "copy", "convert", "reshape", "transpose")  # inside a fusion
 READ_IN_PART = ("dynamic-slice", "slice", "gather")
-WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with what is new
+WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with the update
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
+    """Collectives of one kind and group size in a program."""
+
     kind: str
-    group: int  # devices that take part
+    group: int  # number of devices
     count: float
-    bytes: float  # that each device sends
+    bytes: float  # sent by each device
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    flops: float = 0  # of matrix products, as the model's own are counted
-    kernel_flops: float = 0  # those of them that are in hand-written kernels
-    narrow_flops: float = 0  # those of them whose operands both have 8 bits
-    bytes: float = 0  # to and from a device's main memory
+    flops: float = 0  # of matmuls, like the model's own count (training/flops.py)
+    kernel_flops: float = 0  # the part in hand-written kernels
+    narrow_flops: float = 0  # the part with two 8-bit operands
+    bytes: float = 0  # read from and written to main memory
     collectives: tuple[Collective, ...] = ()
-    # What could not be counted, by name: loops of unknown length (as one pass), unknown kernels.
+    # Names of what is not counted: loops of unknown length (counted once), unknown kernels.
     unknown: tuple[str, ...] = ()
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -81,14 +83,15 @@ class Cost:
 
 
 def cost(program: Program) -> Cost:
+    """Returns the cost of running a program once on one device."""
     return _Counter(program).of(program.computations[program.entry])
 
 
 def by_kind(collectives: tuple[Collective, ...]) -> dict[tuple[str, int], Collective]:
-    """Their sums, for each kind and size of group."""
+    """Returns the sum of collectives for each kind and group size."""
     totals = collections.defaultdict(lambda: (0.0, 0.0))
     for each in collectives:
-        if not each.bytes:  # among one device
+        if not each.bytes:  # a group of one device
             continue
         count, size = totals[each.kind, each.group]
         totals[each.kind, each.group] = count + each.count, size + each.bytes
@@ -101,10 +104,10 @@ class _Counter:
         self._found: dict[str, Cost] = {}
 
     def of(self, computation: Computation) -> Cost:
-        """Of one pass through a computation that has its own place in memory for each result."""
+        """Returns the cost of running a computation once. Its results are in memory."""
         if computation.name not in self._found:
-            # A TPU's program spreads a collective over several fusions, which do other work
-            # meanwhile; each of them names it, with the same channel.
+            # TPU programs spread a collective over several fusions, to overlap it with other
+            # work. Each of them contains it, with the same channel.
             channels: dict[str, Collective] = {}
             total = Cost()
             for instruction in computation.instructions.values():
@@ -133,7 +136,7 @@ class _Counter:
     def _arithmetic(
         self, computation: Computation, instruction: Instruction, channels: dict[str, Collective]
     ) -> Cost:
-        """All but memory, which the parts of a fusion do not touch."""
+        """Returns FLOPs and collectives; parts of a fusion move no memory."""
         if found := _collective(computation, instruction):
             key = instruction.attribute(r"channel_id=(\d+)") or instruction.name
             channels.setdefault(key, found)
@@ -142,10 +145,10 @@ class _Counter:
         match instruction.opcode:
             case "dot":
                 left, right = operands[0][0], operands[1][0]
-                return _product(_dot_flops(instruction, left), left, right)
+                return _matmul_cost(_dot_flops(instruction, left), left, right)
             case "convolution":
                 left, right = operands[0][0], operands[1][0]
-                return _product(_convolution_flops(instruction, left, right), left, right)
+                return _matmul_cost(_convolution_flops(instruction, left, right), left, right)
             case "custom-call":
                 return _custom_call(instruction, [array for o in operands for array in o])
             case "fusion" | "async-start" | "call-start":
@@ -157,7 +160,7 @@ class _Counter:
         return Cost()
 
     def _bytes(self, computation: Computation, instruction: Instruction) -> int:
-        """What is read from main memory, and written to it."""
+        """Returns the bytes read from and written to main memory."""
         opcode = instruction.opcode
         if opcode in FREE or opcode.endswith("-done") or "AllocateBuffer" in instruction.attributes:
             return 0
@@ -176,14 +179,14 @@ class _Counter:
         return sum(map(_size, operands)) + _size(instruction)
 
     def _read(self, inside: Computation, parameter: Instruction) -> int:
-        """How much of what a fusion is given it reads: of a stack of layers perhaps one alone."""
+        """Returns the bytes that a fusion reads of a parameter, such as one of L layers."""
         total = 0
         for user in self._users(inside, parameter):
             behind = [self._behind_views(inside, name) for name in user.operands]
             places = [place for place, operand in enumerate(behind) if operand is parameter]
             if user.opcode in READ_IN_PART and places == [0]:
                 total += user.array.bytes
-            elif user.opcode == "fusion":  # TPUs have fusions in fusions
+            elif user.opcode == "fusion":  # TPU fusions can be nested
                 (deeper,) = self._program.called(user)
                 total += sum(self._read(deeper, deeper.parameters[place]) for place in places)
             elif user.opcode not in WRITTEN_IN_PART or places != [0]:
@@ -191,7 +194,7 @@ class _Counter:
         return min(total, _bytes(parameter))
 
     def _written(self, inside: Computation, result: Instruction) -> Iterator[int]:
-        """Bytes of each result of a fusion; an update writes what is new alone."""
+        """Yields the bytes of each result of a fusion; updates write only the new part."""
         behind = self._behind_views(inside, result.name)
         if behind.opcode == "tuple":
             for operand in inside.operands(behind):
@@ -220,7 +223,7 @@ class _Counter:
         return instruction
 
     def _is_view(self, instruction: Instruction) -> bool:
-        """Whether a part of a fusion is another part's values, element by element as needed."""
+        """Whether an instruction only copies or reinterprets its operand."""
         if instruction.opcode != "fusion" or len(instruction.operands) != 1:
             return instruction.opcode in VIEWS
         (inside,) = self._program.called(instruction)
@@ -232,7 +235,7 @@ def _expense(branch: Cost) -> tuple:
 
 
 def _started(instruction: Instruction, operands: list[Instruction]) -> int:
-    """Of what goes on in the background; what it gives includes what it was given."""
+    """Returns the bytes of an asynchronous operation; its results include its operands."""
     if instruction.opcode == "slice-start":
         part = instruction.arrays[len(operands)]
         return part.bytes * (1 + part.in_main_memory)
@@ -246,7 +249,7 @@ def _size(instruction: Instruction) -> int:
 
 
 def _bytes(instruction: Instruction) -> int:
-    """Wherever it is: the parts of a fusion do not say."""
+    """Returns the bytes in any memory: parts of a fusion do not state theirs."""
     return sum(array.bytes for array in instruction.arrays)
 
 
@@ -254,7 +257,7 @@ def _in_memory(instruction: Instruction) -> bool:
     return any(array.in_main_memory for array in instruction.arrays)
 
 
-def _product(flops: int, left: Array, right: Array) -> Cost:
+def _matmul_cost(flops: int, left: Array, right: Array) -> Cost:
     is_narrow = left.bits == right.bits == 8
     return Cost(flops, narrow_flops=flops if is_narrow else 0)
 
@@ -265,9 +268,9 @@ def _dot_flops(instruction: Instruction, left: Array) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """TPUs write every product of matrices as a convolution, with its batch as spatial axes.
+    """Counts a convolution. TPU programs write matmuls so, with batch axes as spatial axes.
 
-    Only products of real numbers count, not those with the zeros of padding and dilation.
+    Products with the zeros of padding and dilation do not count.
     """
     of_left, of_right, of_out = re.split(
         "_|->", instruction.attribute(r"dim_labels=([\w?]+->[\w?]+)")
@@ -290,7 +293,7 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
 
 
 def _along(window: str, key: str, place: int, default: int) -> int:
-    """A window's number for one axis; of padding that in front."""
+    """Returns a window's value for one axis; for padding, the one in front."""
     found = re.search(rf"{key}=([\d_x\-]+)", window)
     return int(found.group(1).split("x")[place].split("_")[0]) if found else default
 
@@ -305,7 +308,7 @@ def _products_along(
     left_dilation: int,
     right_dilation: int,
 ) -> int:
-    """Pairs of a result's place and the kernel's at which there is an input."""
+    """Counts the pairs of output and kernel positions that read an input element."""
     places = np.arange(out) * stride - padding
     total = 0
     for tap in range(right):
@@ -320,7 +323,7 @@ def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
     if target.startswith(CUBLAS):
         axes = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
         contracted = math.prod(operands[0].shape[axis] for axis in _numbers(axes.replace('"', "")))
-        return _product(2 * instruction.array.size * contracted, *operands[:2])
+        return _matmul_cost(2 * instruction.array.size * contracted, *operands[:2])
     if target != "tpu_custom_call":
         return Cost()
     flops = kernel_flops(instruction, operands)
@@ -333,7 +336,7 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
     kind = instruction.opcode.removesuffix("-start")
     if kind not in SENT:
         return None
-    # A TPU's reduce-scatter is an all-reduce of which a fusion keeps a part.
+    # TPU programs write a reduce-scatter as a fusion of an all-reduce and a slice.
     if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"
     given = sum(a.bytes for o in computation.operands(instruction) for a in o.arrays)
@@ -342,7 +345,7 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
 
 
 def _group_size(instruction: Instruction) -> int:
-    """Of replica_groups={{0,1},{2,3}}, =[2,4]<=[8] or =mesh['x'=4,'y'=2] {'y'}."""
+    """Parses replica_groups={{0,1},{2,3}}, =[2,4]<=[8] or =mesh['x'=4,'y'=2] {'y'}."""
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]+)\}"):
         return len(_numbers(listed))
     if shape := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
@@ -350,7 +353,7 @@ def _group_size(instruction: Instruction) -> int:
     if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", instruction.attributes):
         sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named.group(1))}
         return math.prod(sizes[name] for name in re.findall(r"'([^']+)'", named.group(2)))
-    return 1  # a permutation has pairs instead
+    return 1  # a permutation lists pairs instead
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,7 +1,7 @@
-"""The text of a compiled program, taken apart: computations, instructions, shapes, loops.
+"""A parser for the text of compiled programs: computations, instructions, shapes, loops.
 
-XLA's own cost analysis counts the body of a loop once, is silent on GPUs that are not here, and
-says nothing of collectives. The text of the optimised program has it all.
+XLA's own cost analysis counts the body of a loop once, has no result for GPUs of another machine,
+and omits collectives. The text of the optimised program has all of it.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ BITS = {
     "c128": 128,
     **{f"{kind}{bits}": bits for kind in "su" for bits in (2, 4, 8, 16, 32, 64)},
     **{f"f{bits}": bits for bits in (16, 32, 64)},
-}  # of one element; eight-bit floats have names such as f8e4m3fn
+}  # per element; 8-bit floats have names such as f8e4m3fn
 
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
@@ -33,9 +33,11 @@ CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Array:
+    """Type, shape and place of an array of a program."""
+
     dtype: str
     shape: tuple[int, ...]
-    in_main_memory: bool  # and not in what a chip has of faster memory
+    in_main_memory: bool  # False: in a faster memory of the chip, or the host's
 
     @property
     def size(self) -> int:
@@ -43,7 +45,7 @@ class Array:
 
     @property
     def bits(self) -> int:
-        """Of one element."""
+        """Bits per element."""
         return BITS.get(self.dtype) or (8 if self.dtype.startswith("f8") else 4)
 
     @property
@@ -55,9 +57,9 @@ class Array:
 class Instruction:
     name: str
     opcode: str
-    arrays: tuple[Array, ...]  # what it gives: one, or all of a tuple, however deep
+    arrays: tuple[Array, ...]  # its result: one array, or all leaves of a tuple
     operands: tuple[str, ...]
-    literal: str  # what stands in the parentheses: a constant's value, a parameter's number
+    literal: str  # the text in parentheses: a constant's value, a parameter's number
     attributes: str
     is_root: bool
 
@@ -66,7 +68,7 @@ class Instruction:
         return self.arrays[0]
 
     def attribute(self, pattern: str) -> str:
-        """The first group of what matches, or nothing."""
+        """Returns the first group of the first match in the attributes, or ''."""
         found = re.search(pattern, self.attributes)
         return found.group(1) if found else ""
 
@@ -114,9 +116,9 @@ class Program:
 
 
 def parse(text: str) -> Program:
-    """A program from `compiled.as_text()`."""
+    """Parses the text of `compiled.as_text()`."""
     computations, entry, name, instructions = {}, "", "", {}
-    for line in _whole_lines(text):
+    for line in _joined_lines(text):
         if END.match(line):
             computations[name] = Computation(name, instructions)
         elif line.startswith("  "):
@@ -128,19 +130,19 @@ def parse(text: str) -> Program:
     return Program(computations, entry)
 
 
-def _whole_lines(text: str) -> Iterator[str]:
-    """Lines of a program; what kernels say of themselves has line breaks inside."""
-    whole, is_inside = "", False
+def _joined_lines(text: str) -> Iterator[str]:
+    """Yields logical lines; attributes of kernels contain line breaks."""
+    joined, is_inside = "", False
     for line in text.splitlines():
         is_end = bool(END.match(line))
         is_new = is_end or line.startswith("  ") or not is_inside
         if is_new:
-            yield whole
-            whole = line
+            yield joined
+            joined = line
         else:
-            whole += line
+            joined += line
         is_inside = not is_end and (is_inside or line.endswith("{"))
-    yield whole
+    yield joined
 
 
 def _instruction(line: str) -> Instruction:
@@ -163,7 +165,7 @@ def _instruction(line: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """The place behind the parenthesis that closes the one at `start`."""
+    """Returns the index after the parenthesis that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
@@ -177,7 +179,7 @@ def _arrays(shape: str) -> tuple[Array, ...]:
         Array(
             dtype,
             tuple(int(size) for size in sizes.split(",") if size),
-            # Memory spaces are numbered: S(1) is a TPU's vector memory, S(5) the host's.
+            # S(n) is a memory space: S(1) a TPU's vector memory, S(5) the host's.
             "S(" not in layout or "S(0)" in layout,
         )
         for dtype, sizes, layout in ARRAY.findall(shape)
@@ -185,10 +187,10 @@ def _arrays(shape: str) -> tuple[Array, ...]:
 
 
 def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
-    """How often a loop's body runs; None where only the data can tell.
+    """Returns how often a loop's body runs; None if that depends on the data.
 
-    CPU and GPU programs say it. TPU programs do not, but jax's loops over a known number of steps
-    count upwards to a constant: by one, or by two where the compiler has joined two passes.
+    CPU and GPU programs state it. TPU programs do not, but jax's loops of known length count up to
+    a constant, by one, or by two if the compiler merged two iterations.
     """
     if known := loop.attribute(r'"known_trip_count":\{"n":"(\d+)"'):
         return int(known)
@@ -211,7 +213,7 @@ def trip_count(program: Program, computation: Computation, loop: Instruction) ->
 
 
 def _argument(instruction: Instruction, given: list[Instruction]) -> Instruction:
-    """What a fusion's parameter stands for."""
+    """Returns the argument of a fusion's parameter, or the instruction itself."""
     is_parameter = given and instruction.opcode == "parameter"
     return given[int(instruction.literal)] if is_parameter else instruction
 
@@ -221,7 +223,7 @@ def _index(element: Instruction) -> int:
 
 
 def _start(computation: Computation, loop: Instruction, index: int) -> int | None:
-    """The number that a loop's state begins with at a place."""
+    """Returns the initial value of the loop state's element at `index`."""
     (state,) = computation.operands(loop)
     if state.opcode != "tuple":
         return None
@@ -229,7 +231,7 @@ def _start(computation: Computation, loop: Instruction, index: int) -> int | Non
 
 
 def _stride(program: Program, loop: Instruction, index: int) -> int | None:
-    """What a pass adds to the number at a place of a loop's state."""
+    """Returns what an iteration adds to the loop state's element at `index`."""
     body = program.computations[loop.attribute(r"body=%?([\w.\-]+)")]
     if body.root.opcode != "tuple":
         return None
@@ -242,7 +244,7 @@ def _stride(program: Program, loop: Instruction, index: int) -> int | None:
 
 
 def _copied(computation: Computation, instruction: Instruction) -> Instruction:
-    """What something is a copy of."""
+    """Returns the origin of a chain of copies and conversions."""
     while instruction.opcode in ("copy", "bitcast", "copy-done", "copy-start", "convert"):
         instruction = computation.operands(instruction)[0]
     return instruction

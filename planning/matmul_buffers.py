@@ -1,15 +1,15 @@
-"""What XLA's CPU backend takes while it runs, and its buffer assignment knows nothing of.
+"""Memory that XLA's CPU backend allocates at run time, outside of its buffer assignment.
 
-Matrix products are Eigen's, which has a buffer for each, in which it lays blocks of both operands
-next to each other before it multiplies them (EvalParallelContext in TensorContractionThreadPool.h;
-how it was seen stands in docs/plan.md). Two things add up:
+Eigen computes the matmuls. For each, it packs blocks of both operands into a buffer
+(EvalParallelContext in TensorContractionThreadPool.h; docs/plan.md has the measurements). Two parts
+add up:
 
-Of a product with a batch, such as attention's, XLA starts all elements at once (dot_thunk.cc), and
-each waits for its turn with a buffer of its own.
+For a batched matmul, as in attention, XLA starts all elements of the batch at once (dot_thunk.cc),
+and each has its own buffer.
 
-A buffer comes from the heap of the thread that starts the product. Any thread of the pool may be
-that one, each has a heap of its own, and the C library does not give back what was freed there: so
-in time each keeps as much as the largest buffer takes.
+A buffer comes from the heap of the thread that starts the matmul, which may be any of the pool. The
+C library does not return freed heap memory to the system, so in time each thread's heap holds the
+size of the largest buffer.
 """
 
 import dataclasses
@@ -19,42 +19,43 @@ from collections.abc import Iterator
 
 from planning.hlo import Computation, Instruction, Program
 
-# Eigen cuts what is summed over into slices of at most so many, and has two of them at a time.
+# Eigen cuts the contracted axis into slices of at most DEPTH, and holds SLICES of them at a time.
 DEPTH, SLICES = 320, 2
-# It takes a second thread from so many cycles on, by its own estimate (TensorCostModel.h), in which
-# eight multiplications and additions are one. What is smaller needs no such buffer.
+# Eigen uses more than one thread from this estimate of cycles on (TensorCostModel.h), with LANES
+# multiply-adds per cycle. Smaller matmuls need no such buffer.
 SHARED_CYCLES, LANES = 210_000, 8
-# What is larger than this glibc never takes from a heap, but from the system, and gives it back at
-# once (M_MMAP_THRESHOLD in mallopt(3)). Eigen writes little to such buffers: operands whose rows
-# are whole in memory are read where they lie.
+# glibc maps larger allocations from the system and returns them at once (M_MMAP_THRESHOLD in
+# mallopt(3)). Eigen writes little to such buffers: it reads operands with contiguous rows in place.
 KEPT = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    elements: int  # of its batch
-    buffer: int  # bytes for one of them
+    """A matmul that needs packing buffers."""
+
+    elements: int  # of the batch
+    buffer: int  # bytes per element
 
 
 def packing(program: Program, threads: float) -> int:
-    """Bytes for each device, of which each has so many threads of the pool."""
+    """Returns the bytes for each device; `threads` is the number of pool threads per device."""
     if not threads:
         return 0
     products = list(_products(program))
-    kept = max((each.buffer for each in products if each.buffer <= KEPT), default=0)
+    per_thread = max((each.buffer for each in products if each.buffer <= KEPT), default=0)
     batches = [each.elements * each.buffer for each in products if each.elements > 1]
-    return int(threads * kept) + max(batches, default=0)
+    return int(threads * per_thread) + max(batches, default=0)
 
 
 def _products(program: Program) -> Iterator[Product]:
-    """Those that are shared among threads."""
+    """Yields the matmuls that Eigen shares among threads."""
     fused = {
         name
         for computation in program.computations.values()
         for instruction in computation.instructions.values()
         if instruction.opcode == "fusion"
         for name in instruction.called
-    }  # whose products are not left to Eigen
+    }  # Eigen does not compute their matmuls
     for name, computation in program.computations.items():
         for instruction in computation.instructions.values():
             if instruction.opcode == "dot" and name not in fused:

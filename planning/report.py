@@ -1,4 +1,4 @@
-"""A plan as plain data, one section after another, and the same for a person to read."""
+"""A plan as plain data, in sections, and as text."""
 
 import collections
 import dataclasses
@@ -31,7 +31,7 @@ def of_job(*, device: str, mesh: Mapping[str, int], batch_size: int, assumed) ->
 
 
 def of_parameters(params: Mapping) -> Section:
-    """How many each part of the model has; a part is what the first two names say."""
+    """Parameter counts by part of the model: the first two names of the path."""
     parts = collections.Counter()
     for name, leaf in by_name(params).items():
         parts["/".join(name.split("/")[:-1][:2])] += leaf.size
@@ -39,7 +39,7 @@ def of_parameters(params: Mapping) -> Section:
 
 
 def of_memory(state: TrainState, memory: Memory, chip: Chip | None) -> Section:
-    """Bytes on one device. What is no argument's own, such as padding, is with the batch."""
+    """Bytes on one device. "batch" includes the rest of the arguments, such as padding."""
     held = _held(state)
     found = {
         **held,
@@ -53,7 +53,7 @@ def of_memory(state: TrainState, memory: Memory, chip: Chip | None) -> Section:
 
 
 def too_large(state: TrainState, error: TooLargeError, chip: Chip | None) -> Section:
-    """The same where the compiler has only said what it would take."""
+    """The memory section if the compiler failed and stated only what it needs."""
     found = _held(state)
     total = error.total
     if error.temporaries:
@@ -72,7 +72,7 @@ def _held(state: TrainState) -> dict[str, int]:
 
 
 def _bytes(tree) -> int:
-    """On each device."""
+    """Returns the bytes on each device."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -86,7 +86,7 @@ def _against(total: int, chip: Chip | None) -> Section:
 
 
 def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
-    """FLOPs are those of all devices; bytes and collectives those of each."""
+    """FLOPs of all devices together; bytes and collectives of each device."""
     compiled = cost.flops * devices
     collectives = [dataclasses.asdict(each) for each in by_kind(cost.collectives).values()]
     return {
@@ -106,7 +106,7 @@ def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
 def of_time(
     cost: Cost, model_flops: float, target: Target, per_step: Mapping[str, int], steps: int
 ) -> Section:
-    """The roofline time of a step, and what follows from it; `per_step` are tokens or images."""
+    """The roofline time of a step, MFU and rates; `per_step` counts tokens or images."""
     found = roofline(cost, target.peak_flops, target.chip)
     devices, seconds = len(target.devices), found.seconds
     return {
@@ -122,7 +122,7 @@ def of_time(
 
 
 def of_writing(reads: Compiled, writes: Compiled, target: Target, rows: int) -> Section:
-    """Of reading prompts, and of one token more in each row."""
+    """The cost of reading prompts, and of one more token in each row."""
     found = {}
     for name, compiled in {"reading": reads, "writing": writes}.items():
         found[name] = {
@@ -144,7 +144,7 @@ def _seconds(found: Roofline) -> Section:
 
 
 def rank(found: Section) -> tuple[bool, float]:
-    """To sort plans by: those that fit first, then the fastest, or else the smallest."""
+    """Sort key of plans: those that fit first, then by time, or by memory without a time."""
     time = found.get("time", {}).get("seconds", found["memory"]["total"])
     return found["memory"]["fits"] is False, time
 
@@ -155,7 +155,7 @@ def mesh_name(sizes: Mapping[str, int]) -> str:
 
 
 def table(plans: Sequence[Section]) -> str:
-    """A line for each mesh."""
+    """Returns a table with a line for each mesh."""
     rows = [("mesh", "memory", "fits", "step", "bound by", "MFU")]
     for found in plans:
         memory, time = found["memory"], found.get("time")
@@ -170,6 +170,7 @@ def table(plans: Sequence[Section]) -> str:
 
 
 def text(found: Section) -> str:
+    """Formats a plan for reading."""
     lines = [
         f"{found['device']}: {found['devices']} devices, {mesh_name(found['mesh'])}; "
         f"batch of {found['batch_size']:,} rows"
@@ -202,7 +203,7 @@ def _memory_lines(found: Section) -> list[str]:
     if found["fits"]:
         return [*lines, f"fits: {share}"]
     over = found["total"] - found["capacity"]
-    # Some of a chip's memory is the compiler's own.
+    # The compiler reserves part of a chip's memory.
     what = f"{gib(over)} too much" if over > 0 else "too much for the compiler"
     return [*lines, f"DOES NOT FIT: {share}, {what}" if found["total"] else "DOES NOT FIT"]
 
@@ -263,7 +264,7 @@ def _indented(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns, the first ones from the left and the others from the right."""
+    """Aligns columns: the first `left` ones to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
@@ -281,7 +282,7 @@ def gib(size: float) -> str:
 
 
 def number(value: float) -> str:
-    """With three digits and the prefix of its thousands."""
+    """Formats a number with three digits and an SI prefix."""
     for prefix in ("", "k", "M", "G", "T", "P"):
         if value < 1000:
             return f"{value:.3g} {prefix}".rstrip()

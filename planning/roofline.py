@@ -1,16 +1,16 @@
-"""How long a step takes at the published speeds, if all overlaps and nothing is ever late."""
+"""Roofline time of a step: published peak speeds, with perfect overlap."""
 
 import dataclasses
 
 from planning.counting import Collective, Cost
 from training.chips import Chip
 
-NODE = 8  # devices with links between them, where other devices are reached by a network
+NODE = 8  # devices with fast links between them; others are reached by the network
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds of a step on one device, for each thing that it may have to wait for."""
+    """Seconds of a step on one device, for each resource that may limit it."""
 
     compute: float
     memory: float
@@ -26,6 +26,7 @@ class Roofline:
 
 
 def roofline(cost: Cost, peak_flops: float, chip: Chip) -> Roofline:
+    """Returns the roofline of a program from its cost and the chip's peak speeds."""
     return Roofline(
         cost.flops / peak_flops,
         cost.bytes / chip.bandwidth,
@@ -34,7 +35,7 @@ def roofline(cost: Cost, peak_flops: float, chip: Chip) -> Roofline:
 
 
 def _speed(collective: Collective, chip: Chip) -> float:
-    """A group no larger than a node is taken to be inside one."""
+    """Returns bytes per second. Groups no larger than a node are assumed to be inside one."""
     if chip.network is not None and collective.group > NODE:
         return chip.network
     return chip.links

@@ -1,4 +1,4 @@
-"""The largest batch that fits, and the meshes that a number of devices can make."""
+"""Searches for the largest batch that fits, and lists the meshes of a number of devices."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -7,9 +7,9 @@ from model.sharding import MESH_AXES
 
 
 def largest(fits: Callable[[int], bool], start: int = 1) -> int:
-    """The largest number for which `fits` holds, if it holds for all below that; 0 for none.
+    """Returns the largest number for which `fits` holds, or 0. `fits` must be monotonic.
 
-    Doubles or halves until the answer lies between two numbers, then takes the middle.
+    Doubles or halves to find bounds, then bisects.
     """
     if fits(start):
         good, bad = start, 2 * start
@@ -26,7 +26,7 @@ def largest(fits: Callable[[int], bool], start: int = 1) -> int:
 
 
 def meshes(devices: int, sequence: int) -> Iterator[dict[str, int]]:
-    """All ways to share out the devices along data, fsdp and tensor."""
+    """Yields all mesh sizes along data, fsdp and tensor for this number of devices."""
     left = devices // sequence
     divisors = [size for size in range(1, left + 1) if left % size == 0]
     for data, fsdp in itertools.product(divisors, divisors):

@@ -1,4 +1,4 @@
-"""Devices to compile for, which need not be here: v5e:4x4, v5p:4x4x4, a100:8, h100:16, cpu:8."""
+"""Devices to compile for, present or not: v5e:4x4, v5p:4x4x4, a100:8, h100:16, cpu:8."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from experiment.schema import ConfigError, did_you_mean
 from planning.roofline import NODE
 from training.chips import Chip, chip, peak_flops
 
-# As jax calls them, by their own names. What a v4's two cores compute is one jax device.
+# jax's device kinds by product name. The two cores of a v4 are one jax device.
 TPUS = {"v4": "TPU v4", "v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite"}
 GPUS = {
     "a100": "NVIDIA A100-SXM4-80GB",
@@ -28,8 +28,10 @@ SHAPES = {"v4": 3, "v5e": 2, "v5p": 3, "v6e": 2}  # axes of the torus
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    name: str  # as it was asked for
-    kind: str  # as jax calls it
+    """The devices of a --device flag."""
+
+    name: str  # of the flag
+    kind: str  # jax's device kind
     devices: Sequence[jax.Device]
 
     @property
@@ -38,7 +40,7 @@ class Target:
 
     @property
     def threads(self) -> float:
-        """Of the pool in which XLA shares out the work of CPUs, for each device; 0 if it cannot."""
+        """Threads of XLA's CPU pool per device; 0 on other platforms and with one core."""
         if self.kind != "cpu":
             return 0
         pool = max(_cores(), len(self.devices))
@@ -50,7 +52,7 @@ class Target:
 
 
 def find(name: str) -> Target:
-    """The devices of that name; to be called before jax has started any."""
+    """Returns the devices of that name. Call it before jax initialises a backend."""
     kind, _, size = name.partition(":")
     known = (*TPUS, *GPUS, "cpu")
     if kind not in known:
@@ -58,7 +60,7 @@ def find(name: str) -> Target:
             f"--device={name} is not known.{did_you_mean(kind, known)} Known are: "
             f"{', '.join(known)}, with a size behind a colon: v5e:4x4, v5p:4x4x4, a100:8"
         )
-    # What is here is not asked: a plan is the same on every machine.
+    # Local accelerators are ignored, so a plan is the same on every machine.
     jax.config.update("jax_platforms", "cpu")
     if kind in TPUS:
         return Target(name, TPUS[kind], _tpus(name, kind, size))
@@ -75,12 +77,12 @@ def _count(name: str, size: str) -> int:
 
 
 def _cores() -> int:
-    """Those of this machine that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _cpus(count: int) -> Sequence[jax.Device]:
-    with contextlib.suppress(RuntimeError):  # jax has started already, perhaps with enough
+    with contextlib.suppress(RuntimeError):  # jax is initialised, perhaps with enough
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:
@@ -98,14 +100,14 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
         raise ConfigError(
             f"--device={name} needs a topology of {axes} axes behind a colon: {kind}:{example}"
         )
-    # Without these libtpu looks for the machine that it is on, and complains that it is none.
+    # Without these, libtpu looks for TPU metadata of this machine and logs errors.
     for key, value in dict(
         TPU_SKIP_MDS_QUERY="1",
         TPU_ACCELERATOR_TYPE="v5litepod-8",
         TPU_WORKER_HOSTNAMES="localhost",
         TPU_WORKER_ID="0",
         TPU_MIN_LOG_LEVEL="3",
-        ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # two plans at once: there is no chip to quarrel over
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",  # several plans at once: no chip is used
     ).items():
         os.environ.setdefault(key, value)
     cores = {"chip_config_name": "megacore"} if kind == "v4" else {}
@@ -128,7 +130,7 @@ def _gpus(name: str, kind: str, count: int) -> Sequence[jax.Device]:
             f"or {(count // NODE + 1) * NODE}"
         )
     hosts, local = max(1, count // NODE), min(count, NODE)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # that there is no GPU here is no news
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings about missing GPUs
     try:
         found = topologies.get_topology_desc(
             name, "cuda", topology=f"1x{hosts}x{local}", target_config=_target_config(kind)
@@ -151,13 +153,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _target_config(kind: str) -> str:
-    """A GPU as its compiler needs to know it, in the text form of XLA's GpuTargetConfigProto.
+    """Describes a GPU for its compiler, as text of XLA's GpuTargetConfigProto.
 
-    The numbers are those of the CUDA C++ programming guide's table of compute capabilities 8.0 and
-    9.0, and of the data sheets.
+    The numbers are from the CUDA C++ programming guide (compute capabilities 8.0 and 9.0) and from
+    the data sheets.
     """
     is_hopper = "H100" in kind
-    shared_kib = 228 if is_hopper else 164  # of a multiprocessor; 1 KiB is CUDA's own in each block
+    shared_kib = 228 if is_hopper else 164  # per multiprocessor; CUDA reserves 1 KiB per block
     facts = chip(kind)
     device = {
         "threads_per_block_limit": 1024,

@@ -1,8 +1,8 @@
-"""How much arithmetic a training step is, counted from the architecture alone.
+"""FLOPs of a training step, counted from the architecture.
 
-Attention is counted by the pairs of a query and a key that its mask lets through: a causal model
-has about half of them, a window its share. So does MaxText. Codebases that count all pairs, as the
-formulas of PaLM and nanoGPT do, report more FLOPs and a higher MFU for the same speed.
+Attention counts the query-key pairs that its mask allows: about half of all pairs in a causal
+model, fewer in a window. MaxText counts the same way. The formulas of PaLM and nanoGPT count all
+pairs, so they report more FLOPs and a higher MFU for the same speed.
 """
 
 from collections.abc import Mapping
@@ -16,12 +16,11 @@ from training.config import TaskConfig
 
 
 def forward_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
-    """Floating-point operations of the forward pass on one row.
+    """Returns the FLOPs of the forward pass on one row.
 
-    Counts matrix products alone, two operations for each multiplication and addition. A row is
-    taken to be one text without padding; a prefix (prefix_lm) is counted as causal, and of
-    global tokens none, since only the data knows how many there are.
-    `length` is that of the decoder or only side.
+    Only matmuls count, with two operations per multiply-add. The row is one text without padding.
+    A prefix (prefix_lm) counts as causal. Global tokens do not count, since their number depends
+    on the data. `length` is the decoder's, or that of the only stack; `source` the encoder's.
     """
     encoder_length = source if config.family == "encoder_decoder" else length
     total = 0
@@ -42,7 +41,7 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
 
 
 def train_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
-    """Forward and backward on one row: the backward pass takes two products for each one."""
+    """Returns the FLOPs of forward and backward on one row; backward has two matmuls for each."""
     return 3 * forward_flops(config, objective, length, source)
 
 
@@ -52,9 +51,9 @@ def row_flops(
     batch: Mapping[str, ArrayLike],
     teacher: TransformerConfig | None = None,
 ) -> int:
-    """Of a training step, for each row of a batch like this one.
+    """Returns the FLOPs of a training step per row of a batch with the shapes of this one.
 
-    The backward pass is counted in full, also where parameters are frozen.
+    The backward pass counts in full, even if parameters are frozen.
     """
     if config.input == "patches":
         length = (config.image_size // config.patch_size) ** 2 + config.class_token
@@ -74,7 +73,7 @@ def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> 
     feed_forward = 2 * length * matrices * config.width * config.feed_forward
     kind = KINDS[config.attention_kind(layer)]
     attention = _attention(config, length, length, kind.pairs(config, length, causal=causal))
-    # Further projections are given all tokens.
+    # More projections, as of global tokens, are computed for all tokens.
     extra = _projections(config, length, length) - _output(config, length)
     return attention + len(kind.extra_qkv) * extra + feed_forward
 
@@ -97,7 +96,7 @@ def _output(config: TransformerConfig, queries: int) -> int:
 
 
 def head_flops(config: TransformerConfig, objective: str, length: int) -> int:
-    """Of what the objective asks for behind the stack."""
+    """Returns the FLOPs of the objective's head on one row."""
     match objective:
         case "classify_text" | "classify_images":
             pooler = config.width**2 if config.pooler else 0

@@ -1,4 +1,4 @@
-"""Attention: the table of its kinds. A new kind is one file here and one line in this table."""
+"""The table of attention kinds. A new kind is one file here and one line in this table."""
 
 from collections.abc import Iterator
 
@@ -30,12 +30,12 @@ KINDS: dict[str, AttentionKind] = {
 
 
 def pattern_of(attention: str) -> tuple[str, ...]:
-    """The kinds of model.attention, such as "local,local,dot". The layers repeat the pattern."""
+    """Splits model.attention, such as "local,local,dot". The layers repeat the pattern."""
     return tuple(name.strip() for name in attention.split(","))
 
 
 def refusals(attention: str, feature: str) -> Iterator[str]:
-    """Why kinds of a pattern cannot do something; each reason begins with the kind's name."""
+    """Yields why kinds of a pattern lack a feature. Each reason starts with the kind's name."""
     for name in dict.fromkeys(pattern_of(attention)):
         if name in KINDS and (reason := KINDS[name].refused.get(feature)):
             yield f"model.attention={name} does not go with {FEATURES[feature]}: {reason}"

@@ -1,8 +1,8 @@
-"""Attention to a stretch of keys around each query: time and memory grow with the length alone.
+"""Attention to the keys near each query, with time and memory linear in the length.
 
-Rows are cut into blocks of queries. A block comes with the stretch of keys that any of its queries
-may see, and is then a row of its own for plain attention: what the mask hides inside the stretch is
-wasted, what lies outside was never computed.
+Rows are cut into blocks of queries. Each block and the span of keys that its queries may see become
+one row of `dot_attention`. Masked scores inside the span are computed in vain; scores outside of
+it are never computed.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 64, 256
 
 
 class Band(NamedTuple):
-    """Keys and values, and which of them are near enough to a query to be seen."""
+    """Keys and values, and the locality that says which of them a query sees."""
 
     k_bsgk: Array
     v_bsgk: Array
@@ -29,15 +29,14 @@ class Band(NamedTuple):
 
 
 class Everywhere(NamedTuple):
-    """A few keys and values that every block of a row looks at."""
+    """A few keys and values that every block of a row attends to."""
 
     k_bsgk: Array
     v_bsgk: Array
-    side: SequenceInfo
-    sees: Callable[
-        [SequenceInfo, SequenceInfo], Array
-    ]  # the mask (B, 1, T, S) of queries and these keys
-    weight_bs: Array | None = None  # how many keys one stands for; None: each for itself
+    info: SequenceInfo
+    # From queries and these keys to their mask (B, 1, T, S)
+    sees: Callable[[SequenceInfo, SequenceInfo], Array]
+    weight_bs: Array | None = None  # how many keys one stands for; None: one
 
 
 def banded_attention(
@@ -51,38 +50,38 @@ def banded_attention(
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """Softmax over the keys of all bands, and those that are seen from everywhere, together."""
+    """Softmax attention over the keys of all bands and of `everywhere` together, (B, T, H, K)."""
     batch, length = q_bthk.shape[:2]
     gaps = bands[0].locality.dilation
     reaches = [_reach(band.locality, mask_spec, length) for band in bands]
     blocks = Blocks(batch, length, _block_size(max(map(sum, reaches)), length // gaps), gaps)
     q_bthk = blocks.stretch(q_bthk)
-    queries = blocks.stretch_of_side(mask_spec.queries)
+    queries = blocks.stretch_info(mask_spec.queries)
     keys, values, masks, biases = [], [], [], []
 
-    def see(k_bsgk, v_bsgk, side, mask_b1ts, weight_bs=None):
+    def see(k_bsgk, v_bsgk, info, mask_b1ts, weight_bs=None):
         keys.append(k_bsgk)
         values.append(v_bsgk)
         masks.append(mask_b1ts)
         if bias is not None:
             scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
-            biases.append(bias(scaled_bthk, queries.positions_bt, side.positions_bt))
+            biases.append(bias(scaled_bthk, queries.positions_bt, info.positions_bt))
         elif everywhere is not None and everywhere.weight_bs is not None:
-            shape = (len(q_bthk), 1, 1, side.positions_bt.shape[1])
+            shape = (len(q_bthk), 1, 1, info.positions_bt.shape[1])
             logs = jnp.zeros(shape) if weight_bs is None else jnp.log(weight_bs).reshape(shape)
             biases.append(logs)
 
     for band, (before, after) in zip(bands, reaches, strict=True):
-        side = blocks.stretch_of_side(mask_spec.keys, before, after)
-        mask_b1ts = MaskSpec(queries, side, mask_spec.causal, band.locality).mask_b1ts()
+        info = blocks.stretch_info(mask_spec.keys, before, after)
+        mask_b1ts = MaskSpec(queries, info, mask_spec.causal, band.locality).mask_b1ts()
         stretch = [blocks.stretch(x, before, after) for x in (band.k_bsgk, band.v_bsgk)]
-        see(*stretch, side, mask_b1ts)
+        see(*stretch, info, mask_b1ts)
     if everywhere is not None:
-        k_bsgk, v_bsgk, side, sees, weight_bs = everywhere
-        k_bsgk, v_bsgk, side, weight_bs = jax.tree.map(
-            blocks.for_each, (k_bsgk, v_bsgk, side, weight_bs)
+        k_bsgk, v_bsgk, info, sees, weight_bs = everywhere
+        k_bsgk, v_bsgk, info, weight_bs = jax.tree.map(
+            blocks.for_each, (k_bsgk, v_bsgk, info, weight_bs)
         )
-        see(k_bsgk, v_bsgk, side, sees(queries, side), weight_bs)
+        see(k_bsgk, v_bsgk, info, sees(queries, info), weight_bs)
     y_bthk = dot_attention(
         q_bthk,
         jnp.concatenate(keys, axis=1),
@@ -93,14 +92,14 @@ def banded_attention(
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
     )
-    return blocks.whole(y_bthk)
+    return blocks.join(y_bthk)
 
 
 def _reach(locality: Locality, mask_spec: MaskSpec, length: int) -> tuple[int, int]:
-    """How many columns before and after a query may hold a key that it sees.
+    """Returns how many columns before and after a query may hold a visible key.
 
-    With gaps between them, columns are sorted beforehand so that they are neighbours. However far
-    a query might see, there is nothing beyond its row.
+    Dilated columns are sorted to be neighbours, so the dilation divides the reach. The reach ends
+    with the row.
     """
     before, after = (
         min(positions, length - 1) // locality.dilation for positions in locality.reach
@@ -110,7 +109,7 @@ def _reach(locality: Locality, mask_spec: MaskSpec, length: int) -> tuple[int, i
 
 
 def _block_size(reach: int, length: int) -> int:
-    """Large blocks make large products, but their stretches hold more that no query sees."""
+    """Larger blocks make larger matmuls, but more of their scores are masked."""
     size = SMALLEST_BLOCK
     while size < min(LARGEST_BLOCK, reach // 2, length):
         size *= 2
@@ -119,9 +118,9 @@ def _block_size(reach: int, length: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Rows as blocks of `size` columns, each of which becomes a row. The last ones are padded.
+    """Cuts rows into blocks of `size` columns, which become rows. The last blocks are padded.
 
-    With `gaps` of n, a block takes every n-th column.
+    A block takes every `gaps`-th column.
     """
 
     rows: int
@@ -131,11 +130,11 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Of blocks that begin at the same column but for the gaps."""
+        """The number of blocks for each offset below `gaps`."""
         return -(-self.length // (self.size * self.gaps))
 
     def stretch(self, x: Array, before: int = 0, after: int = 0) -> Array:
-        """Each block of an array (B, length, ...), with at least so many columns at its sides."""
+        """Blocks of an array (B, length, ...), with at least `before` and `after` more columns."""
         padding = self.count * self.size * self.gaps - self.length
         x = _pad(x, 0, padding)
         if self.gaps > 1:
@@ -148,20 +147,20 @@ class Blocks:
         x = jnp.concatenate(pieces, axis=2)
         return x.reshape(-1, *x.shape[2:])
 
-    def stretch_of_side(self, side, before: int = 0, after: int = 0):
-        """The same of a `SequenceInfo`, or of an array (B, length) like its own."""
+    def stretch_info(self, info, before: int = 0, after: int = 0):
+        """`stretch` for a `SequenceInfo`, or for an array (B, length) like those in it."""
 
         def cut(x: Array) -> Array:
             return self.stretch(jnp.broadcast_to(x, (self.rows, self.length)), before, after)
 
-        return jax.tree.map(cut, side)
+        return jax.tree.map(cut, info)
 
     def for_each(self, x: Array) -> Array:
-        """What belongs to a row, for each of its blocks."""
+        """Repeats the arrays of a row for each of its blocks."""
         return jnp.repeat(x, self.gaps * self.count, axis=0)
 
-    def whole(self, y_bthk: Array) -> Array:
-        """Blocks put together to rows again."""
+    def join(self, y_bthk: Array) -> Array:
+        """Joins blocks to rows: the inverse of `stretch`."""
         if self.gaps > 1:
             y_bthk = y_bthk.reshape(self.rows, self.gaps, -1, *y_bthk.shape[2:]).swapaxes(1, 2)
         y_bthk = y_bthk.reshape(self.rows, -1, *y_bthk.shape[-2:])
@@ -169,5 +168,5 @@ class Blocks:
 
 
 def _pad(x: Array, before: int, after: int) -> Array:
-    """Columns of zeros: in the segment of padding, which nothing sees."""
+    """Pads with columns of zeros; segment 0 is padding, which no query sees."""
     return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))

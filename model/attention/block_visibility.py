@@ -1,4 +1,7 @@
-"""Which blocks of keys no query of a block can see, found without looking at every pair."""
+"""Finds the pairs of blocks with visible keys, without the mask of every pair.
+
+More axes: I blocks of queries, J blocks of keys.
+"""
 
 from typing import NamedTuple
 
@@ -12,20 +15,20 @@ from model.masks import PADDING, Locality, SequenceInfo
 def visible_pairs(
     queries: SequenceInfo, keys: SequenceInfo, causal: bool, locality: Locality | None
 ) -> Array:
-    """Which blocks of queries may see which blocks of keys, in any row: (query, key blocks).
+    """Returns whether a block of queries may see a block of keys in any row, (I, J).
 
-    Both sides come in blocks (N, B, T). Judged by the least and the greatest segment and position
-    of each block, so it may be true in vain but is never false in vain, whatever the columns hold.
+    Arrays of `queries` are (I, B, T), those of `keys` (J, B, S). The bounds of segments and
+    positions decide: False is always right, True may be a block without visible keys.
     """
     q, k = Extent.of(queries), Extent.of(keys)
     q = jax.tree.map(lambda x: x[:, None], q)
     seen_ijb = (q.first_segment <= k.last_segment) & (k.first_segment <= q.last_segment)
     if causal:
-        # In the order of (segment, position), the first key comes after the last query.
+        # In the order of (segment, position), the first key is not after the last query.
         behind_ijb = (k.first_segment < q.last_segment) | (
             (k.first_segment == q.last_segment) & (k.first_position <= q.last_position)
         )
-        # Within one segment the above is exact; over several, positions bound it as well.
+        # This is exact within one segment; over several, the positions are a second bound.
         behind_ijb &= k.least_position <= q.greatest_position
         if k.prefix is not None:
             behind_ijb |= k.prefix
@@ -41,7 +44,7 @@ def visible_pairs(
 
 
 class Extent(NamedTuple):
-    """Bounds of what a block holds besides padding, (N, B)."""
+    """Bounds of each block's tokens, without padding: (I, B) or (J, B)."""
 
     first_segment: Array
     last_segment: Array
@@ -49,12 +52,12 @@ class Extent(NamedTuple):
     last_position: Array  # of the last segment
     least_position: Array
     greatest_position: Array
-    prefix: Array | None  # whether it holds any
+    prefix: Array | None  # whether the block has a token of a prefix
     is_global: Array | None
 
     @staticmethod
-    def of(side: SequenceInfo) -> "Extent":
-        positions, segments = jnp.broadcast_arrays(side.positions_bt, side.segments_bt)
+    def of(info: SequenceInfo) -> "Extent":
+        positions, segments = jnp.broadcast_arrays(info.positions_bt, info.segments_bt)
         held = segments != PADDING
 
         def least(x, where=held):
@@ -74,6 +77,6 @@ class Extent(NamedTuple):
             greatest(positions, held & (segments == last[..., None])),
             least(positions),
             greatest(positions),
-            holds(side.prefix_bt),
-            holds(side.global_bt),
+            holds(info.prefix_bt),
+            holds(info.global_bt),
         )

@@ -1,8 +1,10 @@
-"""Exact softmax attention in blocks: memory grows with the length, not with its square.
+"""Exact softmax attention in blocks, with memory linear in the length.
 
 Queries and keys are cut into blocks, and scores exist only for one pair of blocks at a time. The
-forward pass keeps a running maximum and total of each query (online softmax); the backward pass
-computes the scores again. Pairs of blocks in which no query sees a key are not visited at all.
+forward pass keeps a running maximum and sum for each query (online softmax). The backward pass
+recomputes the scores. Pairs of blocks in which no query sees a key are skipped.
+
+More axes: I blocks of queries, J blocks of keys, Q queries of all heads of one key/value head.
 """
 
 import dataclasses
@@ -19,20 +21,20 @@ from model.dropout import dropout
 from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias
 
-# Scores lie above, so that exp(NEVER - maximum) is zero even where nothing was seen yet.
+# The initial maximum. It is above NEVER, so exp(NEVER - maximum) is 0 before any key is visible.
 LOWEST = NEVER / 2
-# On a CPU the scores of a pair of blocks should stay in its caches; larger ones were slower.
+# The scores of a pair of blocks should fit into a CPU's caches; larger blocks were slower.
 BLOCK = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockwiseOptions:
-    """What is known when a program is compiled."""
+    """Static options."""
 
     scale: float
     dropout_rate: float
-    queries: int  # in a block
-    keys: int
+    queries: int  # per block
+    keys: int  # per block
 
     @staticmethod
     def of(
@@ -54,7 +56,7 @@ def blockwise_attention(
     dropout_key: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
-    """What `dot_attention` computes under `mask_spec.mask_b1ts()` and with all of the bias."""
+    """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K)."""
     options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
     return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
@@ -67,14 +69,14 @@ def _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
 def _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
     schedule = BlockSchedule.of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
     softmax = forward_over_blocks(schedule, empty_softmax(schedule))
-    y_bthk, log_sum_nbht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_nbht)
+    y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
+    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
 
 
 def _backward(options, residuals, dy_bthk):
-    *given, y_bthk, log_sum_nbht = residuals
+    *given, y_bthk, log_sum_ibht = residuals
     schedule = BlockSchedule.of(options, *given)
-    forward = ForwardResult.of(options, y_bthk, log_sum_nbht, dy_bthk)
+    forward = ForwardResult.of(options, y_bthk, log_sum_ibht, dy_bthk)
     gradients = backward_over_blocks(schedule, forward, zero_gradients(schedule))
     return *gradients.to(options, *given), None
 
@@ -83,92 +85,93 @@ _attention.defvjp(_forward, _backward)
 
 
 class OnlineSoftmax(NamedTuple):
-    """What queries hold of the keys they met so far (online softmax), in blocks."""
+    """The online-softmax state of all queries after the keys visited so far."""
 
-    y_nbhtk: Array  # not yet divided by the total
-    largest_nbht: Array  # score
-    total_nbht: Array
+    y_ibhtk: Array  # weighted sum of values, not divided by the total
+    largest_ibht: Array  # largest score
+    total_ibht: Array
 
     def result(self, queries: int, dtype) -> tuple[Array, Array]:
-        """What each query gets, (B, T, H, K), and the log-sum-exp of its scores, in blocks."""
-        # A query that saw nothing gets zeros, and a sum with which it has no weights either.
-        saw_nbht = self.total_nbht > 0
-        total_nbht = jnp.where(saw_nbht, self.total_nbht, 1.0)
-        log_sum_nbht = jnp.where(saw_nbht, self.largest_nbht + jnp.log(total_nbht), 0.0)
-        y_nbhtk = self.y_nbhtk / total_nbht[..., None]
-        return _joined_queries(y_nbhtk, queries).astype(dtype), log_sum_nbht
+        """Returns the output (B, T, H, K) and the log-sum-exp of the scores (I, B, H, T)."""
+        # A query without visible keys gets zeros, and no weights in the backward pass.
+        saw_ibht = self.total_ibht > 0
+        total_ibht = jnp.where(saw_ibht, self.total_ibht, 1.0)
+        log_sum_ibht = jnp.where(saw_ibht, self.largest_ibht + jnp.log(total_ibht), 0.0)
+        y_ibhtk = self.y_ibhtk / total_ibht[..., None]
+        return _joined_queries(y_ibhtk, queries).astype(dtype), log_sum_ibht
 
 
 def empty_softmax(schedule: "BlockSchedule") -> OnlineSoftmax:
-    heads = schedule.q_nbhtk.shape[:-1]
+    """Returns the state before the first key."""
+    heads = schedule.q_ibhtk.shape[:-1]
     return OnlineSoftmax(
-        jnp.zeros((*heads, schedule.v_nbgks.shape[3]), jnp.float32),
+        jnp.zeros((*heads, schedule.v_jbgks.shape[3]), jnp.float32),
         jnp.full(heads, LOWEST, jnp.float32),
         jnp.zeros(heads, jnp.float32),
     )
 
 
 def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> OnlineSoftmax:
-    """`seen`, and with it all that these queries see of these keys."""
+    """Updates the softmax state with all visible pairs of blocks."""
 
     def visit(number, softmax):
         pair = schedule.pair(number)
         scores_bhts = pair.scores()
-        before_bht = softmax.largest_nbht[pair.i]
+        before_bht = softmax.largest_ibht[pair.i]
         largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
         shrink_bht = jnp.exp(before_bht - largest_bht)
         weights_bhts = jnp.exp(scores_bhts - largest_bht[..., None])
-        total_bht = softmax.total_nbht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
+        total_bht = softmax.total_ibht[pair.i] * shrink_bht + weights_bhts.sum(axis=-1)
         if schedule.dropout_rate:
-            weights_bhts *= pair.kept()
+            weights_bhts *= pair.dropout_mask()
         y_bhtk = pair.times(weights_bhts, pair.v_bgks)
-        y_bhtk += softmax.y_nbhtk[pair.i] * shrink_bht[..., None]
+        y_bhtk += softmax.y_ibhtk[pair.i] * shrink_bht[..., None]
         return OnlineSoftmax(
-            softmax.y_nbhtk.at[pair.i].set(y_bhtk),
-            softmax.largest_nbht.at[pair.i].set(largest_bht),
-            softmax.total_nbht.at[pair.i].set(total_bht),
+            softmax.y_ibhtk.at[pair.i].set(y_bhtk),
+            softmax.largest_ibht.at[pair.i].set(largest_bht),
+            softmax.total_ibht.at[pair.i].set(total_bht),
         )
 
     return jax.lax.fori_loop(0, schedule.count, visit, softmax)
 
 
 class ForwardResult(NamedTuple):
-    """What the backward pass has to know of each query beside the scores, in blocks."""
+    """What the backward pass needs for each query besides the scores."""
 
-    dy_nbhtk: Array
-    mean_nbht: Array  # what each weight's gradient has in common with all others of its query
-    log_sum_nbht: Array
+    dy_ibhtk: Array
+    mean_ibht: Array  # sum of dy * y: the weighted mean of the weights' gradients
+    log_sum_ibht: Array
 
     @staticmethod
     def of(
-        options: BlockwiseOptions, y_bthk: Array, log_sum_nbht: Array, dy_bthk: Array
+        options: BlockwiseOptions, y_bthk: Array, log_sum_ibht: Array, dy_bthk: Array
     ) -> "ForwardResult":
         mean_bth1 = (dy_bthk.astype(jnp.float32) * y_bthk.astype(jnp.float32)).sum(
             axis=-1, keepdims=True
         )
-        dy_nbhtk, mean_nbht1 = (
+        dy_ibhtk, mean_ibht1 = (
             _blocks_of_queries(x, options.queries) for x in (dy_bthk, mean_bth1)
         )
-        return ForwardResult(dy_nbhtk, mean_nbht1[..., 0], log_sum_nbht)
+        return ForwardResult(dy_ibhtk, mean_ibht1[..., 0], log_sum_ibht)
 
 
 class Gradients(NamedTuple):
-    """Gradients as far as they are added up, in blocks."""
+    """Partial sums of the gradients."""
 
-    dq_nbhtk: Array
-    dk_nbgks: Array
-    dv_nbgks: Array
+    dq_ibhtk: Array
+    dk_jbgks: Array
+    dv_jbgks: Array
     dtable: Array | None  # of the bias
 
     def to(
         self, options: BlockwiseOptions, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
     ) -> tuple:
-        """Those of what `Work.of` was given, up to the bias."""
-        dq_bthk = _joined_queries(self.dq_nbhtk, q_bthk.shape[1]) * options.scale
+        """Returns the gradients of the arguments of `BlockSchedule.of`, up to the bias."""
+        dq_bthk = _joined_queries(self.dq_ibhtk, q_bthk.shape[1]) * options.scale
         return (
             dq_bthk.astype(q_bthk.dtype),
-            _joined_keys(self.dk_nbgks, k_bsgk.shape[1]).astype(k_bsgk.dtype),
-            _joined_keys(self.dv_nbgks, v_bsgk.shape[1]).astype(v_bsgk.dtype),
+            _joined_keys(self.dk_jbgks, k_bsgk.shape[1]).astype(k_bsgk.dtype),
+            _joined_keys(self.dv_jbgks, v_bsgk.shape[1]).astype(v_bsgk.dtype),
             None,
             None if bias is None else dataclasses.replace(bias, table=self.dtable),
         )
@@ -176,9 +179,9 @@ class Gradients(NamedTuple):
 
 def zero_gradients(schedule: "BlockSchedule") -> Gradients:
     return Gradients(
-        jnp.zeros(schedule.q_nbhtk.shape, jnp.float32),
-        jnp.zeros(schedule.k_nbgks.shape, jnp.float32),
-        jnp.zeros(schedule.v_nbgks.shape, jnp.float32),
+        jnp.zeros(schedule.q_ibhtk.shape, jnp.float32),
+        jnp.zeros(schedule.k_jbgks.shape, jnp.float32),
+        jnp.zeros(schedule.v_jbgks.shape, jnp.float32),
         None if schedule.bias is None else jnp.zeros_like(schedule.bias.table),
     )
 
@@ -186,19 +189,19 @@ def zero_gradients(schedule: "BlockSchedule") -> Gradients:
 def backward_over_blocks(
     schedule: "BlockSchedule", forward: ForwardResult, gradients: Gradients
 ) -> Gradients:
-    """`slopes`, and added to them all that comes of these queries and these keys."""
+    """Adds the gradients of all visible pairs of blocks."""
 
     def visit(number, gradients):
         pair = schedule.pair(number)
-        dy_bhtk = forward.dy_nbhtk[pair.i]
-        weights_bhts = jnp.exp(pair.scores() - forward.log_sum_nbht[pair.i][..., None])
+        dy_bhtk = forward.dy_ibhtk[pair.i]
+        weights_bhts = jnp.exp(pair.scores() - forward.log_sum_ibht[pair.i][..., None])
         dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
         dropped_bhts = weights_bhts
         if schedule.dropout_rate:
-            kept_bhts = pair.kept()
-            dropped_bhts = weights_bhts * kept_bhts
-            dweights_bhts *= kept_bhts
-        dscores_bhts = weights_bhts * (dweights_bhts - forward.mean_nbht[pair.i][..., None])
+            dropout_bhts = pair.dropout_mask()
+            dropped_bhts = weights_bhts * dropout_bhts
+            dweights_bhts *= dropout_bhts
+        dscores_bhts = weights_bhts * (dweights_bhts - forward.mean_ibht[pair.i][..., None])
         dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
         dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
         dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
@@ -206,9 +209,9 @@ def backward_over_blocks(
         if schedule.bias is not None:
             dtable += pair.gradient_of_table(dscores_bhts)
         return Gradients(
-            gradients.dq_nbhtk.at[pair.i].add(dq_bhtk),
-            gradients.dk_nbgks.at[pair.j].add(dk_bgks),
-            gradients.dv_nbgks.at[pair.j].add(dv_bgks),
+            gradients.dq_ibhtk.at[pair.i].add(dq_bhtk),
+            gradients.dk_jbgks.at[pair.j].add(dk_bgks),
+            gradients.dv_jbgks.at[pair.j].add(dv_bgks),
             dtable,
         )
 
@@ -216,10 +219,10 @@ def backward_over_blocks(
 
 
 class Pair(NamedTuple):
-    """A block of queries and a block of keys that some of them may see.
+    """A block of queries and a block of keys.
 
-    In this order of axes no product, forward or backward, transposes scores. Query heads that
-    share a key/value head count as more queries to it.
+    With this order of axes, no matmul of the forward or backward pass transposes scores. Query
+    heads that share a key/value head are treated as more queries of that head.
     """
 
     i: Array
@@ -239,22 +242,24 @@ class Pair(NamedTuple):
         return jnp.where(self.mask_spec.mask_b1ts(), scores_bhts, NEVER)
 
     def scores_of(self, q_bhtk: Array, k_bgks: Array) -> Array:
-        q_bgnk = self._by_group(q_bhtk)
-        scores_bgns = _product("bgnk,bgks->bgns", q_bgnk, k_bgks)
-        return scores_bgns.reshape(*q_bhtk.shape[:-1], -1)
+        """Returns q k^T, (B, H, T, S)."""
+        q_bgqk = self._by_group(q_bhtk)
+        scores_bgqs = _einsum("bgqk,bgks->bgqs", q_bgqk, k_bgks)
+        return scores_bgqs.reshape(*q_bhtk.shape[:-1], -1)
 
     def times(self, weights_bhts: Array, v_bgks: Array) -> Array:
-        weights_bgns = self._by_group(weights_bhts.astype(v_bgks.dtype))
-        y_bgnk = _product("bgns,bgks->bgnk", weights_bgns, v_bgks)
-        return y_bgnk.reshape(*weights_bhts.shape[:-1], -1)
+        """Returns the weighted sums of values, (B, H, T, K)."""
+        weights_bgqs = self._by_group(weights_bhts.astype(v_bgks.dtype))
+        y_bgqk = _einsum("bgqs,bgks->bgqk", weights_bgqs, v_bgks)
+        return y_bgqk.reshape(*weights_bhts.shape[:-1], -1)
 
     def summed(self, q_bhtk: Array, weights_bhts: Array) -> Array:
-        """For each key, what its queries hold, times their weights."""
-        weights_bgns = self._by_group(weights_bhts.astype(q_bhtk.dtype))
-        return _product("bgnk,bgns->bgks", self._by_group(q_bhtk), weights_bgns)
+        """Sums the queries' vectors with their weights, for each key: (B, G, K, S)."""
+        weights_bgqs = self._by_group(weights_bhts.astype(q_bhtk.dtype))
+        return _einsum("bgqk,bgqs->bgks", self._by_group(q_bhtk), weights_bgqs)
 
-    def kept(self) -> Array:
-        """What weights are multiplied with to drop some; the same whenever it is asked for."""
+    def dropout_mask(self) -> Array:
+        """The factors of dropout, (B, H, T, S); the same in the forward and backward pass."""
         shape = *self.q_bhtk.shape[:-1], self.k_bgks.shape[-1]
         key = jax.random.fold_in(jax.random.fold_in(self.dropout_key, self.i), self.j)
         return dropout(jnp.ones(shape, jnp.float32), self.dropout_rate, key)
@@ -270,20 +275,20 @@ class Pair(NamedTuple):
         bias = dataclasses.replace(self.bias, table=table)
         return bias(None, queries.positions_bt, keys.positions_bt)
 
-    def _by_group(self, x_bhtn: Array) -> Array:
+    def _by_group(self, x: Array) -> Array:
         batch, groups = self.k_bgks.shape[:2]
-        return x_bhtn.reshape(batch, groups, -1, x_bhtn.shape[-1])
+        return x.reshape(batch, groups, -1, x.shape[-1])
 
 
 class BlockSchedule(NamedTuple):
-    """Everything in blocks, and which pairs of blocks are to be visited."""
+    """Inputs in blocks, and the pairs of blocks to visit."""
 
-    q_nbhtk: Array
-    k_nbgks: Array
-    v_nbgks: Array
-    queries: SequenceInfo  # of blocks, as keys
-    keys: SequenceInfo
-    pairs: Array  # numbers of pairs, those to be visited first
+    q_ibhtk: Array
+    k_jbgks: Array
+    v_jbgks: Array
+    queries: SequenceInfo  # (I, B, T)
+    keys: SequenceInfo  # (J, B, S)
+    pairs: Array  # indices i * J + j; the first `count` are visited
     count: Array
     causal: bool
     locality: Locality | None
@@ -293,8 +298,8 @@ class BlockSchedule(NamedTuple):
 
     @staticmethod
     def of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key) -> "BlockSchedule":
-        queries = _blocks_of_side(mask_spec.queries, options.queries)
-        keys = _blocks_of_side(mask_spec.keys, options.keys)
+        queries = _blocks_of_info(mask_spec.queries, options.queries)
+        keys = _blocks_of_info(mask_spec.keys, options.keys)
         visited = visible_pairs(queries, keys, mask_spec.causal, mask_spec.locality).reshape(-1)
         q_bthk = q_bthk * jnp.asarray(options.scale, q_bthk.dtype)
         return BlockSchedule(
@@ -313,37 +318,37 @@ class BlockSchedule(NamedTuple):
         )
 
     def pair(self, number: Array) -> Pair:
-        i, j = jnp.divmod(self.pairs[number], len(self.k_nbgks))
-        side_i, side_j = (
-            jax.tree.map(lambda x, n=n: x[n], side)
-            for side, n in ((self.queries, i), (self.keys, j))
+        i, j = jnp.divmod(self.pairs[number], len(self.k_jbgks))
+        info_i, info_j = (
+            jax.tree.map(lambda x, n=n: x[n], info)
+            for info, n in ((self.queries, i), (self.keys, j))
         )
         return Pair(
             i,
             j,
-            self.q_nbhtk[i],
-            self.k_nbgks[j],
-            self.v_nbgks[j],
-            MaskSpec(side_i, side_j, self.causal, self.locality),
+            self.q_ibhtk[i],
+            self.k_jbgks[j],
+            self.v_jbgks[j],
+            MaskSpec(info_i, info_j, self.causal, self.locality),
             self.bias,
             self.dropout_rate,
             self.dropout_key,
         )
 
 
-def _product(axes: str, one: Array, other: Array) -> Array:
+def _einsum(axes: str, one: Array, other: Array) -> Array:
     return jnp.einsum(axes, one, other, preferred_element_type=jnp.float32)
 
 
 def _blocks(x: Array, block: int) -> Array:
-    """(B, T, ...) as (N, B, block, ...), filled up with zeros, which is padding's segment."""
+    """(B, T, ...) as (I, B, block, ...), padded with zeros; segment 0 is padding."""
     count = -(-x.shape[1] // block)
     x = jnp.pad(x, ((0, 0), (0, count * block - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
     return jnp.moveaxis(x.reshape(len(x), count, block, *x.shape[2:]), 1, 0)
 
 
-def _blocks_of_side(side: SequenceInfo, block: int) -> SequenceInfo:
-    return jax.tree.map(lambda x: _blocks(x, block), side)
+def _blocks_of_info(info: SequenceInfo, block: int) -> SequenceInfo:
+    return jax.tree.map(lambda x: _blocks(x, block), info)
 
 
 def _blocks_of_queries(x_bthk: Array, block: int) -> Array:
@@ -354,12 +359,12 @@ def _blocks_of_keys(x_bsgk: Array, block: int) -> Array:
     return jnp.moveaxis(_blocks(x_bsgk, block), 2, 4)
 
 
-def _joined_queries(x_nbhtk: Array, length: int) -> Array:
-    return _joined(jnp.moveaxis(x_nbhtk, 3, 2), length)
+def _joined_queries(x_ibhtk: Array, length: int) -> Array:
+    return _joined(jnp.moveaxis(x_ibhtk, 3, 2), length)
 
 
-def _joined_keys(x_nbgks: Array, length: int) -> Array:
-    return _joined(jnp.moveaxis(x_nbgks, 4, 2), length)
+def _joined_keys(x_jbgks: Array, length: int) -> Array:
+    return _joined(jnp.moveaxis(x_jbgks, 4, 2), length)
 
 
 def _joined(x: Array, length: int) -> Array:

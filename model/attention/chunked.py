@@ -1,4 +1,4 @@
-"""Attention within chunks that overlap."""
+"""Attention within overlapping chunks."""
 
 from typing import TYPE_CHECKING
 

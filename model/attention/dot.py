@@ -1,4 +1,4 @@
-"""Exact attention with all scores in memory: the reference for every other kind."""
+"""The kind that keeps all scores in memory: the reference for every other kind."""
 
 from jax import Array
 

@@ -1,4 +1,7 @@
-"""Exact softmax attention with all scores in memory: the reference for every other kind."""
+"""Exact softmax attention with all scores in memory: the reference for every other kind.
+
+One more axis: Q queries of all heads of one key/value head.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,11 +17,11 @@ from model.positions import ScoreBias
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 
-ATTENDED = "attended"  # what model.remat=save_attention keeps for the backward pass
+ATTENDED = "attended"  # the name of what model.remat=save_attention saves
 
 
 def attended(x: Array) -> Array:
-    """Marks a result of attention, or what else its gradient needs of the forward pass."""
+    """Names an array that model.remat=save_attention saves for the backward pass."""
     return checkpoint_name(x, ATTENDED)
 
 
@@ -41,22 +44,22 @@ def dot_attention(
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """softmax(q k^T * scale + bias) v where the mask allows it.
+    """Computes softmax(q k^T * scale + bias) v over the keys where the mask is True.
 
-    Softmax runs in float32. A query that may look at nothing gets zeros.
+    Softmax runs in float32. A query without visible keys gets zeros. Returns (B, T, H, K).
     """
     groups, heads = k_bsgk.shape[2], q_bthk.shape[2]
     if groups < heads:
         k_bsgk = jnp.repeat(k_bsgk, heads // groups, axis=2)
         v_bsgk = jnp.repeat(v_bsgk, heads // groups, axis=2)
-    # In this order of axes no product, forward or backward, transposes a matrix of size T x S.
+    # With this order of axes, no matmul of either pass transposes a T x S matrix.
     q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
     k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
     scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
-    # Before it is divided: the gradient of the total needs it so.
+    # Named before the division, because the gradient of the total needs this value.
     y_bhtk = attended(jnp.einsum("bhts,bhks->bhtk", weights_bhts.astype(v_bhks.dtype), v_bhks))
     y_bhtk = normalised(y_bhtk, total_bht1, mask_b1ts)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bsgk.dtype)
@@ -72,29 +75,29 @@ def cached_attention(
     scale: float = 1.0,
     change_scores: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """The same for few queries and many remembered keys and values, laid out as LayerCache is.
+    """`dot_attention` for few queries and many cached keys, in the layout of `KeyValues`.
 
-    Reading them is nearly all of the work, so they are read as they lie: the query heads that
-    share a key/value head count as more queries to it, and nothing is copied or repeated. Scores
-    (B, H, T, S) may be changed before anything is done with them.
+    Reading the cache dominates the cost, so it is neither copied nor repeated: query heads that
+    share a key/value head become more queries of that head. `change_scores` maps the raw scores
+    (B, H, T, S) to those that are used. Returns (B, T, H, K).
     """
     batch, queries, heads, head_size = q_bthk.shape
     groups, slots = k_bgks.shape[1], k_bgks.shape[3]
     q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
-    q_bgnk = q_bhtk.reshape(batch, groups, -1, head_size)  # N: H / G heads times T queries
-    scores_bgns = jnp.einsum("bgnk,bgks->bgns", q_bgnk, k_bgks, preferred_element_type=jnp.float32)
-    scores_bhts = scores_bgns.reshape(batch, heads, queries, slots)
+    q_bgqk = q_bhtk.reshape(batch, groups, -1, head_size)
+    scores_bgqs = jnp.einsum("bgqk,bgks->bgqs", q_bgqk, k_bgks, preferred_element_type=jnp.float32)
+    scores_bhts = scores_bgqs.reshape(batch, heads, queries, slots)
     if change_scores is not None:
         scores_bhts = change_scores(scores_bhts)
     weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
-    weights_bgns = weights_bhts.reshape(scores_bgns.shape).astype(v_bgsk.dtype)
-    y_bgnk = jnp.einsum("bgns,bgsk->bgnk", weights_bgns, v_bgsk)
-    y_bhtk = normalised(y_bgnk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
+    weights_bgqs = weights_bhts.reshape(scores_bgqs.shape).astype(v_bgsk.dtype)
+    y_bgqk = jnp.einsum("bgqs,bgsk->bgqk", weights_bgqs, v_bgsk)
+    y_bhtk = normalised(y_bgqk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
     return jnp.moveaxis(y_bhtk, 1, 2).astype(v_bgsk.dtype)
 
 
 def explicit_bias(bias: ScoreBias, q_bthk: Array, mask_spec: MaskSpec, scale: float) -> Array:
-    """What is added to the score of every pair, (B, H, T, S)."""
+    """Returns the bias for every query and key, (B, H, T, S)."""
     scaled_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
     return bias(scaled_bthk, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
 
@@ -102,7 +105,7 @@ def explicit_bias(bias: ScoreBias, q_bthk: Array, mask_spec: MaskSpec, scale: fl
 def unnormalised_softmax(
     scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None
 ) -> tuple[Array, Array]:
-    """Weights, and the total to divide by, (B, H, T, 1)."""
+    """Returns exp(scores - maximum), (B, H, T, S), and its sum over keys, (B, H, T, 1)."""
     if bias_bhts is not None:
         scores_bhts += bias_bhts
     if mask_b1ts is not None:
@@ -113,7 +116,7 @@ def unnormalised_softmax(
 
 
 def normalised(y_bhtk: Array, total_bht1: Array, mask_b1ts: Array | None) -> Array:
-    """Divides after the sum over S rather than before, which is K / S of the work."""
+    """Divides after the sum over keys: K divisions for each query instead of S."""
     y_bhtk = y_bhtk.astype(jnp.float32) / total_bht1
     if mask_b1ts is not None:
         y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)

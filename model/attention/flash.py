@@ -1,4 +1,4 @@
-"""Exact attention in blocks, by the best kernel that the platform has."""
+"""The kind that computes exact attention in blocks, with the platform's best kernel."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Exact attention in linear memory: one name, the best kernel for the platform."""
+"""Exact attention in linear memory, with the best kernel of the platform."""
 
 import functools
 import math
@@ -34,9 +34,9 @@ def flash_attention(
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """What `dot_attention` computes under `mask_spec.mask_b1ts()` and with all of the bias.
+    """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K).
 
-    On a mesh every device attends with its own rows, heads and queries. Where rows are split, keys
+    On a mesh, each device computes its own rows, heads and queries. If the length is sharded, keys
     travel from device to device (ring.py).
     """
     if bias is not None and bias.scheme == "transformer_xl":
@@ -57,9 +57,9 @@ def _attend(
     scale: float,
     dropout_rate: float,
 ) -> Array:
-    """By the platform's own kernel if it can, and the data turns out to be what it takes.
+    """Uses the platform's kernel if it supports the options and the data.
 
-    The platform is that for which the program is lowered, not the one that traces it.
+    The platform is the one that the program is lowered for, not the one that traces it.
     """
 
     def in_blocks(q_bthk, k_bsgk, v_bsgk, mask_spec):
@@ -72,8 +72,8 @@ def _attend(
             kernel = functools.partial(attention, scale=scale)
             if (suits := may(mask_spec)) is True:
                 return kernel(*given)
-            # What is kept for the backward pass is kept for either outcome: so the rare one keeps
-            # nothing, and goes forward again.
+            # A cond saves the residuals of both branches, so the rare branch saves none and
+            # recomputes its forward pass.
             return jax.lax.cond(suits, kernel, jax.checkpoint(in_blocks), *given)
 
         return attend
@@ -98,20 +98,20 @@ def _attend_on_a_mesh(
     dropout_key: Array | None,
     **options,
 ) -> Array:
-    """The same on each device's part: the compiler cannot split the kernels by itself."""
+    """`_attend` on each device's shard; the compiler cannot partition the kernels itself."""
     rows, queries, heads, _ = q_bthk.shape
     batch, by_head = _mesh_axes("batch", rows), _mesh_axes("heads", heads)
     length, by_key = _mesh_axes("length", queries), _mesh_axes("length", k_bsgk.shape[1])
-    if not length:  # every device has all queries, and would look at all keys
+    if not length:  # each device has all queries, so it needs all keys
         by_key = ()
     if _parts(by_head) > 1 and k_bsgk.shape[2] % _parts(by_head):
-        # QKV that share keys and values part ways, each with a copy.
+        # Query heads of one key/value head are on several devices; each gets a copy.
         copies = heads // k_bsgk.shape[2]
         k_bsgk, v_bsgk = (jnp.repeat(x, copies, axis=2) for x in (k_bsgk, v_bsgk))
 
-    def specs_of(side: SequenceInfo, columns: tuple[str, ...]) -> SequenceInfo:
+    def specs_of(info: SequenceInfo, columns: tuple[str, ...]) -> SequenceInfo:
         row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
-        return jax.tree.map(row_of, side)
+        return jax.tree.map(row_of, info)
 
     sides = specs_of(mask_spec.queries, length), specs_of(mask_spec.keys, by_key)
     in_specs = (
@@ -119,7 +119,7 @@ def _attend_on_a_mesh(
         PartitionSpec(batch, by_key, by_head),
         PartitionSpec(batch, by_key, by_head),
         MaskSpec(*sides, mask_spec.causal, mask_spec.locality),
-        # Of alibi's slopes (H) and of t5's table (buckets, H) the last axis is that of heads.
+        # Heads are the last axis of alibi's slopes (H) and of t5's table (buckets, H).
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),
     )
@@ -130,18 +130,18 @@ def _attend_on_a_mesh(
                 dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
         if _parts(by_key) == 1:
             return _attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
-        # In plain JAX on every platform: kernels of platforms give no gradients for keys of which
-        # a query has seen only some.
+        # Plain JAX on every platform: the platforms' kernels have no backward pass for a part of
+        # a query's keys.
         given = dict(bias=bias, dropout_key=dropout_key, axes=by_key)
         return ring_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, **given, **options)
 
-    # Kernels of platforms say nothing of the mesh axes over which their results vary.
+    # The platforms' kernels do not declare the mesh axes over which their results vary.
     attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
     return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 
 def _mesh_axes(name: str, size: int) -> tuple[str, ...]:
-    """The mesh axes that an axis is split over; one that they do not divide stays whole."""
+    """Returns the mesh axes of a logical axis; () if they do not divide its size."""
     axes = RULES[name]
     return () if size % _parts(axes) else axes
 

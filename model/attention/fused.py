@@ -1,9 +1,8 @@
-"""Kernels of platforms: faster than blocks in plain JAX, but each knows only some masks.
+"""Fused kernels of TPUs and GPUs: faster than plain JAX, but each supports only some masks.
 
-What a kernel cannot do is told from shapes and options before it is traced (`splash_can`,
-`cudnn_can`). What it silently takes for granted, that columns stand for positions or that padding
-comes last, only the data can show (`splash_may`, `cudnn_may`): a kernel that goes by columns would
-otherwise ignore part of the mask, with a plausible loss and wrong gradients.
+`splash_can` and `cudnn_can` check shapes and options before tracing. `splash_may` and `cudnn_may`
+check the data at run time: the kernels assume that columns are positions, or that padding comes
+last. On other data they would ignore part of the mask, with a plausible loss and wrong gradients.
 """
 
 import jax
@@ -15,11 +14,11 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from model.attention.dot_attention import ATTENDED
 from model.masks import PADDING, Locality, MaskSpec, SequenceInfo
 
-LANES = 128  # of a TPU's registers: splash's blocks are multiples
+LANES = 128  # of a TPU's vector registers; splash's blocks are multiples of it
 
 
 def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec) -> bool:
-    """Whether TPU's splash kernel has the mask that is asked for, and takes arrays of this size."""
+    """Whether the TPU's splash kernel supports the mask and the arrays' sizes and types."""
     queries, keys = q_bthk.shape[1], k_bsgk.shape[1]
     return (
         queries % LANES == keys % LANES == 0
@@ -33,7 +32,7 @@ def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec)
 
 
 def splash_may(mask_spec: MaskSpec) -> Array | bool:
-    """Whether the data is as the kernel takes it to be."""
+    """Whether the data meets the kernel's assumptions."""
     return positions_follow_columns(mask_spec) if _goes_by_position(mask_spec) else True
 
 
@@ -46,6 +45,7 @@ def splash_attention(
     scale: float = 1.0,
     interpret: bool = False,
 ) -> Array:
+    """Equals `dot_attention` on TPUs where `splash_can` and `splash_may` hold, (B, T, H, K)."""
     rows, queries, heads, _ = q_bthk.shape
     kernel = _splash_kernel(
         (queries, k_bsgk.shape[1]), heads, mask_spec.causal, mask_spec.locality, interpret=interpret
@@ -64,7 +64,7 @@ def splash_attention(
 def _splash_kernel(
     shape: tuple[int, int], heads: int, causal: bool, locality: Locality | None, *, interpret: bool
 ):
-    """Which blocks to visit is worked out in Python; jax remembers it from one layer to another."""
+    """Builds the kernel. Python computes the blocks to visit; jax caches them across layers."""
     if locality is not None:
         side = locality.window - 1
         mask = splash.LocalMask(shape, (side, 0 if causal else side), offset=0)
@@ -87,10 +87,10 @@ def _largest_block(length: int) -> int:
 
 
 def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec) -> bool:
-    """Whether cuDNN's fused attention has the mask that is asked for, and takes such arrays.
+    """Whether cuDNN's fused attention supports the mask and the arrays' sizes and types.
 
-    Merely to trace it, jax asks for the cuDNN that is installed: a program that is lowered for
-    GPUs where there are none gets blocks in plain JAX.
+    Tracing it needs an installed cuDNN. Programs that are lowered for GPUs on another machine use
+    blocks in plain JAX.
     """
     head_size = q_bthk.shape[3]
     return (
@@ -107,7 +107,7 @@ def cudnn_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec) 
 
 
 def cudnn_may(mask_spec: MaskSpec) -> Array:
-    """It knows of lengths, not of segments."""
+    """Whether the data meets cuDNN's assumption: one segment per row, then padding."""
     queries, keys = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
     fits = _is_one_segment(queries) & _is_one_segment(keys)
     fits &= ((queries[:, :1] == keys[:, :1]) & (keys[:, :1] != PADDING)).all()
@@ -117,6 +117,7 @@ def cudnn_may(mask_spec: MaskSpec) -> Array:
 def cudnn_attention(
     q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, scale: float = 1.0
 ) -> Array:
+    """Equals `dot_attention` on GPUs where `cudnn_can` and `cudnn_may` hold, (B, T, H, K)."""
     rows = len(q_bthk)
     lengths = (
         (_for_rows(side, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
@@ -137,9 +138,9 @@ def cudnn_attention(
 
 
 def positions_follow_columns(mask_spec: MaskSpec) -> Array:
-    """Whether queries and keys are the same tokens, and each segment a run of growing positions.
+    """Whether queries and keys are the same tokens, with consecutive positions in each segment.
 
-    Then a key of one's own segment is as many columns away as it is positions.
+    Then, within a segment, distances in columns equal distances in positions.
     """
     queries, keys = mask_spec.queries, mask_spec.keys
     same = (queries.positions_bt == keys.positions_bt).all()
@@ -153,19 +154,19 @@ def positions_follow_columns(mask_spec: MaskSpec) -> Array:
 
 
 def _is_one_segment(segments_bt: Array) -> Array:
-    """Whether rows hold one segment and padding after it."""
+    """Whether each row is one segment followed by padding."""
     length_b1 = (segments_bt != PADDING).sum(axis=1, keepdims=True)
     inside_bt = np.arange(segments_bt.shape[1]) < length_b1
     return (segments_bt == jnp.where(inside_bt, segments_bt[:, :1], PADDING)).all()
 
 
 def _sees_something(mask_spec: MaskSpec) -> Array:
-    """Queries that see a key, given that the kernel may be used at all."""
+    """Returns whether each query sees a key, (B, T), on data that suits the kernel."""
     queries_bt = mask_spec.queries.segments_bt
     holds_bt = queries_bt != PADDING
     if _goes_by_position(mask_spec):
         return holds_bt  # each sees itself
-    # Fused into the reduction: nothing of this size is ever in memory.
+    # The compiler fuses the comparison into the reduction: no (B, T, S) array in memory.
     return holds_bt & (queries_bt[:, :, None] == mask_spec.keys.segments_bt[:, None]).any(axis=-1)
 
 

@@ -1,8 +1,10 @@
-"""A query's own chunk in full, every other chunk by the mean of its keys and values.
+"""Attention to the keys of the query's own chunk and to the mean key and value of other chunks.
 
-The mean counts as many times as the chunk has tokens. Since a query's score for a mean of keys is
-the mean of its scores, this is plain attention in which the scores for another chunk are replaced
-by their mean over the chunk: `mean_scores` says it so, for decoding from a cache.
+The mean has the weight of all tokens of its chunk. A query's score for a mean of keys is the mean
+of its scores. So this is plain attention in which the scores of another chunk are replaced by their
+mean; `mean_scores` does this when decoding from a cache.
+
+One more axis: X chunks.
 """
 
 import functools
@@ -63,7 +65,7 @@ class Hierarchical(AttentionKind):
 def hierarchical_attention(
     q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, *, chunk: int, **options
 ) -> Array:
-    """As `dot_attention`; causal queries see the chunks before their own."""
+    """`dot_attention` with chunk means. Causal queries see the means of earlier chunks only."""
 
     def sees(queries: SequenceInfo, means: SequenceInfo) -> Array:
         own_bt1 = queries.positions_bt[:, :, None] // chunk
@@ -73,33 +75,32 @@ def hierarchical_attention(
         return (mask_bts & (means.segments_bt[:, None] != PADDING))[:, None]
 
     own = Band(k_bsgk, v_bsgk, Locality(chunk=chunk))
-    k_bngk, v_bngk, side, count_bn = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
-    everywhere = Everywhere(k_bngk, v_bngk, side, sees, jnp.maximum(count_bn, 1))
+    k_bxgk, v_bxgk, info, count_bx = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
+    everywhere = Everywhere(k_bxgk, v_bxgk, info, sees, jnp.maximum(count_bx, 1))
     return banded_attention(q_bthk, [own], mask_spec, everywhere=everywhere, **options)
 
 
 def chunk_means(
     k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, chunk: int
 ) -> tuple[Array, Array, SequenceInfo, Array]:
-    """Means of keys and values over chunks, where these are, and of how many tokens they are.
+    """Returns mean keys and values (B, X, G, K), their starts and segments, and token counts.
 
-    Chunks begin with their segment, so in packed rows they end anywhere; but among any `chunk`
-    columns, at most one chunk ends that is full, and at most one that is the unfinished end of a
-    segment of several chunks. So as many means as that will do for every row; those of no chunk
-    are in the segment of padding.
+    The first chunk of a segment starts with it, so in packed rows chunks can end in any column.
+    Among any `chunk` columns at most one full chunk ends, and at most one unfinished chunk at the
+    end of a longer segment. This bounds X. Unused means are in the segment of padding.
     """
-    size = min(chunk, k_bsgk.shape[1])  # of a larger chunk no more is there
+    size = min(chunk, k_bsgk.shape[1])  # a row may be shorter than a chunk
     blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
-    # With the block before it, a block of columns holds all of a chunk that ends in it.
-    side = blocks.stretch_of_side(mask_spec.keys, before=size)
+    # A block and the block before it hold all of a chunk that ends in the block.
+    info = blocks.stretch_info(mask_spec.keys, before=size)
     following_bs = jnp.pad(mask_spec.keys.segments_bt[:, 1:], ((0, 0), (0, 1)))
-    following_bs = blocks.stretch_of_side(following_bs, before=size)
-    positions_bs, segments_bs = side.positions_bt, side.segments_bt
+    following_bs = blocks.stretch_info(following_bs, before=size)
+    positions_bs, segments_bs = info.positions_bt, info.segments_bt
 
     ends_here_bs = (segments_bs != PADDING) & (jnp.arange(positions_bs.shape[1]) >= size)
     is_full_bs = positions_bs % chunk == chunk - 1
     ends = [ends_here_bs & is_full_bs]
-    if not mask_spec.causal:  # else nothing comes after an unfinished chunk that could see it
+    if not mask_spec.causal:  # causal: no query comes after an unfinished chunk
         is_last_bs = (following_bs != segments_bs) & (positions_bs >= chunk)
         ends.append(ends_here_bs & is_last_bs & ~is_full_bs)
 
@@ -130,18 +131,18 @@ def chunk_means(
 
 
 def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk: int) -> Array:
-    """Scores for slots of a cache, with those for other chunks replaced by their mean.
+    """Replaces the scores (B, H, T, S) of other chunks by their mean over the chunk.
 
-    A cache holds one text, so that its chunks are known by their numbers alone.
+    A cache holds one text, so a chunk's number identifies it.
     """
     slots = scores_bhts.shape[3]
-    # More chunks are never in so many slots, so that no two of them share a number.
+    # The slots hold at most slots // chunk + 2 chunks, so their numbers stay distinct.
     number_bs = mask_spec.keys.positions_bt // chunk
-    belongs_bsn = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
+    belongs_bsx = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
     seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
-    sum_bhtn = jnp.einsum("bhts,bsn->bhtn", seen_bhts, belongs_bsn)
-    count_b1tn = jnp.einsum("bhts,bsn->bhtn", mask_b1ts.astype(jnp.float32), belongs_bsn)
-    mean_bhtn = sum_bhtn / jnp.maximum(count_b1tn, 1)
-    mean_bhts = jnp.einsum("bhtn,bsn->bhts", mean_bhtn, belongs_bsn)
+    sum_bhtx = jnp.einsum("bhts,bsx->bhtx", seen_bhts, belongs_bsx)
+    count_b1tx = jnp.einsum("bhts,bsx->bhtx", mask_b1ts.astype(jnp.float32), belongs_bsx)
+    mean_bhtx = sum_bhtx / jnp.maximum(count_b1tx, 1)
+    mean_bhts = jnp.einsum("bhtx,bsx->bhts", mean_bhtx, belongs_bsx)
     is_own_bts = number_bs[:, None] == mask_spec.queries.positions_bt[:, :, None] // chunk
     return jnp.where(is_own_bts[:, None], scores_bhts, mean_bhts)

@@ -1,8 +1,8 @@
-"""What a kind of attention is: one object with this interface, in one file of this package.
+"""The interface of attention kinds. Each kind is one object in one file of this package.
 
-The defaults of `AttentionKind` are those of exact softmax attention under a mask, decoded from a
-cache of keys and values. A kind overrides what it does differently, and `KINDS` in `__init__.py`
-lists it. Nothing else in the project names a kind.
+The defaults of `AttentionKind` are exact softmax attention with a mask, and decoding from a cache
+of keys and values. A kind overrides what it does differently, and `KINDS` in `__init__.py` lists
+it. Nothing else in the project names a kind.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from model.positions import ScoreBias
 if TYPE_CHECKING:
     from model.config import TransformerConfig
 
-# What a kind may be asked for; each is a column of the table in docs/attention.md.
+# The features that a kind supports or refuses: the columns of the table in docs/attention.md.
 FEATURES = {
     "two_sided": "self-attention of encoders",
     "causal": "self-attention of decoders",
@@ -42,27 +42,27 @@ NEEDS_SCORES = "needs explicit scores, which this kind of attention never materi
 
 @flax.struct.dataclass
 class AttentionContext:
-    """What every block of a stack shares: masks, biases, positions and the source."""
+    """What all blocks of a stack share: masks, biases, positions and the source."""
 
     mask_spec: MaskSpec
     bias: ScoreBias | None = None
-    # The same two for every pair, computed once for all layers where some kind reads them.
+    # The mask and bias of every pair, computed once for all layers if some kind reads them.
     mask_b1ts: Array | None = None
     bias_bhts: Array | None = None
     rope_positions_bt: Array | None = None
     source_bsd: Array | None = None
     cross_mask_spec: MaskSpec | None = None
     cache_slot: Array | None = None  # the first slot of the cache that this call writes
-    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind: see `shared`
+    shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind
 
 
 @flax.struct.dataclass
 class KeyValues:
-    """Cached keys and values, one slot for each token, in the layout `cached_attention` reads."""
+    """Cached keys and values, one slot per token, in the layout of `cached_attention`."""
 
     key_bgks: Array
     value_bgsk: Array
-    has_token_slots: ClassVar[bool] = True  # so that single tokens can be dropped or hidden
+    has_token_slots: ClassVar[bool] = True  # so single tokens can be removed or masked
 
     @staticmethod
     def empty(config: "TransformerConfig", batch: int, slots: int) -> "KeyValues":
@@ -77,7 +77,7 @@ class KeyValues:
         return KeyValues(jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 2))
 
     def write(self, k_btgk: Array, v_btgk: Array, slot: Array) -> "KeyValues":
-        """The cache with new keys and values in the slots from `slot` on."""
+        """Returns the cache with new keys and values in the slots from `slot` on."""
         new = KeyValues.of(k_btgk, v_btgk)
         return KeyValues(
             write(self.key_bgks, new.key_bgks, slot, axis=3),
@@ -86,7 +86,7 @@ class KeyValues:
 
 
 def write(buffer: Array, new: Array, index: Array, axis: int) -> Array:
-    """The buffer with `new` at `index` of an axis: one index, or one for each row."""
+    """Returns the buffer with `new` written at `index` of an axis: a scalar, or one per row."""
     if index.ndim:
         rows = jax.vmap(write, in_axes=(0, 0, 0, None))
         return rows(buffer, new, index, axis - 1)
@@ -95,54 +95,52 @@ def write(buffer: Array, new: Array, index: Array, axis: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionInputs:
-    """What one layer's attention computes from."""
+    """The inputs of one layer's attention."""
 
     config: "TransformerConfig"
     qkv: QKV
     context: AttentionContext
-    mask_spec: MaskSpec  # with the kind's own locality
+    mask_spec: MaskSpec  # with the kind's locality
     scale: float = 1.0
     bias: ScoreBias | None = None
     bias_bhts: Array | None = None
     dropout_rate: float = 0.0
     dropout_key: Array | None = None
-    # Further queries, keys and values: project("global") by the projections of `extra_qkv`;
-    # project(stop_gradient=True) by the usual ones, without a gradient into the inputs.
+    # Computes more queries, keys and values: project("global") with the projections that
+    # `extra_qkv` names; project(stop_gradient=True) without a gradient to the hidden states.
     project: Callable[..., QKV] | None = None
     shared: Any = None
 
     @property
     def softmax_options(self) -> dict[str, Any]:
-        """The keyword arguments that functions of softmax attention have in common."""
+        """The keyword arguments that all softmax attention functions take."""
         return dict(scale=self.scale, dropout_rate=self.dropout_rate, dropout_key=self.dropout_key)
 
 
 class AttentionKind:
-    """A kind of attention. Subclasses give a name, a description and the training pass."""
+    """A kind of attention. Subclasses define a name, a description and the training pass."""
 
     name: str
     description: str
-    refused: ClassVar[Mapping[str, str]] = {}  # features that it cannot do, with the reason
+    refused: ClassVar[Mapping[str, str]] = {}  # unsupported features, with the reason
     keys: tuple[str, ...] = ()  # the keys of the `model` section that it reads
-    options: ClassVar[
-        Mapping[str, float]
-    ] = {}  # its keys in model.attention_options, and their defaults
-    extra_qkv: tuple[str, ...] = ()  # prefixes of further query, key and value projections
+    options: ClassVar[Mapping[str, float]] = {}  # model.attention_options: keys and defaults
+    extra_qkv: tuple[str, ...] = ()  # prefixes of more query, key and value projections
     uses_memory = False  # whether it reads project(stop_gradient=True)
     reads_explicit_mask = False  # whether training reads context.mask_b1ts and bias_bhts
     uses_global_tokens = False
     is_random = False  # whether `shared` draws from the rng "features"
 
     def problems(self, config: "TransformerConfig") -> Iterator[str]:
-        """What is wrong with a config whose pattern has this kind."""
+        """Yields what is wrong with a config that uses this kind."""
         return iter(())
 
     def locality(self, config: "TransformerConfig") -> Locality | None:
-        """Which keys are close enough to a query to be seen; None: all of them."""
+        """Returns which keys are near enough to a query to be visible; None: all."""
         return None
 
     def mask_spec(self, config: "TransformerConfig", mask_spec: MaskSpec) -> MaskSpec:
-        """The mask of this kind. Only kinds that use global tokens see them as such."""
+        """Returns the mask of this kind. Only kinds that use global tokens get them."""
         queries, keys = mask_spec.queries, mask_spec.keys
         if not self.uses_global_tokens:
             queries, keys = (dataclasses.replace(x, global_bt=None) for x in (queries, keys))
@@ -150,28 +148,28 @@ class AttentionKind:
         return dataclasses.replace(mask_spec, queries=queries, keys=keys, locality=locality)
 
     def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Any:
-        """What all layers share. `rng` gives a key where training is random, and else None."""
+        """Returns what all layers share. `rng()` is a key in random training, else None."""
         return None
 
     def attend(self, inputs: AttentionInputs) -> Array:
-        """The training pass of self-attention: (B, T, H, K)."""
+        """Computes self-attention without a cache, (B, T, H, K)."""
         raise NotImplementedError
 
     def cross_attend(self, inputs: AttentionInputs) -> Array:
-        """The same over a source, all of which is close to every query."""
+        """Computes cross-attention to the source, without locality, (B, T, H, K)."""
         return flash_attention(*inputs.qkv, inputs.mask_spec, **inputs.softmax_options)
 
     def init_cache(
         self, config: "TransformerConfig", batch: int, slots: int, *, keep_tokens: bool
     ) -> Any:
-        """The cache of one layer before the first token.
+        """Returns the empty cache of one layer.
 
         With `keep_tokens` it must have a slot for each token (`has_token_slots`).
         """
         return KeyValues.empty(config, batch, slots)
 
     def decode(self, inputs: AttentionInputs, cache: Any) -> tuple[Array, Any]:
-        """Attention to the cache and to the new tokens, which are written to it first."""
+        """Writes the new tokens to the cache and attends to it: output (B, T, H, K), cache."""
         cache = cache.write(inputs.qkv.k_bsgk, inputs.qkv.v_bsgk, inputs.context.cache_slot)
         mask_b1ts = inputs.context.mask_b1ts
         if inputs.mask_spec.locality is not None:
@@ -190,11 +188,11 @@ class AttentionKind:
     def change_scores(
         self, inputs: AttentionInputs, mask_b1ts: Array
     ) -> Callable[[Array], Array] | None:
-        """What decoding does to the scores (B, H, T, S) before softmax; None: nothing."""
+        """Returns a function of the scores (B, H, T, S) for decoding; None: no change."""
         return None
 
     def cross_decode(self, inputs: AttentionInputs, source: KeyValues) -> Array:
-        """Cross-attention to the cached source; of `inputs.qkv` only the queries are there."""
+        """Computes cross-attention to the cached source; `inputs.qkv` has only queries."""
         return cached_attention(
             inputs.qkv.q_bthk,
             source.key_bgks,
@@ -204,9 +202,9 @@ class AttentionKind:
         )
 
     def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
-        """Query-key pairs that are multiplied in one row, or what costs as much, for FLOPs."""
+        """Counts the query-key pairs of a row, or the pairs that cost as many FLOPs."""
         return count_visible(self.locality(config), length, causal)
 
     def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:
-        """The same of cross-attention."""
+        """`pairs` for cross-attention."""
         return queries * keys

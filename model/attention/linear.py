@@ -1,13 +1,13 @@
-"""Attention whose weights are products of features, phi(q) phi(k), in linear time and memory.
+"""Linear attention: weights are products of features, phi(q) phi(k).
 
     y_t = sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s)
 
-Keys and values are summed before a query comes: their `LinearState` has the same size however many
-there were (Katharopoulos et al., 2020). Rows are read in chunks. Within a chunk, the weights are
-explicit and masked; what came before it is in the state. A short row is one chunk.
+The sums over keys are a `LinearState`, whose size does not depend on the number of keys
+(Katharopoulos et al., 2020). Rows are read in chunks. Within a chunk, the weights are explicit and
+masked; earlier chunks are in the state. A short row is one chunk.
 
-Axes besides those of the legend: R query heads that share a key/value head, N tokens of a
-chunk, J the values of a head and a one, whose sum is what to divide by.
+More axes: R query heads of one key/value head, U tokens in reading order (of a row or a chunk),
+X chunks, W the values of a head and a 1 (K + 1), whose weighted sum is the divisor.
 """
 
 import dataclasses
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from model.config import TransformerConfig
 
 CHUNK = 128
-# Logarithms are scaled so that the largest feature of keys, and that of a query, is exp(HEADROOM):
-# float32 has as much room above 1 as below, and what is hidden from a query may be far above what
-# it sees. What it sees is lost if it is SMALLEST in sum, exp(-109) of what it might have seen.
+# Logarithms are shifted so that the largest feature of keys, and of a query, is exp(HEADROOM). This
+# uses float32's range above 1 too, because masked keys may have far larger weights than visible
+# ones. The visible keys are lost if their sum is below SMALLEST, exp(-109) of the largest sum.
 HEADROOM = 20.0
 SMALLEST = 1e-30
 
 
 class FeatureMap(NamedTuple):
-    """From vectors (..., K) to features (..., M) in float32, none of them negative."""
+    """Maps vectors (..., K) to non-negative features (..., M) in float32."""
 
     apply: Callable[[Array], Array]
     size: int
-    are_logs: bool  # whether it gives their logarithms
+    are_logs: bool  # whether `apply` returns logarithms of features
 
 
 class LinearState(NamedTuple):
-    """What is remembered of keys and values: those of one segment, the newest."""
+    """The sums over the keys and values of the newest segment."""
 
-    total_bgmj: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
-    top_bgm: Array | None  # where features come as logarithms: the largest of each
+    total_bgmw: Array  # sum of phi(k) v, and of phi(k), divided by exp(top)
+    top_bgm: Array | None  # the largest logarithm of each feature, if `are_logs`
     segment_b: Array
-    has_token_slots = False  # a token that was added cannot be taken out or hidden again
+    has_token_slots = False  # an added token cannot be removed or masked
 
 
 class FeatureMapAttention(AttentionKind):
-    """A kind that sees queries and keys through a feature map, and decodes from a sum of keys."""
+    """Base of kinds that apply a feature map and decode from a `LinearState`."""
 
     refused: ClassVar = {
         "bias": "it has no scores to add to",
@@ -104,7 +104,7 @@ class FeatureMapAttention(AttentionKind):
         )
 
     def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
-        # Adding a key to the state, and reading the state, is a product with all features.
+        # Adding a token to the state and reading the state costs as much as M query-key pairs.
         return length * self.feature_count(config)
 
     def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:
@@ -123,15 +123,15 @@ class Linear(FeatureMapAttention):
 
 
 def elu_plus_one(head_size: int) -> FeatureMap:
-    """elu(x) + 1. As in the paper x is not scaled: no softmax needs it soft."""
+    """The feature map elu(x) + 1. As in the paper, x is not scaled."""
     return FeatureMap(lambda x: jax.nn.elu(x.astype(jnp.float32)) + 1, head_size, are_logs=False)
 
 
 def empty_linear_state(rows: int, groups: int, head_size: int, features: FeatureMap) -> LinearState:
-    """What is remembered before the first token."""
+    """Returns the state before the first token."""
     shape = (rows, groups, features.size)
     return LinearState(
-        total_bgmj=jnp.zeros((*shape, head_size + 1), jnp.float32),
+        total_bgmw=jnp.zeros((*shape, head_size + 1), jnp.float32),
         top_bgm=jnp.full(shape, NEVER, jnp.float32) if features.are_logs else None,
         segment_b=jnp.full(rows, PADDING, jnp.int32),
     )
@@ -147,46 +147,46 @@ def linear_attention(
     state: LinearState | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Array, LinearState]:
-    """Attention to what `mask_spec` lets each query see, and to what was remembered before.
+    """Attends to the keys of `mask_spec` and of `state`: output (B, T, H, K), next state.
 
-    Causal mask_spec is of the same columns on both sides. Query head h reads key/value head
-    h // (H / G). A query that may look at nothing gets zeros. The state is float32.
+    If `mask_spec` is causal, queries and keys must be the same columns. Query head h reads
+    key/value head h // (H / G). A query without visible keys gets zeros. The state is float32.
     """
     rows, _, heads, head_size = q_bthk.shape
     groups = k_bsgk.shape[2]
     if state is None:
         state = empty_linear_state(rows, groups, head_size, features)
-    q_bngrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
-    tokens = _Tokens(q_bngrk, k_bsgk, v_bsgk, *_segments(mask_spec, rows))
+    q_bugrk = q_bthk.reshape(rows, -1, groups, heads // groups, head_size)
+    tokens = _Tokens(q_bugrk, k_bsgk, v_bsgk, *_segments(mask_spec, rows))
 
-    # Only the sums between chunks are kept for the backward pass: M * J numbers a chunk.
+    # The backward pass saves only the state between chunks: M * W numbers per chunk and group.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def read(state: LinearState, given: tuple[_Tokens, Array]) -> tuple[LinearState, Array]:
         return _read_chunk(state, *given, features)
 
     if max(q_bthk.shape[1], k_bsgk.shape[1]) <= chunk:
-        state, y_bngrk = read(state, (tokens, mask_spec.mask_b1ts()[:, 0]))
-        return y_bngrk.reshape(q_bthk.shape), state
+        state, y_bugrk = read(state, (tokens, mask_spec.mask_b1ts()[:, 0]))
+        return y_bugrk.reshape(q_bthk.shape), state
 
     places_bt = None
     if not mask_spec.causal or mask_spec.keys.prefix_bt is not None:
-        tokens, places_bt = _in_order(tokens, mask_spec)
-    length = tokens.k_bngk.shape[1]
-    size = -(-length // -(-length // chunk))  # chunks of the same size need the least padding
+        tokens, places_bt = _reading_order(tokens, mask_spec)
+    length = tokens.k_bugk.shape[1]
+    size = -(-length // -(-length // chunk))  # equal chunks need the least padding
     chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
-    state, y_cbngrk = jax.lax.scan(
+    state, y_xbugrk = jax.lax.scan(
         lambda state, tokens: read(state, (tokens, _earlier_of_segment(tokens))), state, chunks
     )
-    y_bthk = jnp.moveaxis(y_cbngrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
+    y_bthk = jnp.moveaxis(y_xbugrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
     return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), state
 
 
 def slot_attention(
     q_bthk: Array, k_bgks: Array, v_bgsk: Array, features: FeatureMap, mask_b1ts: Array
 ) -> Array:
-    """The same over keys and values laid out as LayerCache is, with any mask, written out.
+    """Linear attention with explicit weights, to keys and values in the layout of `KeyValues`.
 
-    For what sums cannot do: show each query other keys, or forget some.
+    Supports any mask, unlike a state, which cannot mask single keys. Returns (B, T, H, K).
     """
     batch, queries, _, head_size = q_bthk.shape
     groups, slots = v_bgsk.shape[1:3]
@@ -196,166 +196,167 @@ def slot_attention(
     if features.are_logs:
         is_seen_bs = jnp.broadcast_to(mask_b1ts.any(axis=(1, 2)), (batch, slots))
         q_bgrtm, k_bgsm = _scaled(q_bgrtm, k_bgsm, _largest(k_bgsm, is_seen_bs))
-    sums_bgrtj = _written_out(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
-    y_btgrk = _divided(sums_bgrtj).transpose(0, 3, 1, 2, 4)
+    sums_bgrtw = _explicit(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
+    y_btgrk = _divided(sums_bgrtw).transpose(0, 3, 1, 2, 4)
     return y_btgrk.reshape(q_bthk.shape).astype(v_bgsk.dtype)
 
 
 class _Tokens(NamedTuple):
-    """Columns in the order in which they are read, each with a query, a key, or both."""
+    """Columns in reading order, each with a query, a key, or both."""
 
-    q_bngrk: Array
-    k_bngk: Array
-    v_bngk: Array
-    query_segments_bn: Array
-    key_segments_bn: Array  # PADDING where there is no key
+    q_bugrk: Array
+    k_bugk: Array
+    v_bugk: Array
+    query_segments_bu: Array
+    key_segments_bu: Array  # PADDING where there is no key
 
 
 def _earlier_of_segment(tokens: _Tokens) -> Array:
-    """The mask of a chunk whose columns are in order, (B, N, N)."""
-    columns = jnp.arange(tokens.k_bngk.shape[1])
-    key_segments_b1n = tokens.key_segments_bn[:, None]
-    mask_bnn = tokens.query_segments_bn[:, :, None] == key_segments_b1n
-    return mask_bnn & (key_segments_b1n != PADDING) & (columns[:, None] >= columns)
+    """Returns the causal mask of a chunk, (B, U, U)."""
+    columns = jnp.arange(tokens.k_bugk.shape[1])
+    key_segments_b1u = tokens.key_segments_bu[:, None]
+    mask_buu = tokens.query_segments_bu[:, :, None] == key_segments_b1u
+    return mask_buu & (key_segments_b1u != PADDING) & (columns[:, None] >= columns)
 
 
 def _read_chunk(
-    state: LinearState, tokens: _Tokens, mask_bnn: Array, features: FeatureMap
+    state: LinearState, tokens: _Tokens, mask_buu: Array, features: FeatureMap
 ) -> tuple[LinearState, Array]:
-    """What the queries of a chunk see, of it and of what came before; and the sums behind it."""
-    key_segments_bn = tokens.key_segments_bn
-    q_bgrnm = features.apply(tokens.q_bngrk.transpose(0, 2, 3, 1, 4))
-    k_bgnm = features.apply(tokens.k_bngk.transpose(0, 2, 1, 3))
-    v_bgnj = _with_one(tokens.v_bngk.transpose(0, 2, 1, 3))
+    """Attends within a chunk and to the state before it: next state, output (B, U, G, R, K)."""
+    key_segments_bu = tokens.key_segments_bu
+    q_bgrum = features.apply(tokens.q_bugrk.transpose(0, 2, 3, 1, 4))
+    k_bgum = features.apply(tokens.k_bugk.transpose(0, 2, 1, 3))
+    v_bguw = _with_one(tokens.v_bugk.transpose(0, 2, 1, 3))
 
-    last_b = _last_segment(key_segments_bn, state.segment_b)
+    last_b = _last_segment(key_segments_bu, state.segment_b)
     goes_on_b = last_b == state.segment_b
-    is_key_bn = key_segments_bn != PADDING
-    is_kept_bn = is_key_bn & (key_segments_bn == last_b[:, None])
-    before_bgmj, kept_bgnm, next_top_bgm = state.total_bgmj, k_bgnm, None
+    is_key_bu = key_segments_bu != PADDING
+    is_added_bu = is_key_bu & (key_segments_bu == last_b[:, None])
+    before_bgmw, added_bgum, next_top_bgm = state.total_bgmw, k_bgum, None
     if features.are_logs:
-        top_bgm = jnp.maximum(state.top_bgm, _largest(k_bgnm, is_key_bn))
-        before_bgmj = before_bgmj * jnp.exp(state.top_bgm - top_bgm)[..., None]
-        # What is summed has a scale of its own: a segment's largest features end with it.
+        top_bgm = jnp.maximum(state.top_bgm, _largest(k_bgum, is_key_bu))
+        before_bgmw = before_bgmw * jnp.exp(state.top_bgm - top_bgm)[..., None]
+        # The next state has its own scale: a finished segment's largest features do not count.
         next_top_bgm = jnp.where(goes_on_b[:, None, None], state.top_bgm, NEVER)
-        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgnm, is_kept_bn))
-        kept_bgnm = _scaled_keys(k_bgnm, next_top_bgm)
-        q_bgrnm, k_bgnm = _scaled(q_bgrnm, k_bgnm, top_bgm)
+        next_top_bgm = jnp.maximum(next_top_bgm, _largest(k_bgum, is_added_bu))
+        added_bgum = _scaled_keys(k_bgum, next_top_bgm)
+        q_bgrum, k_bgum = _scaled(q_bgrum, k_bgum, top_bgm)
 
-    seen_bgrnj = _written_out(q_bgrnm, k_bgnm, v_bgnj, mask_bnn[:, None, None])
-    remembers_bn = tokens.query_segments_bn == state.segment_b[:, None]
-    remembered_bgrnj = jnp.einsum("bgrnm,bgmj->bgrnj", q_bgrnm, before_bgmj)
-    seen_bgrnj += jnp.where(remembers_bn[:, None, None, :, None], remembered_bgrnj, 0.0)
+    sums_bgruw = _explicit(q_bgrum, k_bgum, v_bguw, mask_buu[:, None, None])
+    continues_bu = tokens.query_segments_bu == state.segment_b[:, None]
+    from_state_bgruw = jnp.einsum("bgrum,bgmw->bgruw", q_bgrum, before_bgmw)
+    sums_bgruw += jnp.where(continues_bu[:, None, None, :, None], from_state_bgruw, 0.0)
 
-    kept_bgnm = jnp.where(is_kept_bn[:, None, :, None], kept_bgnm, 0.0)
-    # Where the segment goes on, all keys of the chunk are its own: both scales are the same.
-    total_bgmj = jnp.einsum("bgnm,bgnj->bgmj", kept_bgnm, v_bgnj)
-    total_bgmj += jnp.where(goes_on_b[:, None, None, None], before_bgmj, 0.0)
-    y_bngrk = _divided(seen_bgrnj).transpose(0, 3, 1, 2, 4).astype(tokens.v_bngk.dtype)
-    return LinearState(total_bgmj, next_top_bgm, last_b), y_bngrk
+    added_bgum = jnp.where(is_added_bu[:, None, :, None], added_bgum, 0.0)
+    # If the segment goes on, all keys of the chunk belong to it: both scales are equal.
+    total_bgmw = jnp.einsum("bgum,bguw->bgmw", added_bgum, v_bguw)
+    total_bgmw += jnp.where(goes_on_b[:, None, None, None], before_bgmw, 0.0)
+    y_bugrk = _divided(sums_bgruw).transpose(0, 3, 1, 2, 4).astype(tokens.v_bugk.dtype)
+    return LinearState(total_bgmw, next_top_bgm, last_b), y_bugrk
 
 
-def _last_segment(key_segments_bn: Array, otherwise_b: Array) -> Array:
-    """That of the last key; padding does not end a segment."""
-    columns = jnp.arange(key_segments_bn.shape[1])
-    last_b = jnp.where(key_segments_bn != PADDING, columns, -1).max(axis=1)
-    segment_b = jnp.take_along_axis(key_segments_bn, jnp.maximum(last_b, 0)[:, None], axis=1)[:, 0]
+def _last_segment(key_segments_bu: Array, otherwise_b: Array) -> Array:
+    """Returns the segment of the last key, (B); padding does not end a segment."""
+    columns = jnp.arange(key_segments_bu.shape[1])
+    last_b = jnp.where(key_segments_bu != PADDING, columns, -1).max(axis=1)
+    segment_b = jnp.take_along_axis(key_segments_bu, jnp.maximum(last_b, 0)[:, None], axis=1)[:, 0]
     return jnp.where(last_b >= 0, segment_b, otherwise_b)
 
 
-def _largest(log_bgnm: Array, counts_bn: Array) -> Array:
-    """Each feature's largest logarithm among those that count."""
-    log_bgnm = jnp.where(counts_bn[:, None, :, None], log_bgnm, NEVER)
-    return jax.lax.stop_gradient(log_bgnm).max(axis=2)
+def _largest(log_bgum: Array, counts_bu: Array) -> Array:
+    """Returns each feature's largest logarithm over the keys in `counts_bu`, (B, G, M)."""
+    log_bgum = jnp.where(counts_bu[:, None, :, None], log_bgum, NEVER)
+    return jax.lax.stop_gradient(log_bgum).max(axis=2)
 
 
-def _scaled(q_bgrnm: Array, k_bgnm: Array, top_bgm: Array) -> tuple[Array, Array]:
-    """Features from their logarithms, scaled by factors that cancel when sums are divided.
+def _scaled(q_bgrum: Array, k_bgum: Array, top_bgm: Array) -> tuple[Array, Array]:
+    """Returns scaled features from logarithms. The factors cancel in the final division.
 
-    A feature of keys is divided by its largest, and that of queries multiplied by it; then each
-    query is divided by its own largest. So of features that matter to a query none is lost.
+    A feature of keys is divided by its largest value, and the same feature of queries multiplied
+    by it. Then each query is divided by its largest feature. So no feature that matters to a query
+    underflows.
     """
-    q_bgrnm = q_bgrnm + top_bgm[:, :, None, None]
-    own_top = jax.lax.stop_gradient(q_bgrnm).max(axis=-1, keepdims=True)
-    return jnp.exp(q_bgrnm - own_top + HEADROOM), _scaled_keys(k_bgnm, top_bgm)
+    q_bgrum = q_bgrum + top_bgm[:, :, None, None]
+    own_top = jax.lax.stop_gradient(q_bgrum).max(axis=-1, keepdims=True)
+    return jnp.exp(q_bgrum - own_top + HEADROOM), _scaled_keys(k_bgum, top_bgm)
 
 
-def _scaled_keys(k_bgnm: Array, top_bgm: Array) -> Array:
-    k_bgnm = k_bgnm - top_bgm[:, :, None]
-    k_bgnm = jnp.where(k_bgnm > 0, 0.0, k_bgnm)  # keys that do not count may be above the top
-    return jnp.exp(k_bgnm + HEADROOM)
+def _scaled_keys(k_bgum: Array, top_bgm: Array) -> Array:
+    k_bgum = k_bgum - top_bgm[:, :, None]
+    k_bgum = jnp.where(k_bgum > 0, 0.0, k_bgum)  # keys outside of `top` may exceed it
+    return jnp.exp(k_bgum + HEADROOM)
 
 
-def _written_out(q_bgrtm: Array, k_bgsm: Array, v_bgsj: Array, mask: Array) -> Array:
-    """Sums over the keys that the mask shows, each with its weight."""
+def _explicit(q_bgrtm: Array, k_bgsm: Array, v_bgsw: Array, mask: Array) -> Array:
+    """Returns the weighted sums over the keys where the mask is True, (B, G, R, T, W)."""
     weights_bgrts = jnp.einsum("bgrtm,bgsm->bgrts", q_bgrtm, k_bgsm)
-    return jnp.einsum("bgrts,bgsj->bgrtj", jnp.where(mask, weights_bgrts, 0.0), v_bgsj)
+    return jnp.einsum("bgrts,bgsw->bgrtw", jnp.where(mask, weights_bgrts, 0.0), v_bgsw)
 
 
 def _with_one(v: Array) -> Array:
-    """Values in float32 and a one behind them, which sums up the weights."""
+    """Appends a 1 to the values (..., K), so that its weighted sum is the sum of weights."""
     return jnp.pad(v.astype(jnp.float32), ((0, 0),) * 3 + ((0, 1),), constant_values=1.0)
 
 
-def _divided(state: Array) -> Array:
-    """Sums of values by the sum of weights; zero where there is none."""
-    y, weight = state[..., :-1], state[..., -1:]
+def _divided(sums: Array) -> Array:
+    """Divides sums of values by the sum of weights; 0 where that is 0."""
+    y, weight = sums[..., :-1], sums[..., -1:]
     is_something = weight > SMALLEST
     weight = jnp.where(is_something, weight, 1.0)
-    # Divided twice, by its value and then by 1: the gradient of a division has the square of what
-    # divides, which may be too large or too small for float32 where the number itself is not.
+    # Divides by the weight's value and then by 1: the gradient of a division contains the square
+    # of the divisor, which may overflow or underflow float32 where the divisor does not.
     value = jax.lax.stop_gradient(weight)
     return jnp.where(is_something, y / value / (weight / value), 0.0)
 
 
 def _segments(mask_spec: MaskSpec, rows: int) -> tuple[Array, Array]:
-    """Of queries and keys, for every row of the batch."""
+    """Returns the segments of queries (B, T) and keys (B, S) for every row of the batch."""
     sides = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
     return tuple(jnp.broadcast_to(x, (rows, x.shape[1])) for x in sides)
 
 
-def _in_order(tokens: _Tokens, mask_spec: MaskSpec) -> tuple[_Tokens, Array]:
-    """Columns such that each query has behind it what it does not see; and where queries are then.
+def _reading_order(tokens: _Tokens, mask_spec: MaskSpec) -> tuple[_Tokens, Array]:
+    """Sorts columns so that causal attention gives the result; returns them and queries' places.
 
-    Of each segment, first come keys that are seen from everywhere in it: all of them, or a prefix.
-    Then come queries, with the keys that are left. So two-sided attention, a prefix, and a source
-    whose segments lie elsewhere are all read like causal attention, once.
+    Each segment starts with the keys that all its queries see: all of them, or a prefix. Queries
+    follow, with the remaining keys. So one causal pass computes two-sided attention, a prefix, and
+    a source with other columns.
     """
-    q_bngrk, k_bngk, v_bngk, query_segments_bt, key_segments_bs = tokens
+    q_bugrk, k_bugk, v_bugk, query_segments_bt, key_segments_bs = tokens
     rows, queries = query_segments_bt.shape
     keys = key_segments_bs.shape[1]
     if mask_spec.causal:
         is_first_bs = jnp.broadcast_to(mask_spec.keys.prefix_bt, (rows, keys)).astype(bool)
-        late_keys, late_values = k_bngk, v_bngk
+        late_keys, late_values = k_bugk, v_bugk
         late_segments_bt = jnp.where(is_first_bs, PADDING, key_segments_bs)
     else:
         is_first_bs = jnp.ones((rows, keys), bool)
         late_keys, late_values = (
-            jnp.zeros((rows, queries, *x.shape[2:]), x.dtype) for x in (k_bngk, v_bngk)
+            jnp.zeros((rows, queries, *x.shape[2:]), x.dtype) for x in (k_bugk, v_bugk)
         )
         late_segments_bt = jnp.full((rows, queries), PADDING)
-    early_queries = jnp.zeros((rows, keys, *q_bngrk.shape[2:]), q_bngrk.dtype)
+    early_queries = jnp.zeros((rows, keys, *q_bugrk.shape[2:]), q_bugrk.dtype)
     both = _Tokens(
-        jnp.concatenate([early_queries, q_bngrk], axis=1),
-        jnp.concatenate([k_bngk, late_keys], axis=1),
-        jnp.concatenate([v_bngk, late_values], axis=1),
+        jnp.concatenate([early_queries, q_bugrk], axis=1),
+        jnp.concatenate([k_bugk, late_keys], axis=1),
+        jnp.concatenate([v_bugk, late_values], axis=1),
         jnp.pad(query_segments_bt, ((0, 0), (keys, 0)), constant_values=PADDING),
         jnp.concatenate([jnp.where(is_first_bs, key_segments_bs, PADDING), late_segments_bt], 1),
     )
-    # The sort is stable, so that within a segment early keys stay before queries.
-    segments_bn = jnp.concatenate([key_segments_bs, query_segments_bt], axis=1)
-    order_bn = jnp.argsort(segments_bn, axis=1, stable=True)
-    places_bn = jnp.argsort(order_bn, axis=1)
-    return jax.tree.map(lambda x: _rows_at(x, order_bn), both), places_bn[:, keys:]
+    # The sort is stable, so early keys stay before the queries of their segment.
+    segments_bu = jnp.concatenate([key_segments_bs, query_segments_bt], axis=1)
+    order_bu = jnp.argsort(segments_bu, axis=1, stable=True)
+    places_bu = jnp.argsort(order_bu, axis=1)
+    return jax.tree.map(lambda x: _rows_at(x, order_bu), both), places_bu[:, keys:]
 
 
-def _rows_at(x: Array, places_bn: Array) -> Array:
-    """The columns at these places, in each row of the batch."""
-    return jax.vmap(lambda row, places: row[places])(x, places_bn)
+def _rows_at(x: Array, places_bu: Array) -> Array:
+    """Selects the columns at these places in each row of the batch."""
+    return jax.vmap(lambda row, places: row[places])(x, places_bu)
 
 
 def _cut(x: Array, size: int) -> Array:
-    """(B, length, ...) as chunks (count, B, size, ...), the last one filled up with padding."""
+    """(B, U, ...) as chunks (X, B, size, ...); the last one is padded with zeros."""
     count = -(-x.shape[1] // size)
     x = jnp.pad(x, ((0, 0), (0, count * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
     return jnp.moveaxis(x.reshape(len(x), count, size, *x.shape[2:]), 1, 0)

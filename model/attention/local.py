@@ -1,4 +1,4 @@
-"""Sliding-window attention."""
+"""The kind of sliding-window attention."""
 
 from typing import TYPE_CHECKING
 

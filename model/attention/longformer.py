@@ -1,7 +1,9 @@
-"""Longformer: a window, with gaps if wanted, and global tokens with projections of their own.
+"""Longformer: a window, which may be dilated, and global tokens with separate projections.
 
-A global token sees all that the rule of masks lets it see, through queries, keys and values of its
-own kind; every other token sees its window and all global tokens.
+A global token attends to all keys that the mask allows, with the global queries, keys and values.
+Every other token attends to its window and to all global tokens.
+
+One more axis: E global tokens, up to `global_limit`.
 """
 
 import dataclasses
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 @flax.struct.dataclass
 class LongformerCache:
-    """Keys and values for all tokens, and those that global tokens see through."""
+    """The keys and values of all tokens, for local and for global queries."""
 
     local: KeyValues
     of_globals: KeyValues
@@ -100,10 +102,10 @@ def longformer_attention(
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """`mask_spec` says which tokens are global, and has the window of the others.
+    """Longformer attention, (B, T, H, K). `mask_spec` has the window and the global tokens.
 
-    Up to `limit` global tokens in a row are collected, at a cost that grows with the length alone.
-    Where a row has more, the whole batch goes the long way, which is right whatever their number.
+    With at most `limit` global tokens per row, the cost is linear in the length. If a row has
+    more, the whole batch takes a quadratic path, which is correct for any number.
     """
     keys = dropout_key, None
     if dropout_rate:
@@ -118,7 +120,7 @@ def longformer_attention(
     def in_full() -> Array:
         return _in_full(qkv, global_qkv, mask_spec, keys, options)
 
-    # What is kept for the backward pass is kept for either outcome: so the rare one keeps nothing.
+    # A cond saves the residuals of both branches, so the rare branch saves none.
     return jax.lax.cond(fits, collected, jax.checkpoint(in_full))
 
 
@@ -126,25 +128,25 @@ def _collected(
     qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, limit: int, keys: tuple, options: dict
 ) -> Array:
     rows, length = qkv.q_bthk.shape[:2]
-    side = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
-    # The columns of global tokens; what is left of the limit points behind the last column.
+    info = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
+    # The columns of global tokens; unused entries are `length`, behind the last column.
     find = jax.vmap(lambda row: jnp.nonzero(row, size=limit, fill_value=length)[0])
-    columns_be = find(side.global_bt)
+    columns_be = find(info.global_bt)
 
     def collect(x: Array) -> Array:
         places = columns_be.reshape(rows, limit, *(1,) * (x.ndim - 2))
         return jnp.take_along_axis(x, jnp.minimum(places, length - 1), axis=1)
 
-    globals_ = jax.tree.map(collect, side)
+    globals_ = jax.tree.map(collect, info)
     segments_be = jnp.where(columns_be < length, globals_.segments_bt, PADDING)
     globals_ = dataclasses.replace(globals_, segments_bt=segments_be)
 
-    # Global keys are seen from everywhere, and not a second time by those who are near.
-    others = jnp.where(side.global_bt, PADDING, side.segments_bt)
+    # Global keys are in `everywhere`, so the window leaves them out.
+    others = jnp.where(info.global_bt, PADDING, info.segments_bt)
     near_only = dataclasses.replace(
         mask_spec,
         queries=dataclasses.replace(mask_spec.queries, global_bt=None),
-        keys=dataclasses.replace(side, segments_bt=others, global_bt=None),
+        keys=dataclasses.replace(info, segments_bt=others, global_bt=None),
     )
     everywhere = Everywhere(
         collect(qkv.k_bsgk),
@@ -158,27 +160,25 @@ def _collected(
     )
     of_globals = _in_memory(
         global_qkv._replace(q_bthk=collect(global_qkv.q_bthk)),
-        MaskSpec(globals_, side, mask_spec.causal),
+        MaskSpec(globals_, info, mask_spec.causal),
         dropout_key=keys[1],
         **options,
     )
     return y_bthk.at[jnp.arange(rows)[:, None], columns_be].set(of_globals, mode="drop")
 
 
-def _in_memory(
-    heads: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options
-) -> Array:
-    """Few queries and all keys: the scores fit."""
+def _in_memory(qkv: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options) -> Array:
+    """`dot_attention` of few queries and all keys: the scores fit into memory."""
     bias_bhts = None
     if bias is not None:
         bias_bhts = bias(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
     given = dict(mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=bias_bhts, scale=scale)
-    return dot_attention(*heads, **given, **options)
+    return dot_attention(*qkv, **given, **options)
 
 
 def _in_full(qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, keys: tuple, options: dict) -> Array:
-    """Everything for everyone: time grows with the square of the length, memory does not."""
+    """Both passes for all tokens: quadratic time, linear memory."""
     y_bthk = flash_attention(*qkv, mask_spec, dropout_key=keys[0], **options)
-    whole = dataclasses.replace(mask_spec, locality=None)
-    of_globals = flash_attention(*global_qkv, whole, dropout_key=keys[1], **options)
+    without_window = dataclasses.replace(mask_spec, locality=None)
+    of_globals = flash_attention(*global_qkv, without_window, dropout_key=keys[1], **options)
     return jnp.where(mask_spec.queries.global_bt[:, :, None, None], of_globals, y_bthk)

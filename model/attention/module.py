@@ -1,4 +1,4 @@
-"""The module that projects to heads, attends by one of the kinds, and projects back."""
+"""The attention module: projects to heads, calls an attention kind, projects back."""
 
 import functools
 
@@ -20,14 +20,14 @@ from model.sharding import constrain
 
 @flax.struct.dataclass
 class LayerCache:
-    """What one block keeps between decoding calls."""
+    """The cache of one block."""
 
-    self_attention: object  # of a type that the layer's kind of attention chooses
-    cross_attention: KeyValues | None = None  # of the source, where there is one
+    self_attention: object  # its type depends on the attention kind
+    cross_attention: KeyValues | None = None  # of the source, if there is one
 
 
 class Attention(nn.Module):
-    """Attention over x itself, or with `cross` over a source."""
+    """Self-attention, or cross-attention to a source."""
 
     config: TransformerConfig
     kind: str
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         dense = functools.partial(Dense, config, matmul=config.matmul)
         query = ((config.heads, config.head_size), ("width", "heads", "head_size"))
         key = ((config.kv_heads, config.head_size), ("width", "kv_heads", "head_size"))
-        # Without the division by sqrt(K), queries start that much smaller (as in T5).
+        # Without the division by sqrt(K), the queries' init is smaller by that factor (as in T5).
         self.query = dense(
             *query, init_scale=1.0 if config.attention_scale else 1 / config.head_size
         )
@@ -59,15 +59,15 @@ class Attention(nn.Module):
     def __call__(
         self, x_btd: Array, context: AttentionContext, cache: LayerCache | None = None
     ) -> tuple[Array, LayerCache | None]:
-        """Attention in training (without a cache) and in decoding (with one).
+        """Attends without a cache (training) or with one (decoding).
 
         Args:
           x_btd: hidden states, (B, T, D).
           context: what all layers share.
-          cache: what this layer remembers; the new tokens are written to it.
+          cache: the cache of this layer, or None.
 
         Returns:
-          The result, (B, T, D), and the next cache.
+          The output, (B, T, D), and the cache with the new tokens.
         """
         if self.cross:
             return self._cross_attention(x_btd, context, cache)
@@ -92,7 +92,7 @@ class Attention(nn.Module):
     def _cross_attention(
         self, x_btd: Array, context: AttentionContext, cache: LayerCache | None
     ) -> tuple[Array, LayerCache | None]:
-        """Over the source of the context, or where it has none over the cached one."""
+        """Attends to the source of the context, or to the cached source if there is none."""
         kind = KINDS[self.kind]
         q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
         inputs = functools.partial(self._inputs, context, mask_spec=context.cross_mask_spec)
@@ -122,7 +122,7 @@ class Attention(nn.Module):
         *,
         stop_gradient: bool = False,
     ) -> QKV:
-        """Queries, keys and values of x, with their positions if these are rotations."""
+        """Computes queries, keys and values of x, with rotary positions if configured."""
         if stop_gradient:
             x_btd = jax.lax.stop_gradient(x_btd)
         q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, *self._projections(prefix))
@@ -139,7 +139,7 @@ class Attention(nn.Module):
         return tuple(getattr(self, name) for name in names)
 
     def _extra_prefixes(self) -> list[str]:
-        """Projections of any kind in the pattern: all layers have the same parameters."""
+        """Prefixes of all kinds in the pattern: all layers have the same parameters."""
         kinds = dict.fromkeys(pattern_of(self.config.attention))
         return list(dict.fromkeys(prefix for kind in kinds for prefix in KINDS[kind].extra_qkv))
 
@@ -149,19 +149,19 @@ class Attention(nn.Module):
                 layer.weights(in_shape)
 
     def _bias(self, context: AttentionContext, distances: int) -> ScoreBias | None:
-        """What is added to scores, for keys up to so many positions back."""
+        """Returns the bias of the scores, for keys fewer than `distances` positions back."""
         if self.config.position != "transformer_xl":
             return context.bias
-        waves_btd = sinusoidal(jnp.arange(distances)[None], self.config.width)
+        waves = sinusoidal(jnp.arange(distances)[None], self.config.width)
         return ScoreBias(
             "transformer_xl",
-            self.distance_key(waves_btd)[0],
-            # Queries come with the content's bias, and meet distances with their own instead.
+            self.distance_key(waves)[0],
+            # Queries already contain content_bias; this replaces it by distance_bias.
             shift_hk=(self.distance_bias - self.content_bias) * self.config.score_scale,
         )
 
     def _furthest(self, length: int) -> int:
-        """How many distances a query can be from a key that it sees, 0 among them."""
+        """Returns the number of distances from a query to its visible keys, including 0."""
         locality = KINDS[self.kind].locality(self.config)
         return length if locality is None else min(locality.reach[0] + 1, length)
 

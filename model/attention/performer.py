@@ -1,7 +1,9 @@
-"""Random features whose products are, in expectation, softmax's kernel (Choromanski et al., 2020).
+"""Performer: random features that estimate softmax's kernel (FAVOR+, Choromanski et al., 2020).
 
-FAVOR+: E[phi(q) phi(k)] = exp(q k * scale). The features are positive, so that no sum of weights
-comes near zero, and their directions are orthogonal, which makes the estimate better.
+E[phi(q) phi(k)] = exp(q k * scale). The features are positive, so no sum of weights comes near
+zero. Their directions are orthogonal, which lowers the variance.
+
+One more axis: O groups of K orthogonal directions.
 """
 
 import functools
@@ -19,7 +21,7 @@ from model.attention.linear import FeatureMap, FeatureMapAttention
 if TYPE_CHECKING:
     from model.config import TransformerConfig
 
-RELU_EPSILON = 1e-3  # so that weights never are all zero; that of the paper's code
+RELU_EPSILON = 1e-3  # keeps the sum of weights above 0; the value of the paper's code
 
 
 class Performer(FeatureMapAttention):
@@ -29,7 +31,7 @@ class Performer(FeatureMapAttention):
     is_random = True
 
     def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Array:
-        """Directions of the features, (M, K): drawn with a key, else always the same."""
+        """Returns the directions of the features, (M, K): drawn with a key, else fixed."""
         size = config.attention_features, config.head_size
         key = rng()
         return jnp.asarray(fixed_directions(*size)) if key is None else drawn_directions(key, *size)
@@ -43,7 +45,7 @@ class Performer(FeatureMapAttention):
 
 
 def softmax_features(directions_mk: Array, scale: float) -> FeatureMap:
-    """exp(w x - |x|^2 / 2) / sqrt(M), x being q or k times sqrt(scale); as logarithms."""
+    """Logarithms of exp(w x - |x|^2 / 2) / sqrt(M), where x is q or k times sqrt(scale)."""
 
     def apply(x: Array) -> Array:
         x = x.astype(jnp.float32) * scale**0.5
@@ -54,7 +56,7 @@ def softmax_features(directions_mk: Array, scale: float) -> FeatureMap:
 
 
 def relu_features(directions_mk: Array, scale: float) -> FeatureMap:
-    """relu(w x) / sqrt(M) and a little: a kernel of its own, which softmax has no part in."""
+    """relu(w x) / sqrt(M) + epsilon: another kernel, not an estimate of softmax's."""
 
     def apply(x: Array) -> Array:
         x = x.astype(jnp.float32) * (scale / len(directions_mk)) ** 0.5
@@ -65,13 +67,13 @@ def relu_features(directions_mk: Array, scale: float) -> FeatureMap:
 
 @functools.cache
 def fixed_directions(count: int, head_size: int) -> np.ndarray:
-    """The draw that serves wherever nothing may be random: evaluation and decoding, (M, K)."""
+    """Returns the directions of evaluation and decoding, which are not random, (M, K)."""
     normal = np.random.default_rng(0).normal(size=_shape(count, head_size)).astype(np.float32)
     return _orthogonal(normal, count, np)
 
 
 def drawn_directions(key: Array, count: int, head_size: int) -> Array:
-    """Another one, (M, K)."""
+    """Draws directions, (M, K)."""
     return _orthogonal(jax.random.normal(key, _shape(count, head_size)), count, jnp)
 
 
@@ -79,14 +81,14 @@ def _shape(count: int, head_size: int) -> tuple[int, ...]:
     return 2, -(-count // head_size), head_size, head_size
 
 
-def _orthogonal(normal_2nkk: Array, count: int, xp: ModuleType) -> Array:
-    """Directions at right angles, K at a time, as long as normal vectors are.
+def _orthogonal(normal_2okk: Array, count: int, xp: ModuleType) -> Array:
+    """Makes directions that are orthogonal in groups of K, with the lengths of normal vectors.
 
-    Each by itself is a normal vector; so the expectation is that of independent ones.
+    Each one is a normal vector, so the expectation is that of independent ones.
     """
-    q_nkk, r_nkk = xp.linalg.qr(normal_2nkk[0])
-    # Without the signs, the algorithm's choice of them would prefer some directions.
-    signs_nk = xp.sign(xp.diagonal(r_nkk, axis1=-2, axis2=-1))
-    directions_mk = xp.swapaxes(q_nkk * signs_nk[:, None], -1, -2).reshape(-1, q_nkk.shape[-1])
-    lengths_m = xp.sqrt(xp.square(normal_2nkk[1]).sum(axis=-1)).reshape(-1)
+    q_okk, r_okk = xp.linalg.qr(normal_2okk[0])
+    # QR chooses signs; without this correction some directions would be more likely.
+    signs_ok = xp.sign(xp.diagonal(r_okk, axis1=-2, axis2=-1))
+    directions_mk = xp.swapaxes(q_okk * signs_ok[:, None], -1, -2).reshape(-1, q_okk.shape[-1])
+    lengths_m = xp.sqrt(xp.square(normal_2okk[1]).sum(axis=-1)).reshape(-1)
     return (directions_mk * lengths_m[:, None])[:count]

@@ -1,6 +1,6 @@
-"""Transformer-XL's recurrence: a chunk, and a memory of the positions before it (Dai et al., 2019).
+"""Transformer-XL's recurrence: a chunk and a memory of earlier positions (Dai et al., 2019).
 
-The memory has the same values as in training without it, but no gradient flows through it.
+Keys and values of the memory are those of earlier positions, without a gradient.
 """
 
 import dataclasses

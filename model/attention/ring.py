@@ -1,10 +1,11 @@
 """Ring attention: queries stay on their device, keys and values travel from device to device.
 
-Each device holds a stretch of a row's queries and as long a stretch of its keys. While it attends
-to the keys that it has, in the blocks of blockwise.py, it passes them on to its neighbour; once
-round, every query has met every key, and no device ever held more than two stretches of them. The
-backward pass sends keys round again, and with them their gradients, to which each device adds its
-queries' part.
+Each device holds one shard of a row's queries and of its keys. While it attends to its keys, with
+the blocks of blockwise.py, it sends them to its neighbour. After one round, every query has seen
+every key, and no device has held more than two shards of keys. The backward pass sends keys and
+their gradients around again; each device adds the part of its queries.
+
+More axes: I blocks of queries, J blocks of keys.
 """
 
 import functools
@@ -41,10 +42,10 @@ def ring_attention(
     dropout_key: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
-    """What this device's queries get of all devices' keys; to be called inside a shard_map.
+    """Attends from this device's queries to all devices' keys, (B, T, H, K). Needs a shard_map.
 
-    Queries, keys and their parts of `mask_spec` are split over the mesh axes `axes`.
-    `dropout_key` must be another on each device.
+    Queries, keys and their parts of `mask_spec` are sharded over the mesh axes `axes`.
+    `dropout_key` must differ between devices.
     """
     options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
     return _attention(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
@@ -56,55 +57,54 @@ def _attention(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_k
 
 
 def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
-    meeting = functools.partial(_meeting, options, q_bthk, mask_spec, bias, dropout_key)
+    schedule = functools.partial(_schedule, options, q_bthk, mask_spec, bias, dropout_key)
     held = k_bsgk, v_bsgk, mask_spec.keys
 
     def step(state, number):
         held, softmax = state
-        # Sent before they are looked at, so that both can go on at the same time.
-        return (_passed_on(held, axes), forward_over_blocks(meeting(held, number), softmax)), None
+        # Sent before the computation, so that both overlap.
+        return (_send(held, axes), forward_over_blocks(schedule(held, number), softmax)), None
 
-    softmax = empty_softmax(meeting(held, 0))
+    softmax = empty_softmax(schedule(held, 0))
     last = jax.lax.axis_size(axes) - 1
     (held, softmax), _ = jax.lax.scan(step, (held, softmax), jnp.arange(last))
-    softmax = forward_over_blocks(meeting(held, last), softmax)  # nobody needs these keys any more
-    y_bthk, log_sum_nbht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_nbht)
+    softmax = forward_over_blocks(schedule(held, last), softmax)  # keys are not sent on
+    y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
+    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
 
 
 def _backward(options, axes, residuals, dy_bthk):
-    *given, y_bthk, log_sum_nbht = residuals
+    *given, y_bthk, log_sum_ibht = residuals
     q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key = given
-    meeting = functools.partial(_meeting, options, q_bthk, mask_spec, bias, dropout_key)
-    forward = ForwardResult.of(options, y_bthk, log_sum_nbht, dy_bthk)
+    schedule = functools.partial(_schedule, options, q_bthk, mask_spec, bias, dropout_key)
+    forward = ForwardResult.of(options, y_bthk, log_sum_ibht, dy_bthk)
     held = k_bsgk, v_bsgk, mask_spec.keys
 
-    def with_their_keys(gradients):
-        """What belongs to the keys goes where they go."""
-        dk_nbgks, dv_nbgks = _passed_on((gradients.dk_nbgks, gradients.dv_nbgks), axes)
-        return gradients._replace(dk_nbgks=dk_nbgks, dv_nbgks=dv_nbgks)
+    def send_gradients(gradients):
+        """Sends the gradients of keys and values along with them."""
+        dk_jbgks, dv_jbgks = _send((gradients.dk_jbgks, gradients.dv_jbgks), axes)
+        return gradients._replace(dk_jbgks=dk_jbgks, dv_jbgks=dv_jbgks)
 
     def step(state, number):
         held, gradients = state
-        gradients = backward_over_blocks(meeting(held, number), forward, gradients)
-        return (_passed_on(held, axes), with_their_keys(gradients)), None
+        gradients = backward_over_blocks(schedule(held, number), forward, gradients)
+        return (_send(held, axes), send_gradients(gradients)), None
 
-    gradients = zero_gradients(meeting(held, 0))
+    gradients = zero_gradients(schedule(held, 0))
     last = jax.lax.axis_size(axes) - 1
     (held, gradients), _ = jax.lax.scan(step, (held, gradients), jnp.arange(last))
-    gradients = with_their_keys(
-        backward_over_blocks(meeting(held, last), forward, gradients)
-    )  # and are at home
+    # The last step returns the gradients to the device that owns the keys.
+    gradients = send_gradients(backward_over_blocks(schedule(held, last), forward, gradients))
     return *gradients.to(options, *given), None
 
 
 _attention.defvjp(_forward, _backward)
 
 
-def _meeting(options, q_bthk, mask_spec, bias, dropout_key, held, step) -> BlockSchedule:
-    """This device's queries and the keys that it holds at a step, as work to be done.
+def _schedule(options, q_bthk, mask_spec, bias, dropout_key, held, step) -> BlockSchedule:
+    """Returns the schedule of this device's queries and the keys that it holds at a step.
 
-    Blocks in which no query sees a key are left out, and often that is all of a step's.
+    Blocks without visible keys are skipped; often these are all blocks of a step.
     """
     k_bsgk, v_bsgk, keys = held
     if dropout_key is not None:
@@ -113,8 +113,8 @@ def _meeting(options, q_bthk, mask_spec, bias, dropout_key, held, step) -> Block
     return BlockSchedule.of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 
-def _passed_on(held: tuple[Array | SequenceInfo, ...], axes: tuple[str, ...]) -> tuple:
-    """What the neighbour before this device held."""
+def _send(held: tuple[Array | SequenceInfo, ...], axes: tuple[str, ...]) -> tuple:
+    """Sends `held` to the next device; returns what the previous one sent."""
     count = jax.lax.axis_size(axes)
     ring = [(device, (device + 1) % count) for device in range(count)]
     return jax.tree.map(lambda x: jax.lax.ppermute(x, axes, ring), held)

@@ -124,7 +124,7 @@ def test_bfloat16(kind):
     mask_spec = seen("causal")
     qkv = [jnp.asarray(x, jnp.bfloat16) for x in arrays()]
     y, sums = compiled(kind)(*qkv, mask_spec)
-    assert y.dtype == jnp.bfloat16 and sums.total_bgmj.dtype == jnp.float32
+    assert y.dtype == jnp.bfloat16 and sums.total_bgmw.dtype == jnp.float32
     exact = written_out(kind, *(np.asarray(x, np.float64) for x in qkv), mask_spec.mask_b1ts())
     # Only the last rounding is of bfloat16.
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-5)
