@@ -175,7 +175,7 @@ class Classifier(nn.Module):
     """Class logits (B, C) of a text or an image, and optionally token logits (B, T, V)."""
 
     config: TransformerConfig
-    hidden_tokens: bool = False
+    masked_tokens: bool = False
 
     @nn.compact
     def __call__(
@@ -202,7 +202,7 @@ class Classifier(nn.Module):
             config, (config.num_classes,), ("pooled", "classes"), bias=True, name="classes"
         )
         logits_bc = dense(pooled_bd)
-        if self.hidden_tokens:
+        if self.masked_tokens:
             return logits_bc, _masked_tokens(config, x_btd, backbone)
         return logits_bc
 

@@ -112,7 +112,7 @@ def test_images_are_scored_as_at_the_end_of_training(pictures):
     assert {name.rpartition("/")[2] for name in last} == set(names)
 
 
-def test_hidden_tokens_are_scored_as_at_the_end_of_training(tmp_path):
+def test_masked_tokens_are_scored_as_at_the_end_of_training(tmp_path):
     last = train.train_and_evaluate(tiny(langid_mlm, steps=1, data=dict(length=24)), tmp_path)
     assert scores_of(evaluate.evaluate(tmp_path)) == last
 

@@ -18,7 +18,7 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
         case "masked_lm":
             return MaskedLanguageModel(model, task.next_sentence)
         case "classify_text" | "classify_images":
-            return Classifier(model, hidden_tokens=task.auxiliary_masked_lm > 0)
+            return Classifier(model, masked_tokens=task.auxiliary_masked_lm > 0)
         case "embed":
             return Embedder(model, task.embedding, task.normalize)
     raise ValueError(f"unknown objective {task.objective!r}")

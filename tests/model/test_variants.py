@@ -133,9 +133,9 @@ def test_an_embedding_is_of_the_real_tokens(embedding, normalize):
         np.testing.assert_allclose(found[row], expected, atol=1e-5)
 
 
-def test_a_classifier_asked_for_hidden_tokens_answers_as_both_heads_would():
+def test_a_classifier_asked_for_masked_tokens_answers_as_both_heads_would():
     config = tiny_config(family="encoder", num_classes=3)
-    both = Classifier(config, hidden_tokens=True)
+    both = Classifier(config, masked_tokens=True)
     params = random_params(both, TARGET.inputs)
     classes, tokens = both.apply({"params": params}, TARGET.inputs)
     token_params = {name: value for name, value in params.items() if name != "classes"}
