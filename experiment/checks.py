@@ -87,7 +87,8 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
             if length > model.max_length:
                 yield (
                     f"data.{key}={length} exceeds model.max_length={model.max_length}, the last "
-                    f"position that model.position={model.position} can address"
+                    f"position that model.position={model.position} can address; add "
+                    f"--config.data.{key}={model.max_length}"
                 )
     if experiment.finetune.resize_vocabulary and model.input == "patches":
         yield (

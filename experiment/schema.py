@@ -66,7 +66,9 @@ class ConfigError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint: " Did you mean '...'?" with the most similar known word, or ""."""
-    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
+    known = [str(each) for each in known]
+    same = [each for each in known if each.lower() == str(word).lower()]
+    close = same or difflib.get_close_matches(str(word), known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -14,6 +14,7 @@ from experiment.schema import ConfigError
 
 Example = Mapping[str, Any]
 FEW_CLASSES = 50  # which may all be used once, as in a trial with a few lines
+FEW_ROWS = 10  # up to which a label for each may be a toy, beyond it is a mistake
 
 # The fields of an example:
 #   pairs      source, target, and optionally task         (text; the task's name)
@@ -115,7 +116,8 @@ def refuse_single_use(labels: Counter[str], place: str, hint: str) -> None:
     `labels` counts the training rows of each label; `hint` says where the label belongs.
     """
     rows, once = labels.total(), sum(count == 1 for count in labels.values())
-    if len(labels) > FEW_CLASSES and once > rows / 2:
+    most_are = len(labels) > FEW_CLASSES and once > rows / 2
+    if most_are or (once == rows and rows > FEW_ROWS):
         raise ConfigError(
             f"{place}: {len(labels):,} classes for {rows:,} rows, {once:,} of them with one row: "
             f"{hint}"

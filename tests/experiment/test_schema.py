@@ -156,3 +156,12 @@ def test_a_key_that_is_misspelt_is_not_missing_besides():
     assert problems == ["data.lenght is not a config key. Did you mean 'length'?"]
     _, problems = build(section, {"other": 1, "width": 2}, "data")
     assert problems == ["data.other is not a config key.", "data.length is missing"]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("adamW", "adamw"), ("RoPE", "rope"), ("GELU", "gelu")]
+)
+def test_a_word_in_another_case_is_that_word(word, meant):
+    """Not one that is more similar letter by letter."""
+    known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
+    assert did_you_mean(word, known) == f" Did you mean {meant!r}?"

@@ -10,6 +10,8 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from absl import logging
+
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
@@ -31,6 +33,7 @@ HEADINGS = (
     "sentiment", "polarity", "emotion", "topic", "tag", "y",
 )  # fmt: skip
 ENDINGS = (".tsv", ".jsonl")
+SHOWN_LABELS = 8  # in a warning
 IN_JSON = "the key 'label' names the class"
 IN_TSV = "the label comes first, then a tab, then the text"
 
@@ -42,6 +45,7 @@ def load(data: DataConfig) -> Splits:
         found, headings = _labels(records, range(len(records)))
         counts.update(found)
         _refuse_quotes(records, counts)
+        _refuse_spaces(data, counts)
         _refuse_headings(headings, counts - Counter(label for label, _ in headings))
         if counts:
             hint = IN_JSON if records.at(0)[0].is_json else IN_TSV
@@ -58,8 +62,9 @@ def load(data: DataConfig) -> Splits:
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
-    # Those of a whole heap: all records with a rare label may have been held out.
     labels = tuple(sorted(counts))
+    if found.from_heap:
+        _warn_of_unseen(labels, found.train)
     numbers = {label: number for number, label in enumerate(labels)}
     description = {"train_texts": len(found.train), "held_out_texts": len(found.held_out)}
     if found.from_heap:
@@ -100,6 +105,29 @@ def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
             "have no quotes here: write each line as label, tab, text, and tabs and line ends of "
             "a text as spaces; or write JSON lines to a .jsonl file"
         )
+
+
+def _refuse_spaces(data: DataConfig, labels: Collection[str]) -> None:
+    """Labels that differ only in the spaces around them."""
+    for label in sorted(labels):
+        if label != label.strip() and label.strip() in labels:
+            raise ConfigError(
+                f"{data.path}: the labels {label!r} and {label.strip()!r} differ only in spaces; "
+                "remove the spaces around the label"
+            )
+
+
+def _warn_of_unseen(labels: Sequence[str], train: shards.Records) -> None:
+    """A hash may hold out all examples of a rare class."""
+    unseen = set(labels) - {record["label"] for record in good_records(train)}
+    if unseen:
+        shown = ", ".join(sorted(unseen)[:SHOWN_LABELS])
+        more = ", ..." if len(unseen) > SHOWN_LABELS else ""
+        logging.warning(
+            "%d of %d classes have no training example, because the hash holds out all of theirs: "
+            "%s%s; add examples, or write train and validation files",
+            len(unseen), len(labels), shown, more,
+        )  # fmt: skip
 
 
 def _labels(
