@@ -55,6 +55,7 @@ def evaluate(
     check_batch("eval.batch_size", settings.batch_size, mesh)
 
     data, names = load_data(model, split)
+    model = loaded_run.with_class_order(model, data.labels)
     refuse_other_data(model, data)
     is_primary = processes.is_primary()
     if is_primary:

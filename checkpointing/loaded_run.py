@@ -4,12 +4,16 @@ The files that train.py wrote are enough to rebuild the model; the data is not n
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import logging
+from jax import Array
 from jax.sharding import Mesh
 
 from checkpointing import run_directory
@@ -206,3 +210,22 @@ def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
         if not is_recorded:
             raise
         return make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
+
+
+def with_class_order(model: LoadedRun, labels: tuple[str, ...]) -> LoadedRun:
+    """The same model with the outputs of its classes in the order of `labels`.
+
+    Unchanged if the names are others: the caller refuses those.
+    """
+    head = model.params.get("classes")
+    if head is None or labels == model.labels or sorted(labels) != sorted(model.labels):
+        return model
+    head = {name: reordered(leaf, model.labels, labels) for name, leaf in head.items()}
+    params = {**model.params, "classes": head}
+    return dataclasses.replace(model, params=params, labels=labels)
+
+
+def reordered(leaf: Array, theirs: Sequence[str], ours: Sequence[str]) -> Array:
+    """A parameter of the classes' head, whose last axis is that of the classes, by name."""
+    order = np.array([theirs.index(label) for label in ours])
+    return jax.device_put(jnp.take(leaf, order, axis=-1), leaf.sharding)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from training.infer_sizes import refuse_other_data
 from training.precision import starting_from
 from training.step import TrainState
 
+CLASSES = "classes/"  # the head of a classifier
 MOST_LISTED = 3  # names of new parameters in the log
 
 
@@ -115,7 +117,34 @@ def inherit_params(
     warnings = _other_shape(directory.parent, everything, found.new)
     how = (*how, *(warnings or _other_pixels(directory.parent, experiment)))
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
-    return InheritedParams(params, (*found.new, *found.resized), (line, *how))
+    new, (class_line, params) = list(found.new), _classes_by_name(directory.parent, data, params)
+    if class_line and finetune.lora_rank:
+        # What adapters adapt is read from the other run when this one resumes, in its order.
+        new += [name for name in params if name.startswith(CLASSES)]
+        params = {name: leaf for name, leaf in params.items() if name not in new}
+        class_line = "the classes differ from those of init_from: their head is new"
+    how = (*how, *([class_line] if class_line else []))
+    return InheritedParams(params, (*new, *found.resized), (line, *how))
+
+
+def _classes_by_name(workdir: Path, data: Data, params: dict) -> tuple[str, dict]:
+    """A line, and the head's outputs in the order of the data's classes; "" if they are the same.
+
+    Classes of other names keep their order, with a warning.
+    """
+    head = [name for name in params if name.startswith(CLASSES)]
+    if not head or not (workdir / run_directory.MODEL).exists():
+        return "", params
+    theirs, ours = run_directory.read_model(workdir)[1], data.labels
+    if not theirs or theirs == ours:
+        return "", params
+    if sorted(theirs) != sorted(ours):
+        return (
+            f"warning: the classes of {workdir} are {reprlib.repr(theirs)}, here "
+            f"{reprlib.repr(ours)}: the outputs of its head are taken over in their order"
+        ), params
+    moved = {name: loaded_run.reordered(params[name], theirs, ours) for name in head}
+    return "classes matched by name: their order differs from init_from's", {**params, **moved}
 
 
 def _line_on(run: str, like: Mapping[str, Any], found: LoadedParams) -> str:

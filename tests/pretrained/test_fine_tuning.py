@@ -1,5 +1,8 @@
 """Published weights are where training starts: from their workdir, with their shape."""
 
+import json
+import shutil
+
 import ml_collections
 import numpy as np
 import pytest
@@ -56,6 +59,47 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     config = convert.files.read_json(tmp_path / "out", "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
+@pytest.fixture(scope="module")
+def classifier(words, tmp_path_factory, compile_once):  # noqa: F811
+    """A published classifier whose classes are not in the order in which data has them."""
+    directory = tmp_path_factory.mktemp("published_classifier")
+    shutil.copytree(FIXTURES / "bert_classifier", directory / "bert")
+    config = json.loads((directory / "bert" / "config.json").read_text())
+    labels = {"0": "2", "1": "0", "2": "1"}
+    config |= dict(id2label=labels, label2id={name: int(n) for n, name in labels.items()})
+    (directory / "bert" / "config.json").write_text(json.dumps(config))
+    convert.convert(str(directory / "bert"), str(directory / "run"), tokenizer=words)
+    return directory / "run"
+
+
+def probabilities(workdir):
+    (answers,) = generate.generate(workdir, [" ".join(WORDS[7:10])])
+    return {each["label"]: each["probability"] for each in answers}
+
+
+def test_classes_of_a_published_classifier_are_matched_by_name(classifier, tmp_path, capsys):
+    config = fine_tuning(classifier, tmp_path)
+    train.train_and_evaluate(config, str(tmp_path / "run"))
+    assert "classes matched by name: their order differs" in capsys.readouterr().err
+    assert loaded_run.load(tmp_path / "run").labels == ("0", "1", "2")
+    before, after = probabilities(classifier), probabilities(tmp_path / "run")
+    assert len({round(each, 3) for each in before.values()}) == 3  # or nothing would be compared
+    assert after == pytest.approx(before, abs=1e-5)
+
+
+def test_data_with_the_classes_in_another_order_is_scored(classifier, tmp_path):
+    config = fine_tuning(classifier, tmp_path)
+    recorded = loaded_run.recorded_config(classifier)
+    recorded["data"] |= {key: config["data"][key] for key in ("path", "cache_dir", "length")}
+    scores = evaluate.evaluate(classifier, config=recorded)
+    lines = (tmp_path / "data" / "validation.tsv").read_text().splitlines()
+    pairs = [line.split("\t") for line in lines]
+    answers = generate.generate(classifier, [text for _, text in pairs])
+    right = [max(a, key=lambda x: x["probability"])["label"] for a in answers]
+    expected = np.mean([label == found for (label, _), found in zip(pairs, right, strict=True)])
+    assert scores["eval/validation/accuracy"] == pytest.approx(expected)
 
 
 def test_another_tokenizer_is_refused_with_the_published_one(published, tmp_path):
