@@ -37,7 +37,7 @@ def record(directory: Path) -> None:
         for part, digest in zip(parts, digests, strict=True):
             listed[part.name].append(digest)
     text = json.dumps(listed, indent=1)
-    # The manifest has a digest of its own: otherwise its damage would look like a file's.
+    # The manifest includes its own digest, to tell damage to it from damage to a file.
     lines = [hashlib.sha256(text.encode()).hexdigest(), text]
     (directory / MANIFEST).write_text("\n".join(lines) + "\n")
 

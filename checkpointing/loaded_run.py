@@ -71,8 +71,8 @@ def load(
 ) -> LoadedRun:
     """The model of a run at its newest checkpoint, at a step, or at the "best" one.
 
-    With `average`, the mean of the last so many checkpoints up to that one. `config` is the run's
-    own, from `recorded_config`, with changes to keys in `CHANGEABLE` and `REACH`.
+    `average` is how many checkpoints, up to that one, are averaged. `config` is the run's own,
+    from `recorded_config`, with changes to keys in `CHANGEABLE` and `REACH`.
     """
     recorded = recorded_config(workdir)
     workdir = Path(workdir)

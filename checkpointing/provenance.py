@@ -48,7 +48,7 @@ class InheritedParams:
         return as_tree({name: self.params[name] for name in tuning.base})
 
     def apply_to(self, state: TrainState, tuning: Tuning) -> TrainState:
-        """The state with these parameters in place of its own, except for the adapters' base."""
+        """The state with its parameters replaced by these, except for the adapters' base."""
         if not self.params:
             return state
         own = by_name(state.params)

@@ -76,7 +76,7 @@ def get_config(arg=None):
             # recurrent; or a pattern that the layers repeat: local,local,dot. See docs/attention.md
             attention="dot",
             attention_scale=True,  # divide scores by sqrt(head_size); T5 does not
-            attention_window=256,  # local, longformer: keys less than so many positions away
+            attention_window=256,  # local, longformer: keys fewer positions away than this
             attention_dilation=1,  # longformer: every n-th key, over an n times larger window
             # longformer: first (of each text) | separators | question (all up to the first of them)
             global_tokens="first",
