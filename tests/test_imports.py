@@ -37,6 +37,11 @@ ALLOWED = {
     },
     "pretrained": {"experiment", "model", "numpy", "safetensors"},
     "planning": {"experiment", "model", "training", "jax", "numpy"},
+    # It stands on top of all others, and nothing imports it.
+    "visualization": {
+        "experiment", "model", "input_pipeline", "training", "evaluation", "inference",
+        "checkpointing", "jax", "flax", "numpy", "matplotlib", "plotly", "PIL", "absl",
+    },
 }  # fmt: skip
 
 # What a room may import of another, where that is less than all of it.
