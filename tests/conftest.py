@@ -20,6 +20,17 @@ def cache_of_its_own(tmp_path_factory):
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of processes that tests start
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_a_module():
+    """Frees compiled programs after each module.
+
+    Each program takes memory maps, of which Linux allows a process 65,530: a worker that keeps the
+    programs of the whole suite ends with a segmentation fault.
+    """
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="module")
 def compile_once(tmp_path_factory):
     """Runs of one experiment share their programs, so only the first has to compile them."""
