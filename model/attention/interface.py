@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FEATURES = {
     "two_sided": "self-attention of encoders",
     "causal": "self-attention of decoders",
-    "padding": "positions that hold nothing",
+    "padding": "positions without a token",
     "segments": "several examples packed to a row",
     "prefix": "task.objective=prefix_lm",
     "cross": "attention to an encoder",
@@ -136,7 +136,7 @@ class AttentionKind:
         return iter(())
 
     def locality(self, config: "TransformerConfig") -> Locality | None:
-        """Returns which keys are near enough to a query to be visible; None: all."""
+        """Returns which keys are local, and so may be visible; None: all."""
         return None
 
     def mask_spec(self, config: "TransformerConfig", mask_spec: MaskSpec) -> MaskSpec:
@@ -148,7 +148,7 @@ class AttentionKind:
         return dataclasses.replace(mask_spec, queries=queries, keys=keys, locality=locality)
 
     def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Any:
-        """Returns what all layers share. `rng()` is a key in random training, else None."""
+        """Returns a value that all layers share. `rng()` is a key if training draws, else None."""
         return None
 
     def attend(self, inputs: AttentionInputs) -> Array:

@@ -158,7 +158,7 @@ AT_THE_DOOR = [
         "classify_images takes patches, every other objective takes tokens",
     ),
     ({"model.input": "patches"}, "model.input=patches needs family=encoder, not encoder_decoder"),
-    ({"model.token_types": 2}, "family=encoder_decoder has no use for it, set it to 0"),
+    ({"model.token_types": 2}, "family=encoder_decoder has no use for it; set it to 0"),
     ({"model.output_scale": True, "model.tie_output": False}, "model.output_scale=True undoes"),
     ({"task.normalize": True}, "are about task.objective=embed, not seq2seq"),
     ({"task.next_sentence": True}, "task.next_sentence=True needs task.objective=masked_lm"),
