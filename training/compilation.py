@@ -29,15 +29,15 @@ def keep_programs(directory: str) -> None:
             Path(chosen).expanduser().mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"compilation_cache={directory} cannot be made ({error.strerror}); choose another "
-                "directory, or off"
+                f"compilation_cache={directory} cannot be created ({error.strerror}); choose "
+                "another directory, or off"
             ) from error
     jax.config.update("jax_compilation_cache_dir", chosen and str(Path(chosen).expanduser()))
     compilation_cache.reset_cache()  # it may be open with the former directory
 
 
 def _default_directory() -> str | None:
-    """None if the home directory is not writable: the default must not fail."""
+    """Returns None if the home directory is not writable: the default must not fail."""
     try:
         Path(DEFAULT_DIRECTORY).expanduser().mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
@@ -46,10 +46,10 @@ def _default_directory() -> str | None:
 
 
 def shapes_line(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
-    """The shapes that a step compiles for, and the bucket if there are several."""
-    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
-    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
-    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
+    """Returns the shapes that a step compiles for, and the bucket if there are several."""
+    names = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in names]
+    shown = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
     if bucket and bucket[1] > 1:
         shown += " (bucket {} of {})".format(*bucket)
     return shown

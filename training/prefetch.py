@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 
 
 def prefetch(batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh) -> Iterator[Batch]:
-    """The same batches in the same order, each put on the devices AHEAD batches early."""
+    """Yields the same batches in the same order, each put on the devices AHEAD batches early."""
     queue: deque[Batch] = deque()
     for batch in batches:
         queue.append(Batch(batch, put_batch(batch, mesh)))

@@ -154,7 +154,7 @@ def test_the_optimizer_knows_what_is_trained_alone():
     [
         (LORA | dict(lora_targets=".*/qery/kernel"), "no kernel of the blocks. Did you mean 'quer"),
         (LORA | dict(lora_targets="classes/kernel"), "matches no kernel of the blocks."),
-        (LORA | dict(lora_also_train="classes"), "matches no whole name of a parameter."),
+        (LORA | dict(lora_also_train="classes"), "matches no full name of a parameter."),
         (
             LORA | dict(lora_rank=17),
             "lora_rank=17 exceeds the rank of backbone/encoder/blocks/self",
