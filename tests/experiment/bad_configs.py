@@ -78,10 +78,10 @@ AT_THE_DOOR = [
     ({"model.attention": "flesh"}, "'flesh' is not one of: dot, flash, local"),
     ({"model.attention": "local,longfromer"}, "Did you mean 'longformer'?"),
     ({"model.attention": "dot,"}, "model.attention='dot,': '' is not one of: dot"),
-    ({"model.attention": "recurrent"}, "self-attention of encoders: its memory is of what came"),
+    ({"model.attention": "recurrent"}, "self-attention of encoders: its memory holds earlier"),
     ({"model.attention": "linear", "model.dropout_attention": 0.1}, "it has no weights to drop"),
     ({"model.attention": "local", "model.attention_window": 0}, "must be at least 1"),
-    ({"model.position": "transformer_xl"}, "cannot do in its encoder; choose another position"),
+    ({"model.position": "transformer_xl"}, "also sees later keys; choose another position"),
     (
         {"model.position": "transformer_xl", "model.width": 15, "model.heads": 3},
         "model.position=transformer_xl has a sine and a cosine for each frequency",

@@ -372,7 +372,7 @@ def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
     (moved / "base" / "checkpoints" / "1").rename(moved / "hidden too")
     changed["backbone"]["x"]["bias"] = changed["backbone"]["x"]["bias"].at[1].add(1e-6)
     save(moved / "base", changed)
-    with pytest.raises(ConfigError, match="whose backbone/x/bias is no longer what it was"):
+    with pytest.raises(ConfigError, match="whose backbone/x/bias has changed since"):
         load_base(moved / "adapted", like_adapted())
     assert load_base(moved / "base", like_adapted()) is None
 
