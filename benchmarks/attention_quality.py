@@ -88,7 +88,7 @@ def config_of(kind: str) -> dict:
 
 
 def trained_score(kind: str) -> float:
-    """Trains with train.py unless done, and returns the last score of the run."""
+    """Returns the last score of the run; trains it with train.py if it has none."""
     workdir = Path(RUNS.value, f"{TASK.value}-{kind}-all").resolve()
     metrics = workdir / "metrics.jsonl"
     find = functools.partial(_scores, metrics)
