@@ -31,7 +31,7 @@ from input_pipeline.sources.registry import components
 from input_pipeline.task_spec import Masking
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import FeatureSpec
-from training.loop import amount_in
+from training.throughput import amount_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Repetitions of each measurement.")
 BATCHES = flags.DEFINE_integer("batches", 30, "Batches in a round.")

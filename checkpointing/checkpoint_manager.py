@@ -50,9 +50,8 @@ class Checkpoints:
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._directory = Path(workdir, DIRECTORY).resolve()
-        self._best_metric, self._config = config.best_metric, config
+        self._config = config
         self._saving: int | None = None  # the step that is being saved
-        self._every, self._overlap = config.every, config.overlap
         policies, best = [LatestN(config.keep)], {}
         if config.every:
             policies.append(LatestRegular(config.keep, config.every))
@@ -111,7 +110,7 @@ class Checkpoints:
             return
         # Orbax's own thread must see an error first. After `check_for_errors`, it would take the
         # failed save for a good one and delete older checkpoints.
-        if step >= self._saving + self._overlap or not self._manager.is_saving_in_progress():
+        if step >= self._saving + self._config.overlap or not self._manager.is_saving_in_progress():
             self.wait()
 
     def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
@@ -141,8 +140,8 @@ class Checkpoints:
     def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
         """Like `newest_valid`, among the regular checkpoints up to `step`."""
         self.wait()
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        regular = [each for each in steps if self._every and not each % self._every]
+        steps, every = sorted(self._manager.all_steps(), reverse=True), self._config.every
+        regular = [each for each in steps if every and not each % every]
         return self._first_valid([each for each in regular if each <= step], warn)
 
     def _first_valid(self, steps: Sequence[int], warn: Callable[[str], None]) -> int | None:
@@ -186,7 +185,7 @@ class Checkpoints:
             return
         self.wait()
         self._saving = step
-        known = self._best_metric in metrics
+        best_metric = self._config.best_metric
         self._or_failed(
             self._manager.save,
             step,
@@ -194,7 +193,7 @@ class Checkpoints:
                 params=ocp.args.StandardSave(state.params),
                 rest=ocp.args.StandardSave(_rest(state)),
             ),
-            metrics={self._best_metric: metrics[self._best_metric]} if known else None,
+            metrics={best_metric: metrics[best_metric]} if best_metric in metrics else None,
             force=True,
         )
         self.after_step(step)

@@ -388,11 +388,10 @@ class Transformer(nn.Module):
             steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
             positions_bt = cache.index.reshape(-1, 1) + steps
         if self.config.family == "encoder_decoder" and source_segments_bs is None:
+            like_bsd = source_bsd
             if source_bsd is None:
-                source_bsd_like = cache.layers[0].cross_attention.value_bgsk[:, 0]
-            else:
-                source_bsd_like = source_bsd
-            source_segments_bs = segments_or_default(None, source_bsd_like)
+                like_bsd = cache.layers[0].cross_attention.value_bgsk[:, 0]
+            source_segments_bs = segments_or_default(None, like_bsd)
         return self.decoder(
             self._scaled(self.token_embedding(inputs_bt)),
             positions_bt,

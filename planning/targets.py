@@ -116,8 +116,9 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
     except RuntimeError as error:
         if "not installed" in str(error):
             raise _missing(name, "libtpu", "plan-tpu") from None
+        reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--device={name} is not a topology that libtpu knows: {_first_line(error)}"
+            f"--device={name} is not a topology that libtpu knows: {reason}"
         ) from None
     assert len(found.devices) == math.prod(map(int, size.split("x")))
     return found.devices
@@ -146,10 +147,6 @@ def _missing(name: str, what: str, extra: str) -> ConfigError:
     return ConfigError(
         f"--device={name} needs {what} to compile for it; install it: pip install -e '.[{extra}]'"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def _target_config(kind: str) -> str:
