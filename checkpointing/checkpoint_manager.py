@@ -231,8 +231,8 @@ def _rest(state: TrainState) -> dict:
 def _reason(error: Exception) -> str:
     """Returns the operating system's message, at the end of tensorstore's long error text."""
     text = re.sub(r"\s+", " ", str(error))
-    said = re.search(r"([^:]+) \[os_error_code", text)
-    return said.group(1).strip() if said else text[:300]
+    found = re.search(r"([^:]+) \[os_error_code", text)
+    return found.group(1).strip() if found else text[:300]
 
 
 def saved_steps(workdir: str | Path) -> list[int]:

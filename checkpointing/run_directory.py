@@ -1,4 +1,4 @@
-"""The files of a run directory beside checkpoints, and whether a run may continue there."""
+"""The files of a run directory besides checkpoints, and whether a run may continue there."""
 
 import contextlib
 import dataclasses
@@ -19,7 +19,7 @@ from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
 CONFIG, MODEL, PROVENANCE = "config.json", "model.json", "origins.json"
-# Entries of config.json beside the config.
+# Entries of config.json besides the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
 # Keys that a resumed run may not change.
 UNCHANGEABLE_ON_RESUME = (

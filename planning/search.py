@@ -26,7 +26,7 @@ def largest(fits: Callable[[int], bool], start: int = 1) -> int:
 
 
 def meshes(devices: int, sequence: int) -> Iterator[dict[str, int]]:
-    """Yields the sizes of all meshes of so many devices; the axis `sequence` has a given size."""
+    """Yields the sizes of all meshes of `devices` devices, with the given `sequence` axis."""
     left = devices // sequence
     divisors = [size for size in range(1, left + 1) if left % size == 0]
     for data, fsdp in itertools.product(divisors, divisors):

@@ -59,9 +59,9 @@ def compiler_options() -> dict[str, bool | str] | None:
     """Options for XLA's CPU backend; None (XLA's defaults) for other backends.
 
     Both were measured on the shapes of benchmarks/train_step.py. XLA's concurrency scheduler
-    starts several matrix products at once, each of which already uses every core. The YNN library
-    of fused kernels is fast at reductions, but slower than Eigen at matrix products, most of all
-    at the batched ones of attention, so it is used for reductions only.
+    starts several matmuls at once, each of which already uses every core. The YNN library
+    of fused kernels is fast at reductions, but slower than Eigen at matmuls, especially at the
+    batched ones of attention, so it is used for reductions only.
     """
     if platform() != "cpu":
         return None

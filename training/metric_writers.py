@@ -115,7 +115,7 @@ class Reporter:
 
 
 class JsonLines:
-    """metrics.jsonl: one object a line, with the step and the metrics of one report."""
+    """metrics.jsonl: one object per line, with the step and the metrics of one report."""
 
     NAME = "metrics.jsonl"
 

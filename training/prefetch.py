@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from training.mesh import put_batch
 
-AHEAD = 1  # batches on the devices beside the one that the next step takes
+AHEAD = 1  # batches on the devices besides the one that the next step takes
 
 
 class Batch(NamedTuple):

@@ -152,7 +152,7 @@ def compare_directories(
 
 
 def _appears(path: Path, content: str, seconds: float) -> bool:
-    """Whether a file with this content appears within so many seconds."""
+    """Whether a file with this content appears within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         try:

@@ -224,7 +224,7 @@ def make_train_step(
             params, opt_state, ema = select_if_ok(status, (params, opt_state, ema), old)
         count = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
-            # The same quantity as evaluation's loss; "train/total_loss" is what is minimised.
+            # The same quantity as evaluation's loss; "train/total_loss" is minimised.
             "train/loss": totals["nll"] / jnp.maximum(count, 1),
             "train/accuracy": totals["accuracy"] / jnp.maximum(count, 1),
             # The optimizer counts updates, and a skipped step makes none.

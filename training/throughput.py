@@ -45,7 +45,7 @@ class Throughput:
         self._is_idle = True
 
     def count(self, amount: int, flops: int) -> None:
-        """Adds a step of so many tokens or images and FLOPs, on all devices together."""
+        """Adds a step: its tokens or images, and its FLOPs, on all devices together."""
         self._steps += 1
         self._amount += amount
         self._flops += flops

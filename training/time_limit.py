@@ -21,7 +21,7 @@ from training.processes import is_primary
 from training.step import TIME_USED
 
 FILE_NAME = "time_used.json"
-RECORDED_EVERY = 5.0  # seconds; a killed run loses the record of at most so many
+RECORDED_EVERY = 5.0  # seconds; a killed run loses at most this much of the record
 
 clock = time.monotonic
 
