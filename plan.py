@@ -58,10 +58,12 @@ class Job:
     assumed: tuple[str, ...]  # sizes that were assumed, for the report
 
     def with_batch(self, rows: int) -> "Job":
+        """Returns the job with another batch size."""
         data = dataclasses.replace(self.experiment.data, batch_size=rows)
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, data=data))
 
     def batch(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes and shardings of a batch on the mesh."""
         rows, at = self.experiment.data.batch_size, batch_sharding(mesh)
         return {
             name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype, sharding=at)
@@ -261,6 +263,7 @@ def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str
 
 
 def note(line: str) -> None:
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -128,6 +128,7 @@ class Checkpoints:
         digests.record(self._directory / f"{self._saving}{ocp.utils.TMP_DIR_SUFFIX}")
 
     def latest_step(self) -> int | None:
+        """Returns the newest step on disk, verified or not; None if there is none."""
         return self._manager.latest_step()
 
     def newest_valid(self, warn: Callable[[str], None]) -> int | None:

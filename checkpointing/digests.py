@@ -22,6 +22,8 @@ BLOCK_BYTES = 2**20  # per read
 
 
 class Part(NamedTuple):
+    """A part of a file, which has its own digest."""
+
     name: str  # of the file
     start: int
     length: int

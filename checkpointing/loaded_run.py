@@ -50,6 +50,8 @@ REACH = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
+    """A trained model: its config, parameters, tokenizer and classes."""
+
     experiment: sections.Experiment
     model_config: TransformerConfig  # with the sizes inferred from the data
     model: nn.Module

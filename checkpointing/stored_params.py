@@ -49,6 +49,8 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
 
 
 class LoadedParams(NamedTuple):
+    """A model's parameters, and the names of those that are not copies of the other run's."""
+
     params: dict
     new: list[str]  # not in the other run: unchanged
     resized: list[str]  # copied token by token

@@ -41,6 +41,8 @@ class TooLargeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
+    """A compiled program's memory and cost on one device."""
+
     memory: Memory
     cost: Cost
 

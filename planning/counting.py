@@ -49,6 +49,8 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
+    """The cost of running a program, or a part of it, once on one device."""
+
     flops: float = 0  # of matmuls, like the model's own count (training/flops.py)
     kernel_flops: float = 0  # the part in hand-written kernels
     narrow_flops: float = 0  # the part with two 8-bit operands
@@ -68,6 +70,7 @@ class Cost:
         )
 
     def times(self, count: int) -> "Cost":
+        """Returns the cost of `count` runs."""
         collectives = tuple(
             dataclasses.replace(each, count=each.count * count, bytes=each.bytes * count)
             for each in self.collectives

@@ -151,6 +151,7 @@ def rank(found: Section) -> tuple[bool, float]:
 
 
 def mesh_name(sizes: Mapping[str, int]) -> str:
+    """Names a mesh by its axes that are larger than 1."""
     used = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
     return " x ".join(used) or "one device"
 
@@ -277,6 +278,7 @@ def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def gib(size: float) -> str:
+    """Formats a number of bytes in KiB, MiB or GiB."""
     if size >= 2**30:
         return f"{size / 2**30:,.2f} GiB"
     return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.1f} KiB"

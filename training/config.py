@@ -44,6 +44,8 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
+    """The keys of `task`: the objective and its loss."""
+
     objective: Literal[
         "seq2seq",
         "causal_lm",
@@ -93,6 +95,8 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
+    """The keys of `optimizer`: optimizer and learning rate."""
+
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"]
     schedule: Literal["constant", "linear", "cosine", "stable_decay", "inverse_sqrt"]
     learning_rate: PositiveFloat
@@ -129,6 +133,8 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
+    """The keys of `finetune`: which parameters train."""
+
     lora_rank: Count
     lora_alpha: PositiveFloat
     lora_targets: str
@@ -161,6 +167,8 @@ class FinetuneConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
+    """The keys of `mesh`: sizes of the mesh axes."""
+
     data: int
     fsdp: int
     sequence: int
@@ -178,6 +186,8 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
+    """The keys of `checkpoint`: when to save and what to keep."""
+
     every: Count
     keep: PositiveInt
     overlap: Count
@@ -194,6 +204,8 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FailureConfig:
+    """The keys of `failure`: what to do about anomalies and stalls."""
+
     nonfinite: Literal["stop", "skip"]
     spike: Literal["ignore", "skip", "rollback"]
     spike_factor: Annotated[float, Bounds(above=1)]
@@ -234,6 +246,8 @@ METRICS_FOR = {
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
+    """The keys of `eval`: when and how to evaluate."""
+
     every: Count
     batch_size: PositiveInt
     batches: Count

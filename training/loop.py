@@ -48,6 +48,8 @@ class CutShortError(Exception):
 
 
 class StepResult(NamedTuple):
+    """A dispatched step. Reading its metrics waits for the device."""
+
     step: int
     metrics: Mapping[str, jax.Array]
 
@@ -268,10 +270,7 @@ class Loop:
         return None
 
     def _needs_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
-        """Logs a step that is not OK; returns whether to roll back, not only to skip it.
-
-        Raises DivergedError at the limit.
-        """
+        """Logs a failed step; returns whether to roll back. Raises DivergedError at the limit."""
         failure = self.experiment.failure
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
         status = metrics["failure/status"]

@@ -36,6 +36,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of batches: by rows."""
     return NamedSharding(mesh, partition_spec(("batch",)))
 
 

@@ -14,6 +14,8 @@ AHEAD = 1  # batches on the devices besides the one that the next step takes
 
 
 class Batch(NamedTuple):
+    """A batch on the host and on the devices."""
+
     host: Mapping[str, np.ndarray]  # this process's rows
     device: Mapping[str, jax.Array]
 

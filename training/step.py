@@ -39,6 +39,8 @@ TIME_USED = "progress/time_used"  # a metric: the used share of the run's time l
 
 @flax.struct.dataclass
 class TrainState:
+    """The state of a run, which checkpoints store."""
+
     step: Array  # steps made so far
     params: dict  # the run's own parameters: see training/finetune.py
     opt_state: optax.OptState

@@ -30,12 +30,14 @@ class Throughput:
 
     @contextlib.contextmanager
     def waiting_for_data(self) -> Iterator[None]:
+        """Counts the time inside as waiting for data."""
         begin = self._clock()
         yield
         self._waited += self._clock() - begin
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
+        """Leaves the time inside out of all rates."""
         begin = self._clock()
         yield
         self._begin += self._clock() - begin

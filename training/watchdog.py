@@ -34,6 +34,7 @@ class Watchdog:
             self._thread.join()
 
     def beat(self) -> None:
+        """Notes progress: the wait starts again."""
         self._last = time.monotonic()
 
     def _watch(self) -> None:

@@ -178,6 +178,7 @@ class Gradients(NamedTuple):
 
 
 def zero_gradients(schedule: "BlockSchedule") -> Gradients:
+    """Returns the sums before the first pair of blocks."""
     return Gradients(
         jnp.zeros(schedule.q_ibhtk.shape, jnp.float32),
         jnp.zeros(schedule.k_jbgks.shape, jnp.float32),

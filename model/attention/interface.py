@@ -66,6 +66,7 @@ class KeyValues:
 
     @staticmethod
     def empty(config: "TransformerConfig", batch: int, slots: int) -> "KeyValues":
+        """Returns zeros for `slots` tokens per row."""
         shape = (batch, config.kv_heads)
         return KeyValues(
             jnp.zeros((*shape, config.head_size, slots), config.dtype),
@@ -74,6 +75,7 @@ class KeyValues:
 
     @staticmethod
     def of(k_bsgk: Array, v_bsgk: Array) -> "KeyValues":
+        """Returns keys and values in the layout of the cache."""
         return KeyValues(jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 2))
 
     def write(self, k_btgk: Array, v_btgk: Array, slot: Array) -> "KeyValues":

@@ -61,9 +61,11 @@ class FeatureMapAttention(AttentionKind):
     }
 
     def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
+        """Returns the feature map; `shared` is the result of the method `shared`."""
         raise NotImplementedError
 
     def feature_count(self, config: "TransformerConfig") -> int:
+        """Returns the number of features of a key, M."""
         raise NotImplementedError
 
     def _features(self, inputs: AttentionInputs) -> FeatureMap:
