@@ -1,7 +1,7 @@
 """Plans a run before it starts: python plan.py --config=configs/x.py[:arch] --device=v5e:4x4
 
 Compiles the real training step for devices that this machine need not have. Reports whether it fits
-into memory, its FLOPs, memory traffic and communication, and a lower bound of its time. Reads no
+into memory, its FLOPs, memory traffic and communication, and a lower bound of its time. It reads no
 data and runs nothing. --config.a.b=v changes the config as for train.py.
 """
 
@@ -26,7 +26,7 @@ from input_pipeline.batch_shapes import row_outline
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from model.config import TransformerConfig
 from planning import report, search, targets
-from planning.compiled import Compiled, TooLargeError, measure, told_what_is_too_large
+from planning.compiled import Compiled, TooLargeError, catch_out_of_memory, measure
 from training.config import MeshConfig
 from training.finetune import as_tree, by_name, rate_scales, select_trainable
 from training.flops import row_flops
@@ -50,7 +50,7 @@ IMAGE = (224, 3)  # rows, channels
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """An experiment with all sizes set."""
+    """An experiment whose sizes are all set."""
 
     experiment: Experiment
     model: TransformerConfig  # resolved: all sizes are set
@@ -58,10 +58,12 @@ class Job:
     assumed: tuple[str, ...]  # sizes that were assumed, for the report
 
     def with_batch(self, rows: int) -> "Job":
+        """Returns the job with another batch size."""
         data = dataclasses.replace(self.experiment.data, batch_size=rows)
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, data=data))
 
     def batch(self, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes and shardings of a batch on the mesh."""
         rows, at = self.experiment.data.batch_size, batch_sharding(mesh)
         return {
             name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype, sharding=at)
@@ -73,9 +75,9 @@ def job_of(experiment: Experiment) -> Job:
     """Returns the job of a config. Sizes that depend on the data are the config's or assumed."""
     data, task, model = experiment.data, experiment.task, experiment.model
     if task.teacher:
-        raise ConfigError("plan.py plans no distillation; set task.teacher=''")
+        raise ConfigError("plan.py cannot plan distillation; set task.teacher=''")
     if task.objective == "embed":
-        raise ConfigError("task.objective=embed has nothing to train, and so nothing to plan")
+        raise ConfigError("task.objective=embed trains nothing, so there is nothing to plan")
     sizes, assumed, image_shape = {}, [], (1, 1, 1)
     if model.input == "patches":
         size = data.image_size or model.image_size or IMAGE[0]
@@ -101,7 +103,7 @@ def _vocabulary(data) -> int:
     if data.tokenizer in ("bpe", "wordpiece", "unigram"):
         return data.tokenizer_size
     raise ConfigError(
-        f"data.tokenizer={data.tokenizer} is not read for a plan; set model.vocab_size to the "
+        f"plan.py does not read data.tokenizer={data.tokenizer}; set model.vocab_size to the "
         "number of its ids"
     )
 
@@ -133,16 +135,17 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
         return step.lower(abstract, batch, FrozenInputs(base, {})), abstract, model_params
 
 
-def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
+def compile_generation(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compiled, Compiled]:
     """Compiles the two programs of generation: prefill, and one decoding step.
 
-    A decoder reads half of a row and writes the other half. An encoder-decoder writes a whole row.
+    A decoder reads half of a row and generates the other half. An encoder-decoder generates a full
+    row.
     """
     data, task, model = job.experiment.data, job.experiment.task, job.model
     if not model.has_decoder or task.objective == "classify_text":
         raise ConfigError(
-            f"--generate is for models that write, and those of task.objective={task.objective} "
-            "do not; leave it out"
+            "--generate needs a model that generates text, which task.objective="
+            f"{task.objective} does not train; leave it out"
         )
     reads = 1 if model.has_encoder else max(1, data.length // 2)
     rows = data.batch_size
@@ -164,12 +167,12 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
     prompts = Prompts(of_rows(reads), of_rows(), source, source)
     params = abstract_params(network, task, job.batch(mesh), mesh)
     try:
-        with jax.set_mesh(mesh), told_what_is_too_large():
+        with jax.set_mesh(mesh), catch_out_of_memory():
             programs = generator.compiled(params, prompts)
             return tuple(measure(program, target.threads) for program in programs)
     except TooLargeError:
         raise ConfigError(
-            f"--generate: {rows} rows do not fit {target.name}; set data.batch_size lower"
+            f"--generate: {rows} rows do not fit into {target.name}; lower data.batch_size"
         ) from None
 
 
@@ -185,14 +188,14 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     )
     found |= report.of_parameters(model_params)
     try:
-        with told_what_is_too_large():
+        with catch_out_of_memory():
             compiled = measure(lowered.compile(), target.threads)
     except TooLargeError as error:
         return found | report.too_large(abstract, error, target.chip)
     rows, task = job.experiment.data.batch_size, job.experiment.task
     flops = rows * row_flops(job.model, task, job.batch(mesh))
     found |= report.of_memory(abstract, compiled.memory, target.chip)
-    found |= report.of_work(compiled.cost, flops, mesh.size)
+    found |= report.of_cost(compiled.cost, flops, mesh.size)
     if target.chip is not None:
         found |= report.of_time(
             compiled.cost, flops, target, in_a_step(job), job.experiment.run.steps
@@ -201,22 +204,23 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
 
 
 def mesh_of(config: MeshConfig, target: targets.Target) -> Mesh:
+    """Returns the mesh of a config on the target's devices."""
     try:
         return make_mesh(config, target.devices)
     except (NotImplementedError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         asked = ", ".join(f"{key}={size}" for key, size in dataclasses.asdict(config).items())
-        raise ConfigError(f"a mesh of {asked} cannot be laid on {target.name}: {error}") from None
+        raise ConfigError(f"a mesh of {asked} does not fit {target.name}: {error}") from None
 
 
 def in_a_step(job: Job) -> dict[str, int]:
-    """Returns the tokens in a step, of source and target without padding, or the images."""
+    """Returns the number of tokens (source and target, no padding) or images in a step."""
     rows = job.experiment.data.batch_size
     if "images" in job.row:
         return {"images": rows}
-    sides = [name for name in ("inputs", "encoder_inputs") if name in job.row]
-    return {"tokens": rows * sum(len(job.row[name]) for name in sides)}
+    names = [name for name in ("inputs", "encoder_inputs") if name in job.row]
+    return {"tokens": rows * sum(len(job.row[name]) for name in names)}
 
 
 def largest_batch(
@@ -224,7 +228,7 @@ def largest_batch(
 ) -> tuple[Job, dict[str, Any]]:
     """Returns the job with the largest batch that fits, and its plan."""
     if target.chip is None:
-        raise ConfigError("--search_batch needs a device whose memory is known, as a100:8")
+        raise ConfigError("--search_batch needs a device whose memory is known, such as a100:8")
     mesh = mesh_of(mesh_config, target)
     unit = mesh.shape["data"] * mesh.shape["fsdp"] * job.experiment.optimizer.accumulate
     plans = {}
@@ -259,6 +263,7 @@ def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str
 
 
 def note(line: str) -> None:
+    """Prints a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -276,16 +281,16 @@ def main() -> None:
     else:
         found = plan(job, target, experiment.mesh)
     if GENERATE.value:
-        writing = compile_writing(job, target, mesh_of(experiment.mesh, target))
-        found |= report.of_writing(*writing, target, job.experiment.data.batch_size)
+        programs = compile_generation(job, target, mesh_of(experiment.mesh, target))
+        found |= report.of_generation(*programs, target, job.experiment.data.batch_size)
     print(json.dumps(found) if JSON.value else report.text(found))
 
 
 if __name__ == "__main__":
     CONFIG = command_line.config_flag("configs/dates.py")
-    DEVICE = flags.DEFINE_string("device", "", "v5e:4x4, v5p:4x4x4, a100:8, h100:8, cpu:8, ...")
-    JSON = flags.DEFINE_bool("json", False, "One JSON object instead of text.")
-    GENERATE = flags.DEFINE_bool("generate", False, "Also plan writing text, a token at a time.")
+    DEVICE = flags.DEFINE_string("device", "", "Devices: v5e:4x4, v5p:4x4x4, a100:8, cpu:8, ...")
+    JSON = flags.DEFINE_bool("json", False, "Print JSON instead of text.")
+    GENERATE = flags.DEFINE_bool("generate", False, "Also plan the generation of text.")
     SEARCH_BATCH = flags.DEFINE_bool("search_batch", False, "Plan the largest batch that fits.")
-    SEARCH_MESH = flags.DEFINE_bool("search_mesh", False, "A table of all meshes, best first.")
+    SEARCH_MESH = flags.DEFINE_bool("search_mesh", False, "Compare all meshes, best first.")
     command_line.launch(main)

@@ -33,7 +33,7 @@ from training.compilation import compiler_options
 KIND = flags.DEFINE_list("kinds", list(KINDS), "Attention kinds.")
 LONGEST = flags.DEFINE_integer("longest", 32_768, "The longest row; lengths double from 512.")
 MEMORY = flags.DEFINE_float("memory", 8.0, "Programs that need more GB are compiled but not run.")
-SECONDS = flags.DEFINE_float("seconds", 4.0, "Time for repeated runs; at least two.")
+SECONDS = flags.DEFINE_float("seconds", 4.0, "Seconds of repeated runs; at least two runs.")
 PICTURE = flags.DEFINE_string("picture", "docs/attention_cost", "Path of the plot, no suffix.")
 
 HEADS, HEAD_SIZE = 8, 64
@@ -66,6 +66,7 @@ def main(_):
 
 
 def measure(kind: str, length: int) -> PassCost:
+    """Returns memory and time of one forward and backward pass."""
     values = {**default.get_config().model.to_dict(), **SETTINGS, "attention": kind}
     config, problems = schema.build(TransformerConfig, values, "model")
     if problems:
@@ -88,7 +89,7 @@ def measure(kind: str, length: int) -> PassCost:
             KINDS[kind].mask_spec(config, mask_spec),
             scale=HEAD_SIZE**-0.5,
             shared=shared,
-            # Some kinds use a second set of projections.
+            # Kinds with extra projections get the same queries, keys and values.
             project=lambda *_, **__: qkv,
         )
         return jnp.square(KINDS[kind].attend(inputs)).sum()
@@ -113,6 +114,7 @@ def exponent(points: dict[int, float]) -> float:
 
 
 def table(costs: dict[str, dict[int, PassCost]], lengths: list[int]) -> str:
+    """Returns a table in Markdown, with a line for each kind."""
     lines = [
         "| | " + " | ".join(f"{n:,}" for n in lengths) + " | time exponent | memory exponent |",
         "|---" * (len(lengths) + 3) + "|",
@@ -130,6 +132,7 @@ def table(costs: dict[str, dict[int, PassCost]], lengths: list[int]) -> str:
 
 
 def draw(costs: dict[str, dict[int, PassCost]]) -> None:
+    """Plots time and memory against the length."""
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")

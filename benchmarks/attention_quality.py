@@ -9,7 +9,6 @@ for temporary memory. Prints a table in Markdown. --noscore skips training, --no
 measurements.
 """
 
-import functools
 import importlib
 import json
 import subprocess
@@ -88,11 +87,10 @@ def config_of(kind: str) -> dict:
 
 
 def trained_score(kind: str) -> float:
-    """Trains with train.py unless done, and returns the last score of the run."""
+    """Returns the last score of the run; trains it with train.py if it has none."""
     workdir = Path(RUNS.value, f"{TASK.value}-{kind}-all").resolve()
     metrics = workdir / "metrics.jsonl"
-    find = functools.partial(_scores, metrics)
-    if not metrics.exists() or not find():
+    if not metrics.exists() or not _scores(metrics):
         options = [f"--config.{section}.{key}={value}" for section, keys in
                    TASKS[TASK.value].items() for key, value in keys.items()]  # fmt: skip
         options += [f"--config.model.attention={kind}", f"--config.steps={RUN_STEPS[TASK.value]}"]
@@ -100,7 +98,7 @@ def trained_score(kind: str) -> float:
         subprocess.run(
             [*command, f"--workdir={workdir}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
         )
-    return find()[-1]
+    return _scores(metrics)[-1]
 
 
 def _scores(metrics: Path) -> list[float]:

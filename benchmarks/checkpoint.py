@@ -50,7 +50,7 @@ def seconds(action) -> float:
 
 
 def save(checkpoints: Checkpoints, step: int, state: TrainState) -> tuple[float, float]:
-    """How long the loop was blocked, and how long it took until all was on the disk."""
+    """Returns the seconds that the loop was blocked, and those until all was on disk."""
     begin = time.perf_counter()
     blocked = seconds(lambda: checkpoints.save(step, state, {}))
     checkpoints.wait()
@@ -59,7 +59,7 @@ def save(checkpoints: Checkpoints, step: int, state: TrainState) -> tuple[float,
 
 def main(argv) -> None:
     del argv
-    logging.set_verbosity(logging.WARNING)  # Orbax tells all it does
+    logging.set_verbosity(logging.WARNING)  # Orbax logs every action
     state = make_state(MEGABYTES.value)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     like = jax.tree.map(

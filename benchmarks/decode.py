@@ -33,7 +33,7 @@ ONLY = flags.DEFINE_enum("only", None, ["gpt2", "base"], "Only this model.")
 NEW_TOKENS = flags.DEFINE_integer("new_tokens", 128, "New tokens per row.", 1, 1024 - GIVEN)
 SKIP_CTRANSLATE2 = flags.DEFINE_bool("skip_ctranslate2", False, "Leave CTranslate2 out.")
 
-SIDES = OURS, THEIRS, CT2 = "ours", "transformers", "CTranslate2"
+LIBRARIES = OURS, THEIRS, CT2 = "ours", "transformers", "CTranslate2"
 BATCH = 16
 METHODS = [("greedy", 1, 1), ("greedy", 1, BATCH), ("beam 4", 4, 1), ("beam 4", 4, BATCH)]
 COPIED = 512 * 2**20  # bytes, far more than the CPU's caches
@@ -49,32 +49,33 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
     for method, beams, rows in METHODS:
         asked, how = shape.first(rows), dict(beams=beams, steps=NEW_TOKENS.value)
         ours = decoders.Ours(asked, **how)
-        sides = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
+        libraries = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
         if ctranslate2 is not None:
-            sides[CT2] = decoders.CTranslate2(ctranslate2, asked, **how)
+            libraries[CT2] = decoders.CTranslate2(ctranslate2, asked, **how)
         measured, formula = ours.cache_bytes(), cache_formula(asked, beams)
         if measured != formula:
             sys.exit(
-                f"{method}, batch {rows}: a cache of {measured} bytes, by the formula {formula}"
+                f"{method}, batch {rows}: the cache has {measured} bytes, not {formula} as computed"
             )
 
-        said = {side: decoder.tokens() for side, decoder in sides.items()}  # compiles, allocates
-        check(asked, beams, said)
+        # The first call compiles and allocates.
+        outputs = {name: decoder.tokens() for name, decoder in libraries.items()}
+        check(asked, beams, outputs)
         rounds = [
-            {side: seconds(decoder.tokens) for side, decoder in sides.items()}
+            {name: seconds(decoder.tokens) for name, decoder in libraries.items()}
             for _ in range(ROUNDS.value)
         ]
         tokens = rows * NEW_TOKENS.value
-        speeds = {side: tokens / min(times[side] for times in rounds) for side in sides}
-        ratios = {side: speeds[OURS] / speed for side, speed in speeds.items()}
-        same = {side: (tokens_bt == said[THEIRS]).mean() for side, tokens_bt in said.items()}
-        groups = (cells(speeds, SIDES, ",.1f"), cells(ratios, (THEIRS, CT2), ".2f"),
+        speeds = {name: tokens / min(times[name] for times in rounds) for name in libraries}
+        ratios = {name: speeds[OURS] / speed for name, speed in speeds.items()}
+        same = {name: (tokens_bt == outputs[THEIRS]).mean() for name, tokens_bt in outputs.items()}
+        groups = (cells(speeds, LIBRARIES, ",.1f"), cells(ratios, (THEIRS, CT2), ".2f"),
                   cells(same, (OURS, CT2), ".1%"))  # fmt: skip
         cache = f"{measured / 1e6:>8.2f} {formula / 1e6:>8.2f}"
         print(f"{method:6} {rows:>5} {'  '.join(groups)}  {cache}", flush=True)
         if beams == rows == 1:
             read = bytes_for_a_token(shape.params)
-            rates = [f"{side} {read * speed / 1e9:.1f}" for side, speed in speeds.items()]
+            rates = [f"{name} {read * speed / 1e9:.1f}" for name, speed in speeds.items()]
             print(
                 f"  weights of {read / 1e6:.1f} MB a token, in GB/s: {', '.join(rates)}; {machine}"
             )
@@ -82,33 +83,33 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
 
 def headings() -> str:
     groups = [
-        ("tokens/s", SIDES),
+        ("tokens/s", LIBRARIES),
         ("ours : theirs", (THEIRS, CT2)),
         ("as transformers", (OURS, CT2)),
     ]
-    above = "  ".join(f"{title:^{13 * len(sides) - 1}}" for title, sides in groups)
-    below = "  ".join(" ".join(f"{side:>12}" for side in sides) for _, sides in groups)
+    above = "  ".join(f"{title:^{13 * len(libraries) - 1}}" for title, libraries in groups)
+    below = "  ".join(" ".join(f"{name:>12}" for name in libraries) for _, libraries in groups)
     return f"{'':12} {above}  {'cache, MB':>17}\n{'method':6} batch {below}  {'arrays':>8} formula"
 
 
-def cells(values: Mapping[str, float], sides: Sequence[str], form: str) -> str:
-    return " ".join(f"{format(values[s], form) if s in values else '-':>12}" for s in sides)
+def cells(values: Mapping[str, float], libraries: Sequence[str], spec: str) -> str:
+    return " ".join(f"{format(values[s], spec) if s in values else '-':>12}" for s in libraries)
 
 
-def check(shape: Shape, beams: int, said: Mapping[str, np.ndarray]) -> None:
-    """Exits if the tokens of a library are not those that the model gives."""
+def check(shape: Shape, beams: int, outputs: Mapping[str, np.ndarray]) -> None:
+    """Exits unless the tokens of each library are those of the model."""
     wanted = shape.start_bt.shape[0], NEW_TOKENS.value
-    for side, tokens_bt in said.items():
+    for name, tokens_bt in outputs.items():
         if tokens_bt.shape != wanted:
-            sys.exit(f"{side} said tokens of shape {tokens_bt.shape} instead of {wanted}")
-    reference = {side: reference_scores(shape, tokens_bt) for side, tokens_bt in said.items()}
+            sys.exit(f"{name} returned tokens of shape {tokens_bt.shape} instead of {wanted}")
+    reference = {name: reference_scores(shape, tokens_bt) for name, tokens_bt in outputs.items()}
     likelihood_b = reference[THEIRS][0].mean(1)
-    for side, (log_probs_bt, gaps_bt) in reference.items():
+    for name, (log_probs_bt, gaps_bt) in reference.items():
         if beams == 1 and gaps_bt.max() > GREEDY_TOLERANCE:
-            sys.exit(f"{side} chose a token whose logit is {gaps_bt.max():.3f} below the greatest")
+            sys.exit(f"{name} chose a token whose logit is {gaps_bt.max():.3f} below the greatest")
         less = (likelihood_b - log_probs_bt.mean(1)).max()
         if beams > 1 and less > BEAM_TOLERANCE:
-            sys.exit(f"{side} found a sequence {less:.3f} nats a token below that of {THEIRS}")
+            sys.exit(f"{name} found a sequence {less:.3f} nats per token less likely than {THEIRS}")
 
 
 @torch.inference_mode()
@@ -178,7 +179,7 @@ def ctranslate2_version() -> str | None:
     try:
         return importlib.metadata.version("ctranslate2")  # not imported: see start_ctranslate2
     except importlib.metadata.PackageNotFoundError:
-        print("CTranslate2 not available; pip install -e '.[bench]' brings it")
+        print("CTranslate2 is not installed; run: pip install -e '.[bench]'")
         return None
 
 

@@ -62,6 +62,7 @@ class Shape:
 
 
 def gpt2(rows: int) -> Shape:
+    """Makes GPT-2 small."""
     config = our_config(architectures.gpt2())
     theirs = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
@@ -77,19 +78,22 @@ def gpt2(rows: int) -> Shape:
 
 
 def base(rows: int) -> Shape:
-    """The base model of the 2017 paper, with its shared vocabulary of 37,000."""
+    """Makes the base model of the 2017 paper, with its shared vocabulary of 37,000."""
     config = our_config(architectures.transformer_base(), vocab_size=37_000, max_length=1024)
     padding = config.vocab_size - 1  # Marian's padding id; its decoder starts with it
-    sides = {
-        f"{side}_{key}": value
-        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+    stacks = {
+        f"{stack}_{key}": value
+        for stack, layers in (
+            ("encoder", config.encoder_layers),
+            ("decoder", config.decoder_layers),
+        )
         for key, value in dict(
             layers=layers, attention_heads=config.heads, ffn_dim=config.feed_forward
         ).items()
     }
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
-            vocab_size=config.vocab_size, d_model=config.width, **sides,
+            vocab_size=config.vocab_size, d_model=config.width, **stacks,
             max_position_embeddings=config.max_length, activation_function="relu",
             scale_embedding=True, init_std=DEVIATION_POST_NORM, pad_token_id=padding,
             eos_token_id=END, decoder_start_token_id=padding, forced_eos_token_id=None,
@@ -202,7 +206,7 @@ class Transformers:
 
 
 class CTranslate2:
-    """`process` comes from `start_ctranslate2`, once for all calls."""
+    """CTranslate2 in the process of `start_ctranslate2`, which serves all calls."""
 
     def __init__(self, process: Executor, shape: Shape, *, beams: int, steps: int):
         self._process, self._asked = process, (shape.given_bt.tolist(), beams, steps)
@@ -221,7 +225,7 @@ def start_ctranslate2(shape: Shape) -> Executor:
     return ProcessPoolExecutor(1, apart, _load_in_ctranslate2, (without_ours,))
 
 
-_loaded = None  # in that process: CTranslate2's model
+_loaded = None  # CTranslate2's model, in its own process
 
 
 def _load_in_ctranslate2(shape: Shape) -> None:

@@ -32,7 +32,7 @@ BATCHES = flags.DEFINE_integer("batches", 0, "Batches of 8,192 tokens to score; 
 
 TIMES = (1, 2, 4, 8)
 TOKENS = 8192  # per batch, whatever the length, so --batches scores the same text
-MEASURE = "bits_per_byte"
+METRIC = "bits_per_byte"
 
 Config = Mapping[str, Any]
 # Changes to the model config for rows of `times` the length, by name.
@@ -54,6 +54,7 @@ def trained_length(configs: Sequence[Config]) -> int:
 
 
 def score(workdir: str, config: Config, length: int, reach: Mapping[str, Any]) -> float:
+    """Returns the bits per byte of a run on rows of `length`, with changes to its model config."""
     model = {**config["model"], **reach}
     if model["position"] == "sinusoidal":
         model["max_length"] = max(model["max_length"], length)
@@ -64,16 +65,16 @@ def score(workdir: str, config: Config, length: int, reach: Mapping[str, Any]) -
         "eval": {**config["eval"], "batch_size": TOKENS // length, "batches": BATCHES.value},
     }
     record = evaluate.evaluate(workdir, config=changed)
-    (value,) = (value for name, value in record.items() if name.endswith(f"/{MEASURE}"))
+    (value,) = (value for name, value in record.items() if name.endswith(f"/{METRIC}"))
     return value
 
 
 def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, list[float]]]:
-    """Yields the names and scores of a run's lines; nan beyond its learned positions."""
+    """Yields the name and the scores of each line of a run; NaN beyond its learned positions."""
     position, last = config["model"]["position"], config["model"]["max_length"]
-    at_home = score(workdir, config, trained_at, {})
+    at_trained_length = score(workdir, config, trained_at, {})
     for name, reach in SCALINGS.items() if position == "rope" else [("", SCALINGS[""])]:
-        scores = [at_home]
+        scores = [at_trained_length]
         for times in TIMES[1:]:
             length = times * trained_at
             fits = position != "learned" or length <= last

@@ -31,7 +31,7 @@ from input_pipeline.sources.registry import components
 from input_pipeline.task_spec import Masking
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import FeatureSpec
-from training.loop import amount_in
+from training.throughput import amount_in
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Repetitions of each measurement.")
 BATCHES = flags.DEFINE_integer("batches", 30, "Batches in a round.")
@@ -70,6 +70,7 @@ def one_core() -> Iterator[None]:
 
 
 def write_text(directory: Path) -> dict[str, str]:
+    """Writes documents to text files; returns the keys of `data` that name them."""
     directory.mkdir()
     for number, document in enumerate(pydoc.load().train):
         (directory / f"{number:05}.txt").write_text(document["text"], encoding="utf-8")
@@ -77,14 +78,15 @@ def write_text(directory: Path) -> dict[str, str]:
 
 
 def write_pairs(directory: Path) -> dict[str, str]:
+    """Writes translation pairs to files; returns the keys of `data` that name them."""
     directory.mkdir()
     examples = dates.load().train
     step = len(examples) // PAIRS
     for split, first in (("train", 0), ("validation", 1)):
         chosen = [examples[index] for index in range(first, len(examples), step)]
-        for side in ("source", "target"):
-            lines = "".join(f"{example[side]}\n" for example in chosen)
-            (directory / f"{split}.{side}").write_text(lines, encoding="utf-8")
+        for language in ("source", "target"):
+            lines = "".join(f"{example[language]}\n" for example in chosen)
+            (directory / f"{split}.{language}").write_text(lines, encoding="utf-8")
     languages = dict(source_language="source", target_language="target")
     return dict(source="translation_files", path=str(directory), **languages)
 

@@ -76,6 +76,7 @@ def our_step(style: dict, objective: str, batch: dict[str, np.ndarray]) -> tuple
 
 
 def their_step(model: torch.nn.Module, inputs: dict[str, np.ndarray]) -> tuple[Step, int]:
+    """Returns the step of transformers, and the number of parameters."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     inputs = {name: torch.from_numpy(array.astype(np.int64)) for name, array in inputs.items()}
@@ -142,8 +143,8 @@ def matmul_peak() -> float:
     a = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
     a_jax, a_torch = jnp.asarray(a), torch.from_numpy(a)
     multiply = jax.jit(lambda x: x @ x)
-    sides = (lambda: multiply(a_jax).block_until_ready(), lambda: a_torch @ a_torch)
-    return max(2 * size**3 / min(seconds(side, 1) for _ in range(8)) for side in sides)
+    matmuls = (lambda: multiply(a_jax).block_until_ready(), lambda: a_torch @ a_torch)
+    return max(2 * size**3 / min(seconds(matmul, 1) for _ in range(8)) for matmul in matmuls)
 
 
 def main(_):
@@ -151,7 +152,7 @@ def main(_):
     if THREADS.value:
         torch.set_num_threads(THREADS.value)
     peak = matmul_peak()
-    print(f"matrix-multiply peak {peak / 1e9:.0f} GFLOP/s; jax {jax.__version__}, ", end="")
+    print(f"matmul peak {peak / 1e9:.0f} GFLOP/s; jax {jax.__version__}, ", end="")
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"{'shape':16} {'parameters':>23} {'ours':>22} {'transformers':>22} {'ratio':>6}")
     tokens = np.random.default_rng(0).integers(4, VOCAB, (BATCH, LENGTH), dtype=np.int32)
@@ -165,9 +166,9 @@ def main(_):
         rounds = [(seconds(ours, STEPS.value), seconds(theirs, STEPS.value))
                   for _ in range(ROUNDS.value)]  # fmt: skip
         best = [min(times) for times in zip(*rounds, strict=True)]
-        sides = [f"{tokens.size / t:>7,.0f} tok/s {flops / t / peak:>5.1%} peak" for t in best]
+        speeds = [f"{tokens.size / t:>7,.0f} tok/s {flops / t / peak:>5.1%} peak" for t in best]
         counts = f"{our_count:,} / {their_count:,}"
-        print(f"{shape.__name__:16} {counts:>23} {sides[0]} {sides[1]} {best[1] / best[0]:>6.2f}")
+        print(f"{shape.__name__:16} {counts:>23} {speeds[0]} {speeds[1]} {best[1] / best[0]:>6.2f}")
 
 
 if __name__ == "__main__":

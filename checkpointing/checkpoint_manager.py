@@ -50,9 +50,8 @@ class Checkpoints:
 
     def __init__(self, workdir: str | Path, config: CheckpointConfig):
         self._directory = Path(workdir, DIRECTORY).resolve()
-        self._best_metric, self._config = config.best_metric, config
+        self._config = config
         self._saving: int | None = None  # the step that is being saved
-        self._every, self._overlap = config.every, config.overlap
         policies, best = [LatestN(config.keep)], {}
         if config.every:
             policies.append(LatestRegular(config.keep, config.every))
@@ -111,7 +110,7 @@ class Checkpoints:
             return
         # Orbax's own thread must see an error first. After `check_for_errors`, it would take the
         # failed save for a good one and delete older checkpoints.
-        if step >= self._saving + self._overlap or not self._manager.is_saving_in_progress():
+        if step >= self._saving + self._config.overlap or not self._manager.is_saving_in_progress():
             self.wait()
 
     def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
@@ -121,7 +120,7 @@ class Checkpoints:
             step, self._saving = self._saving, None
             raise SaveFailedError(
                 f"the checkpoint of step {step} could not be written to {self._directory} "
-                f"({_reason(error)}); older ones are as they were: make room and run the same "
+                f"({_reason(error)}); older ones are intact: make room and run the same "
                 "command again"
             ) from error
 
@@ -129,20 +128,21 @@ class Checkpoints:
         digests.record(self._directory / f"{self._saving}{ocp.utils.TMP_DIR_SUFFIX}")
 
     def latest_step(self) -> int | None:
+        """Returns the newest step on disk, verified or not; None if there is none."""
         return self._manager.latest_step()
 
     def newest_valid(self, warn: Callable[[str], None]) -> int | None:
-        """The newest step whose files are intact; None if there is no checkpoint.
+        """Returns the newest step whose files are intact; None if there is no checkpoint.
 
         Damaged checkpoints are moved to CORRUPT, with a warning.
         """
         return self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
 
     def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
-        """`newest_valid` among the regular checkpoints up to `step`."""
+        """Like `newest_valid`, among the regular checkpoints up to `step`."""
         self.wait()
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        regular = [each for each in steps if self._every and not each % self._every]
+        steps, every = sorted(self._manager.all_steps(), reverse=True), self._config.every
+        regular = [each for each in steps if every and not each % every]
         return self._first_valid([each for each in regular if each <= step], warn)
 
     def _first_valid(self, steps: Sequence[int], warn: Callable[[str], None]) -> int | None:
@@ -158,11 +158,14 @@ class Checkpoints:
             return steps[0] if steps else None
         if bad == len(steps):
             raise ConfigError(
-                f"no checkpoint in {self._directory} is what was written ({'; '.join(faults)}); "
+                f"all checkpoints in {self._directory} are damaged ({'; '.join(faults)}); "
                 "put a good copy there, or choose another --workdir"
             )
         for fault, step in zip(faults, steps, strict=False):
-            warn(f"{fault}: going on from step {steps[bad]} instead of {step}, which is put aside")
+            warn(
+                f"{fault}: continuing from step {steps[bad]} instead of {step}, which is moved to "
+                f"{CORRUPT}/"
+            )
         self._put_aside(steps[:bad])
         return steps[bad]
 
@@ -183,7 +186,7 @@ class Checkpoints:
             return
         self.wait()
         self._saving = step
-        known = self._best_metric in metrics
+        best_metric = self._config.best_metric
         self._or_failed(
             self._manager.save,
             step,
@@ -191,24 +194,24 @@ class Checkpoints:
                 params=ocp.args.StandardSave(state.params),
                 rest=ocp.args.StandardSave(_rest(state)),
             ),
-            metrics={self._best_metric: metrics[self._best_metric]} if known else None,
+            metrics={best_metric: metrics[best_metric]} if best_metric in metrics else None,
             force=True,
         )
         self.after_step(step)
 
     def forget_after(self, step: int) -> None:
-        """Deletes the checkpoints after a step, to which the run rolls back."""
+        """Deletes the checkpoints after `step`, because the run rolls back to it."""
         self.wait()
         for later in [each for each in self._manager.all_steps() if each > step]:
             self._manager.delete(later)
 
     def best(self) -> tuple[int, float] | None:
-        """The best step on disk, by `best_metric`, and its score; None if none was scored."""
+        """Returns the best step on disk, by `best_metric`, and its score; None without scores."""
         self.wait()
         return _best_of(self._manager, self._config)
 
     def restore(self, step: int, abstract: TrainState) -> TrainState:
-        """The state saved at `step`, with the shardings of `abstract`."""
+        """Returns the state saved at `step`, with the shardings of `abstract`."""
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
@@ -221,27 +224,27 @@ class Checkpoints:
 
 
 def _rest(state: TrainState) -> dict:
-    """All but the parameters, which are a separate item so that they can be loaded alone."""
+    """Returns all but the parameters, which are a separate item: they can be loaded alone."""
     stored = ("step", "opt_state", "ema", "guard")
     return {name: getattr(state, FIELDS.get(name, name)) for name in stored}
 
 
 def _reason(error: Exception) -> str:
-    """The operating system's message, which is at the end of tensorstore's long error text."""
+    """Returns the operating system's message, at the end of tensorstore's long error text."""
     text = re.sub(r"\s+", " ", str(error))
-    said = re.search(r"([^:]+) \[os_error_code", text)
-    return said.group(1).strip() if said else text[:300]
+    found = re.search(r"([^:]+) \[os_error_code", text)
+    return found.group(1).strip() if found else text[:300]
 
 
 def saved_steps(workdir: str | Path) -> list[int]:
-    """The steps of all complete checkpoints, in order."""
+    """Returns the steps of all complete checkpoints, in order."""
     directory = Path(workdir, DIRECTORY)
     return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
 
 
 def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
-    """The best checkpoint by `best_metric`; None if none was scored."""
-    # Unlike that of `Checkpoints`, this manager deletes nothing: the run may still be going on.
+    """Returns the step of the best checkpoint by `best_metric`; None if none was scored."""
+    # Unlike the manager of `Checkpoints`, this one deletes nothing: the run may still be going on.
     options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
     with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
         best = _best_of(manager, config)
@@ -256,7 +259,7 @@ def _best_of(manager: ocp.CheckpointManager, config: CheckpointConfig) -> tuple[
         if config.best_metric in known
     }
     pick = max if config.best_mode == "max" else min
-    # Of equal scores the newest, which is the one that Orbax keeps.
+    # Among equal scores, the newest: Orbax keeps that one.
     best = pick(sorted(scores, reverse=True), key=scores.get) if scores else None
     return None if best is None else (best, scores[best])
 
@@ -268,7 +271,10 @@ def refuse_damaged(checkpoint: Path) -> None:
 
 
 def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
-    """The checkpoint directory and step of WORKDIR or WORKDIR:STEP; refuses a missing one."""
+    """Returns directory and step of the checkpoint WORKDIR or WORKDIR:STEP; refuses a missing one.
+
+    `key` is the config key in error messages.
+    """
     refuse_remote(key, run)
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
     directory = Path(workdir, DIRECTORY).resolve()

@@ -22,6 +22,8 @@ BLOCK_BYTES = 2**20  # per read
 
 
 class Part(NamedTuple):
+    """A part of a file, which has its own digest."""
+
     name: str  # of the file
     start: int
     length: int
@@ -43,7 +45,7 @@ def record(directory: Path) -> None:
 
 
 def fault(directory: Path) -> str | None:
-    """What is wrong with the files of a checkpoint, naming one of them; None if all are intact."""
+    """Returns what is wrong with a checkpoint, naming one file; None if all files are intact."""
     path = directory / MANIFEST
     try:
         digest, _, text = path.read_text().partition("\n")
@@ -51,14 +53,14 @@ def fault(directory: Path) -> str | None:
         return f"{path} is missing or unreadable"
     text = text.removesuffix("\n")
     if hashlib.sha256(text.encode()).hexdigest() != digest:
-        return f"{path} is not what was written"
+        return f"{path} has changed since it was written"
     listed = json.loads(text)
     if missing := sorted(listed.keys() - set(_files(directory))):
         return f"{directory / missing[0]} is missing"
     expected = {}
     for name, (size, *digests) in listed.items():
         if (directory / name).stat().st_size != size:
-            return f"{directory / name} is not what was written"
+            return f"{directory / name} has changed since it was written"
         if isinstance(digests[0], str):  # older manifests have one digest per file
             expected[Part(name, 0, size)] = digests[0]
         else:
@@ -68,7 +70,7 @@ def fault(directory: Path) -> str | None:
         found = pool.map(lambda part: _digest_or_reason(directory, part), expected)
         for part, digest in zip(expected, found, strict=True):
             if digest != expected[part]:
-                return f"{directory / part.name} is not what was written"
+                return f"{directory / part.name} has changed since it was written"
     return None
 
 
@@ -93,7 +95,7 @@ def _digest(directory: Path, part: Part) -> str:
 
 
 def _digest_or_reason(directory: Path, part: Part) -> str:
-    """The digest, or the reason why the disk cannot read the file."""
+    """Returns the digest, or the reason why the disk cannot read the file."""
     try:
         return _digest(directory, part)
     except OSError as error:

@@ -32,10 +32,10 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import abstract_params
 
-# Sections that may be changed for a trained model; and keys that may not, because the parameters
-# belong to the ids of one tokenizer.
+# Sections that may be changed for a trained model, and their keys that may not be changed, because
+# the parameters belong to the ids of one tokenizer.
 CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
-FIXED = ("data.tokenizer", "data.tokenizer_size", "data.lowercase")
+UNCHANGEABLE = ("data.tokenizer", "data.tokenizer_size", "data.lowercase")
 # Keys of the model that no parameter depends on: the reach of attention, and how it is computed.
 REACH = tuple(
     f"model.{key}"
@@ -50,6 +50,8 @@ REACH = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
+    """A trained model: its config, parameters, tokenizer and classes."""
+
     experiment: sections.Experiment
     model_config: TransformerConfig  # with the sizes inferred from the data
     model: nn.Module
@@ -57,8 +59,8 @@ class LoadedRun:
     tokenizer: Tokenizer | None  # None for images
     labels: tuple[str, ...]
     mesh: Mesh  # where the parameters are
-    steps: tuple[int, ...]  # of the checkpoint, or of those whose mean the parameters are
-    # Whether it was trained on pairs of texts; None: unknown, as of a published model.
+    steps: tuple[int, ...]  # of the checkpoint, or of all checkpoints that were averaged
+    # Whether it was trained on pairs of texts; None: unknown, as for a published model.
     text_pairs: bool | None = None
 
     @property
@@ -69,9 +71,9 @@ class LoadedRun:
 def load(
     workdir: str | Path, step: str = "", average: int = 1, config: Mapping[str, Any] | None = None
 ) -> LoadedRun:
-    """The model of a run at its newest checkpoint, at a step, or at the "best" one.
+    """Loads the model of a run from its newest checkpoint, from a step, or from the "best" one.
 
-    `average` is how many checkpoints, up to that one, are averaged. `config` is the run's own,
+    `average` is the number of checkpoints, up to that one, to average. `config` is the run's own,
     from `recorded_config`, with changes to keys in `CHANGEABLE` and `REACH`.
     """
     recorded = recorded_config(workdir)
@@ -93,7 +95,7 @@ def load(
     model_config = dataclasses.replace(model_config, **reach)
     if model_config.has_global_tokens != had_globals:
         raise ConfigError(
-            "model.attention cannot be changed to longformer or from it, which alone has "
+            "model.attention cannot be changed to or from longformer: only longformer has "
             "projections for global tokens"
         )
     if model_config.needs_separator and not model_config.separator_id:
@@ -122,9 +124,9 @@ def load(
 
 
 def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
-    """The config of a run, with defaults for keys that are newer than the run.
+    """Returns the config of a run, with defaults for keys that are newer than the run.
 
-    `flag` is the name of the directory in error messages.
+    `flag` is the flag that names the directory, for error messages.
     """
     refuse_remote(flag, workdir)
     refuse_published(flag, workdir)
@@ -134,12 +136,12 @@ def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, A
 
 
 def changes(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from the run's own config, by dotted name."""
+    """Returns the values that differ from the run's own config, by dotted name."""
     return {name: now for name, _, now in run_directory.differences(recorded, dict(config))}
 
 
 def recorded_model_config(workdir: Path) -> TransformerConfig:
-    """The model's config with the sizes inferred from the data."""
+    """Returns the model's config with the sizes inferred from the data."""
     recorded, path = run_directory.read_model(workdir)[0], workdir / run_directory.MODEL
     config, problems = schema.build(
         TransformerConfig,
@@ -155,12 +157,12 @@ def _refuse_changes(changed: Mapping[str, Any]) -> None:
     refused = [
         name
         for name in changed
-        if name in FIXED or (name.partition(".")[0] not in CHANGEABLE and name not in REACH)
+        if name in UNCHANGEABLE or (name.partition(".")[0] not in CHANGEABLE and name not in REACH)
     ]
     if refused:
         raise ConfigError(
-            f"{', '.join(refused)} cannot be changed: the parameters were trained so; "
-            f"what can be are keys of {', '.join(CHANGEABLE)}, but not {' or '.join(FIXED)}; and "
+            f"{', '.join(refused)} cannot be changed after training; change only keys of "
+            f"{', '.join(CHANGEABLE)}, but not {' or '.join(UNCHANGEABLE)}; and "
             f"{', '.join(REACH)}"
         )
 
@@ -168,7 +170,7 @@ def _refuse_changes(changed: Mapping[str, Any]) -> None:
 def _select_steps(
     workdir: Path, step: str, average: int, config: CheckpointConfig
 ) -> tuple[int, ...]:
-    """The steps of the checkpoints to load."""
+    """Returns the steps of the checkpoints to load."""
     saved = saved_steps(workdir)
     listed = ", ".join(map(str, saved))
     if not saved:
@@ -176,8 +178,8 @@ def _select_steps(
     if step == "best":
         if not config.best_metric:
             raise ConfigError(
-                f"step=best needs a run with checkpoint.best_metric, which {workdir} is not; "
-                f"choose one of: {listed}"
+                f"step=best needs a run with checkpoint.best_metric, which {workdir} lacks; choose "
+                f"one of: {listed}"
             )
         last = best_step(workdir, config)
         if last is None:
@@ -192,7 +194,7 @@ def _select_steps(
     else:
         has_best = config.best_metric and best_step(workdir, config) is not None
         choices = f"best or one of: {listed}" if has_best else f"one of: {listed}"
-        raise ConfigError(f"step={step} is no checkpoint of {workdir}; choose {choices}")
+        raise ConfigError(f"step={step} is not a checkpoint of {workdir}; choose {choices}")
     up_to_there = [each for each in saved if each <= last]
     if not 1 <= average <= len(up_to_there):
         raise ConfigError(
@@ -203,7 +205,7 @@ def _select_steps(
 
 
 def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
-    """The mesh of the config. If the recorded one does not fit the devices: all along `data`."""
+    """Returns the config's mesh; if the recorded one does not fit, all devices along `data`."""
     try:
         return make_mesh(config)
     except ConfigError:
@@ -213,9 +215,9 @@ def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
 
 
 def with_class_order(model: LoadedRun, labels: tuple[str, ...]) -> LoadedRun:
-    """The same model with the outputs of its classes in the order of `labels`.
+    """Returns the same model with the outputs of its classes in the order of `labels`.
 
-    Unchanged if the names are others: the caller refuses those.
+    The model is unchanged if the names differ: the caller refuses those.
     """
     head = model.params.get("classes")
     if head is None or labels == model.labels or sorted(labels) != sorted(model.labels):
@@ -226,6 +228,6 @@ def with_class_order(model: LoadedRun, labels: tuple[str, ...]) -> LoadedRun:
 
 
 def reordered(leaf: Array, theirs: Sequence[str], ours: Sequence[str]) -> Array:
-    """A parameter of the classes' head, whose last axis is that of the classes, by name."""
+    """Reorders the last axis, one entry per class, from the order of `theirs` to `ours`."""
     order = np.array([theirs.index(label) for label in ours])
     return jax.device_put(jnp.take(leaf, order, axis=-1), leaf.sharding)

@@ -1,4 +1,4 @@
-"""What a run uses of other runs: parameters to start from or to adapt, and a teacher."""
+"""What a run takes from other runs: parameters to start from or to adapt, and a teacher."""
 
 import dataclasses
 import math
@@ -41,14 +41,15 @@ class InheritedParams:
     """Parameters of another run."""
 
     params: dict[str, Array]  # by name
-    new: tuple[str, ...]  # the model's parameters that are missing there, or lack some tokens
+    new: tuple[str, ...]  # the model's parameters that the other run lacks in full or in part
     lines: tuple[str, ...] = ()  # for the log
 
     def base(self, tuning: Tuning) -> dict:
+        """Returns the parameters that adapters adapt, as a tree."""
         return as_tree({name: self.params[name] for name in tuning.base})
 
     def apply_to(self, state: TrainState, tuning: Tuning) -> TrainState:
-        """The state with its parameters replaced by these, except for the adapters' base."""
+        """Returns the state with these parameters, except for the adapters' base."""
         if not self.params:
             return state
         own = by_name(state.params)
@@ -83,17 +84,18 @@ def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
         theirs.sinusoidal_scale, model.sinusoidal_scale, rel_tol=1e-6
     ):
         raise ConfigError(
-            f"init_from: {workdir} has sinusoids of {theirs.sinusoidal_scale:g}, this model of "
-            f"{model.sinusoidal_scale:g}; set model.sinusoidal_scale={theirs.sinusoidal_scale!r}"
+            f"init_from: {workdir} scales its sinusoids by {theirs.sinusoidal_scale:g}, this model "
+            f"by {model.sinusoidal_scale:g}; set model.sinusoidal_scale={theirs.sinusoidal_scale!r}"
         )
 
 
 def inherit_params(
     experiment: Experiment, like: dict, workdir: Path, data: Data, *, resuming: bool
 ) -> InheritedParams:
-    """The parameters of init_from that fit the model; `like` has its shapes and shardings.
+    """Loads the parameters of init_from that fit the model.
 
-    A resumed run has them in its own checkpoint, except for those that adapters adapt.
+    `like` has the model's shapes and shardings. A resumed run has the parameters in its own
+    checkpoint, except for those that adapters adapt.
     """
     run, finetune = experiment.run, experiment.finetune
     everything = tuple(by_name(like))
@@ -119,18 +121,18 @@ def inherit_params(
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
     new, (class_line, params) = list(found.new), _classes_by_name(directory.parent, data, params)
     if class_line and finetune.lora_rank:
-        # What adapters adapt is read from the other run when this one resumes, in its order.
+        # A resumed run reads the base of its adapters from the other run, in that run's order.
         new += [name for name in params if name.startswith(CLASSES)]
         params = {name: leaf for name, leaf in params.items() if name not in new}
-        class_line = "the classes differ from those of init_from: their head is new"
+        class_line = "the classes differ from those of init_from: the head for classes is new"
     how = (*how, *([class_line] if class_line else []))
     return InheritedParams(params, (*new, *found.resized), (line, *how))
 
 
 def _classes_by_name(workdir: Path, data: Data, params: dict) -> tuple[str, dict]:
-    """A line, and the head's outputs in the order of the data's classes; "" if they are the same.
+    """Returns a log line, or "", and the parameters with the head in the order of our classes.
 
-    Classes of other names keep their order, with a warning.
+    If the names differ, the order stays, with a warning.
     """
     head = [name for name in params if name.startswith(CLASSES)]
     if not head or not (workdir / run_directory.MODEL).exists():
@@ -141,14 +143,14 @@ def _classes_by_name(workdir: Path, data: Data, params: dict) -> tuple[str, dict
     if sorted(theirs) != sorted(ours):
         return (
             f"warning: the classes of {workdir} are {reprlib.repr(theirs)}, here "
-            f"{reprlib.repr(ours)}: the outputs of its head are taken over in their order"
+            f"{reprlib.repr(ours)}: the outputs of its head keep their order"
         ), params
     moved = {name: loaded_run.reordered(params[name], theirs, ours) for name in head}
     return "classes matched by name: their order differs from init_from's", {**params, **moved}
 
 
 def _line_on(run: str, like: Mapping[str, Any], found: LoadedParams) -> str:
-    """How much of the model is from the run, and what is not."""
+    """Returns a line: how much of the model is from the run, and which parameters are not."""
     total = sum(leaf.size for leaf in like.values())
     taken = total - sum(like[name].size for name in found.new)
     listed = ", ".join(found.new[:MOST_LISTED]) or "none"
@@ -160,20 +162,20 @@ def _line_on(run: str, like: Mapping[str, Any], found: LoadedParams) -> str:
 
 
 def _other_shape(workdir: Path, names: Sequence[str], new: Sequence[str]) -> list[str]:
-    """A line on a backbone whose blocks have no kernel of the run started from."""
+    """Returns a warning if no kernel of the blocks is from the run to start from."""
     # Biases and norms may have the same shape by chance.
     kernels = {name for name in names if "/blocks/" in name and name.endswith("/kernel")}
     if not kernels or not kernels <= set(new):
         return []
     return [
-        f"warning: the blocks of {workdir} have other shapes, so this model's begin anew; to give "
-        f"it their shape, name the workdir twice: --config=configs/x.py:{workdir} "
+        f"warning: the blocks of {workdir} have other shapes, so this model's blocks are new; "
+        f"to give it their shapes, name the workdir twice: --config=configs/x.py:{workdir} "
         f"--config.init_from={workdir}"
     ]
 
 
 def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
-    """A warning for each key that changes how pixels become numbers since the other run."""
+    """Returns a warning for each key that converts pixels differently from the other run."""
     if experiment.model.input != "patches" or not (workdir / run_directory.CONFIG).exists():
         return []
     config = run_directory.read_config(workdir)
@@ -183,16 +185,16 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
         ours, before = getattr(experiment.data, key), theirs[key]
         if ours != before:
             lines.append(
-                f"warning: {workdir} has data.{key}={before}, this run {ours}: pixels become other "
-                f"numbers than its parameters know; set --config.data.{key} to the same"
+                f"warning: {workdir} has data.{key}={before}, this run {ours}: its parameters were "
+                f"trained on other inputs; set --config.data.{key} to the same"
             )
     return lines
 
 
 def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """For each row of our token table its row in the other run's, or -1; and a log line.
+    """Returns the other run's row for each row of our token table, or -1; and a log line.
 
-    None if the two tables are the same.
+    The rows are None if the two tables are the same.
     """
     theirs = run_directory.read_model(workdir)[0]["vocab_size"]
     rows = np.full(vocab_size, -1, np.int32)
@@ -205,14 +207,14 @@ def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None
     else:
         same, by = min(vocab_size, theirs), f"their ids, as {workdir} has no tokenizer"
         rows[:same] = np.arange(same)
-    kept = np.count_nonzero(rows >= 0)
-    return rows, (f"tokens matched by {by}: {kept:,} of {vocab_size:,} rows kept",)
+    matched = np.count_nonzero(rows >= 0)
+    return rows, (f"tokens matched by {by}: {matched:,} of {vocab_size:,} rows kept",)
 
 
 def load_teacher(
     experiment: Experiment, model: TransformerConfig, data: Data, workdir: Path, *, resuming: bool
 ) -> loaded_run.LoadedRun | None:
-    """The teacher on the student's mesh, or why it cannot teach this student."""
+    """Loads the teacher on the student's mesh; refuses one that cannot teach this student."""
     run = experiment.task.teacher
     if not run:
         return None
@@ -244,17 +246,17 @@ def _why_no_teacher(
     if theirs.task.objective != ours.task.objective:
         return (
             f"was trained for task.objective={theirs.task.objective}, not {ours.task.objective}; "
-            "choose a teacher with the same"
+            "choose a teacher with the same objective"
         )
     if teacher.tokenizer is not None and teacher.tokenizer.digest != data.tokenizer_digest:
         return (
-            "was trained with another tokenizer, so that its answers are about other tokens; set "
+            "was trained with another tokenizer, so its outputs are for other tokens; set "
             "data.tokenizer to the tokenizer.json there"
         )
     for key in ("vocab_size", "num_classes"):
         their_size, our_size = getattr(teacher.model_config, key), getattr(model, key)
         if their_size != our_size:
-            return f"has model.{key}={their_size}, but this model {our_size}; make them equal"
+            return f"has model.{key}={their_size}, but this model has {our_size}; make them equal"
     for key in ("image_mean", "image_std"):
         if getattr(theirs.data, key) != getattr(ours.data, key):
             return f"was trained with data.{key}={getattr(theirs.data, key)}; set it here too"
@@ -264,7 +266,7 @@ def _why_no_teacher(
             longest = ours.data.length
         if longest > limit.max_length:
             return (
-                f"cannot address more than {limit.max_length} positions, but data has rows of "
+                f"cannot address more than {limit.max_length} positions, but the data has rows of "
                 f"{longest}; shorten them"
             )
     return ""

@@ -1,7 +1,7 @@
 """Silences what libraries print about saves.
 
 When a save fails, they print hundreds of lines, although `Checkpoints` waits for every save and
-raises a SaveFailedError with the reason. When a save is waited for, they advise to save less often.
+raises a SaveFailedError with the reason. While one is waited for, they advise to save less often.
 """
 
 import logging
@@ -15,7 +15,7 @@ def silence() -> None:
     others = sys.unraisablehook
 
     def hook(unraisable) -> None:
-        # Tensorstore writes that end after the first of them has failed.
+        # Raised by tensorstore's other writes after the first one has failed.
         if str(unraisable.exc_value) != "Event loop is closed":
             others(unraisable)
 

@@ -1,4 +1,4 @@
-"""The files of a run directory beside checkpoints, and whether a run may continue there."""
+"""The files of a run directory besides checkpoints, and whether a run may continue there."""
 
 import contextlib
 import dataclasses
@@ -19,10 +19,10 @@ from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 
 CONFIG, MODEL, PROVENANCE = "config.json", "model.json", "origins.json"
-# Entries of config.json beside the config.
+# Entries of config.json besides the config.
 DIGESTS = ("data_digest", "tokenizer_digest")
 # Keys that a resumed run may not change.
-FIXED = (
+UNCHANGEABLE_ON_RESUME = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name",
     "optimizer.rounding", "finetune", "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
@@ -36,9 +36,9 @@ FORMER_DEFAULTS = {
 }
 # Keys that may change, but not from or to 0: that adds or removes a part of the optimizer's state.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
-# Exceptions to FIXED: how things are computed, and where data and tokenizer come from, whose
-# digests show whether they are still the same.
-FREE = (
+# Exceptions: how things are computed, and where data and tokenizer come from, whose digests show
+# whether they are still the same.
+CHANGEABLE_ON_RESUME = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
     "data.lowercase", "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
     "finetune.layer_decay", "finetune.head_scale",
@@ -111,7 +111,7 @@ def record_config(
         refused = [
             f"{name}: {was} -> {now}"
             for name, was, now in changes
-            if _is_fixed(name) or (name in SWITCHES and bool(was) != bool(now))
+            if _is_unchangeable(name) or (name in SWITCHES and bool(was) != bool(now))
         ]
         if refused:
             raise ConfigError(
@@ -123,7 +123,7 @@ def record_config(
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """The config of the run in a directory."""
+    """Returns the config of the run in a directory."""
     record = _read_json(
         workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
@@ -132,7 +132,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def _without_remote_caches(config: dict[str, Any]) -> dict[str, Any]:
-    """Without cache paths such as gs://...: older runs may have them; caches can be remade."""
+    """Removes remote cache paths (gs://...), which older runs may have: caches can be rebuilt."""
     for section, key in ((config, "compilation_cache"), (config.get("data"), "cache_dir")):
         path = section.get(key) if isinstance(section, dict) else None
         if isinstance(path, str) and any(path_problems(key, path)):
@@ -150,9 +150,9 @@ def _without_retired(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded config with defaults for keys that are newer than the run.
+    """Returns a recorded config with defaults for keys that are newer than the run.
 
-    Where today's default would change what the run computes, it is the former one.
+    If today's default would change the run's computation, the former default is used.
     """
     config = dict(defaults)
     for name, former in FORMER_DEFAULTS.items():
@@ -168,11 +168,11 @@ def with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 def as_begun(
     workdir: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """The config with the former defaults that a resumed run began with, and a log line on them.
+    """Returns the config with the former defaults that a resumed run began with, and a log line.
 
-    Otherwise the same command would look like another run.
+    Without them, the same command would look like another run.
     """
-    config, kept = dict(config), []
+    config, restored = dict(config), []
     if not (workdir / CONFIG).exists():
         return config, ""
     recorded = with_defaults(read_config(workdir), defaults)
@@ -183,12 +183,12 @@ def as_begun(
         is_default = config[section][key] == defaults[section][key]
         if is_default and recorded[section][key] == former != config[section][key]:
             config[section] = {**config[section], key: former}
-            kept.append(f"{name}={former}")
-    return config, f"as when the run began: {', '.join(kept)}" if kept else ""
+            restored.append(f"{name}={former}")
+    return config, f"as when the run began: {', '.join(restored)}" if restored else ""
 
 
 def model_with_defaults(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`with_defaults` for the model's section alone."""
+    """Applies `with_defaults` to the model's section only."""
     return with_defaults({"model": record}, {"model": defaults})["model"]
 
 
@@ -198,7 +198,7 @@ def record_model(
     labels: Sequence[str],
     text_pairs: bool | None = None,
 ) -> None:
-    """What cannot be known without the data: the model's sizes, and the names of the classes.
+    """Writes what depends on the data: the model's sizes, and the names of the classes.
 
     `text_pairs` says whether the examples are pairs of texts; None: unknown.
     """
@@ -207,7 +207,7 @@ def record_model(
 
 
 def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The model and the labels that `record_model` wrote."""
+    """Returns the model and the labels that `record_model` wrote."""
     record = _read_model_record(workdir)
     return record["model"], tuple(record["labels"])
 
@@ -218,9 +218,7 @@ def read_text_pairs(workdir: Path) -> bool | None:
 
 
 def _read_model_record(workdir: Path) -> dict[str, Any]:
-    return _read_json(
-        workdir / MODEL, f"run train.py with --workdir={workdir} once more, which writes it"
-    )
+    return _read_json(workdir / MODEL, f"run train.py with --workdir={workdir} again to write it")
 
 
 def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
@@ -232,7 +230,7 @@ def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
 
 
 def read_provenance(workdir: Path) -> dict[str, Any]:
-    """What `record_provenance` wrote; {} if the run needs no other run."""
+    """Returns what `record_provenance` wrote; {} if the run needs no other run."""
     path = workdir / PROVENANCE
     return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
 
@@ -255,7 +253,7 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
 
 
 def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
-    """Writes versions, devices and data sizes, for those who want to repeat the run."""
+    """Writes versions, devices and data sizes, which help to repeat the run."""
     packages = (
         "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sacrebleu",
     )  # fmt: skip
@@ -275,12 +273,12 @@ def _read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no valid JSON"
+        reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
         raise ConfigError(f"{path} cannot be read ({reason}); {remedy}") from error
 
 
 def _with_tuples(value: Any) -> Any:
-    """The value with tuples in place of lists, which is how JSON stores them."""
+    """Returns the value with tuples in place of lists, because JSON stores tuples as lists."""
     if isinstance(value, dict):
         return {key: _with_tuples(each) for key, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
@@ -296,7 +294,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted name, old value, new value) of each key that differs."""
+    """Yields (dotted name, old value, new value) of each key that differs."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
             yield path, old, new
@@ -306,6 +304,6 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
         yield from differences(old.get(key), new.get(key), name)
 
 
-def _is_fixed(name: str) -> bool:
+def _is_unchangeable(name: str) -> bool:
     within = lambda keys: any(name == key or name.startswith(f"{key}.") for key in keys)  # noqa: E731
-    return within(FIXED) and not within(FREE)
+    return within(UNCHANGEABLE_ON_RESUME) and not within(CHANGEABLE_ON_RESUME)

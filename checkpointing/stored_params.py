@@ -24,10 +24,10 @@ VOCABULARY_AXES = {
 
 
 def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: bool) -> dict:
-    """The model's parameters at one step, or their mean over steps; with `ema`, the averages.
+    """Reads the model's parameters at one step, or their mean over steps.
 
-    `like` has their shapes and shardings. Adapters are merged into their base first, so that the
-    mean is that of the models.
+    With `ema`, it reads the moving averages. `like` has the shapes and shardings. Adapters are
+    merged into their base first, so the mean is that of the models.
     """
     restore = _restore_ema if ema else _restore_params
     directory = Path(workdir, DIRECTORY).resolve()
@@ -49,13 +49,15 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
 
 
 class LoadedParams(NamedTuple):
+    """A model's parameters, and the names of those that are not copies of the other run's."""
+
     params: dict
-    new: list[str]  # not in the other run: left as given
+    new: list[str]  # not in the other run: unchanged
     resized: list[str]  # copied token by token
 
 
 def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> LoadedParams:
-    """Parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
+    """Loads the parameters of another run, WORKDIR or WORKDIR:STEP, to start from.
 
     `like` is a tree of initialised parameters or shapes. Those that the other run does not have,
     or has in another shape, stay as in `like`. `rows` gives for each token its row in the other
@@ -84,7 +86,7 @@ def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> LoadedP
 
 
 def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array:
-    """The table for another vocabulary.
+    """Returns the table for another vocabulary.
 
     A new row is the mean of all rows: its logit hardly changes the probabilities of the others,
     while a random row of another scale could dominate them.
@@ -93,8 +95,8 @@ def _with_rows(table: jax.Array, axis: int, rows: np.ndarray, like) -> jax.Array
     def fit(table, rows):
         mean = table.astype(jnp.float32).mean(axis, keepdims=True).astype(table.dtype)
         is_new = jnp.expand_dims(rows < 0, tuple(a for a in range(table.ndim) if a != axis))
-        kept = jnp.take(table, jnp.maximum(rows, 0), axis=axis)
-        return jnp.where(is_new, mean, kept).astype(like.dtype)
+        copied = jnp.take(table, jnp.maximum(rows, 0), axis=axis)
+        return jnp.where(is_new, mean, copied).astype(like.dtype)
 
     return jax.jit(fit, out_shardings=like.sharding)(table, rows)
 
@@ -106,28 +108,28 @@ class LoraBase(NamedTuple):
     alpha: float
 
     def adapted(self, own: dict) -> dict:
-        """The model's parameters, given the run's own."""
+        """Returns the model's parameters, given the run's own."""
         at = jax.tree.map(lambda leaf: leaf.sharding, _merged_places(own, self.params))
         merge = jax.jit(merge_lora, static_argnums=2, out_shardings=at)
         return merge(own, self.params, self.alpha)
 
 
 def _merged_places(own: dict, base: dict) -> dict:
-    """For each parameter of the merged model, an array with its sharding."""
+    """Returns an array with the right sharding for each parameter of the merged model."""
     return as_tree(
         by_name(base) | {name: leaf for name, leaf in by_name(own).items() if "/lora_" not in name}
     )
 
 
 def base_provenance(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
-    """The entry of origins.json for `load_base`. The path is relative: both runs may move."""
+    """Returns the entry of origins.json for `load_base`; a relative path lets both runs move."""
     directory, step = find_checkpoint(run)
     where = os.path.relpath(directory.parent, workdir.resolve())
     return {"run": where, "step": step, "alpha": alpha, "params": fingerprint(base)}
 
 
 def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
-    """The base of a run's adapters, from the run it began from; None if it has no adapters.
+    """Loads the base of a run's adapters from another run; None if the run has no adapters.
 
     Refuses a base that is missing or has changed. Parameters that are also in `like` get its
     shardings.
@@ -155,7 +157,7 @@ def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
 
 
 def fingerprint(params: dict) -> dict[str, dict[str, Any]]:
-    """Shape, type and checksum of each parameter by name; the same on any mesh."""
+    """Returns shape, type and checksum of each parameter by name; the same on any mesh."""
     checksums = jax.device_get(
         jax.jit(lambda named: {n: _checksum(x) for n, x in named.items()})(by_name(params))
     )
@@ -175,13 +177,13 @@ def refuse_changed(params: dict, recorded: Mapping[str, Any], whose: str) -> Non
     changed = sorted(name for name in recorded if found.get(name) != recorded[name])
     if changed:
         raise ConfigError(
-            f"{whose}, whose {changed[0]} is no longer what it was; put back the checkpoint that "
-            "the run began with"
+            f"{whose}, whose {changed[0]} has changed since; put back the checkpoint that the "
+            "run began with"
         )
 
 
 def _checksum(leaf: jax.Array) -> jax.Array:
-    """Two sums of the elements' bits, each times an odd number that depends on its position.
+    """Returns two sums of the elements' bits, each times an odd number for its position.
 
     Integer sums wrap around and do not depend on the order of addition. A change of any single
     element changes them.
@@ -218,7 +220,7 @@ def _restore_ema(checkpointer: ocp.Checkpointer, path: Path, wanted: dict) -> di
 
 
 def _saved(checkpointer: ocp.Checkpointer, path: Path, like: dict) -> dict:
-    """Shapes of a checkpoint's parameters, with the types and shardings of `like`."""
+    """Returns shapes of a checkpoint's parameters, with the types and shardings of `like`."""
     saved = checkpointer.metadata(path).item_metadata["params"]
     ours, everywhere = by_name(like), _everywhere(like)
 
@@ -231,7 +233,7 @@ def _saved(checkpointer: ocp.Checkpointer, path: Path, like: dict) -> dict:
 
 
 def _placed(shape, dtype, ours, everywhere) -> jax.ShapeDtypeStruct:
-    """A shape with the sharding of `ours` if that has the same shape."""
+    """Returns a shape with the sharding of `ours` if that has the same shape."""
     fits = ours is not None and tuple(ours.shape) == tuple(shape)
     return jax.ShapeDtypeStruct(
         tuple(shape), jnp.dtype(dtype), sharding=ours.sharding if fits else everywhere
@@ -239,7 +241,7 @@ def _placed(shape, dtype, ours, everywhere) -> jax.ShapeDtypeStruct:
 
 
 def _everywhere(like: dict) -> jax.sharding.Sharding:
-    """Replicated on all devices of the parameters."""
+    """Returns a sharding that replicates on all devices of the parameters."""
     at = jax.tree.leaves(like)[0].sharding
     if isinstance(at, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(at.mesh, jax.sharding.PartitionSpec())

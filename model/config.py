@@ -118,7 +118,7 @@ class TransformerConfig:
 
     @property
     def score_scale(self) -> float:
-        """The factor that scales the products of queries and keys."""
+        """The factor on the dot products of queries and keys."""
         return self.head_size**-0.5 if self.attention_scale else 1.0
 
     @property
@@ -166,6 +166,7 @@ class TransformerConfig:
         return std if is_image or self.embedding_scale else std * self.width**-0.5
 
     def problems(self) -> Iterator[str]:
+        """Yields a message for each value, or combination of values, that cannot work."""
         yield from self._size_problems()
         yield from self._position_problems()
         yield from self._attention_problems()
@@ -262,8 +263,8 @@ class TransformerConfig:
                     yield f"{reason}; {remedies[feature]}, or choose another kind"
         if self.position == "transformer_xl" and self.has_encoder:
             yield (
-                "model.position=transformer_xl counts how far back a key lies, "
-                f"which family={self.family} cannot do in its encoder; choose another position"
+                "model.position=transformer_xl encodes distances to earlier keys only, but the "
+                f"encoder of family={self.family} also sees later keys; choose another position"
             )
         kinds = {name: KINDS[name] for name in pattern_of(self.attention)}
         known = [option for kind in kinds.values() for option in kind.options]
@@ -281,7 +282,7 @@ class TransformerConfig:
         if self.token_types and self.family != "encoder":
             yield (
                 f"model.token_types={self.token_types} tells an encoder's two sentences apart; "
-                f"family={self.family} has no use for it, set it to 0"
+                f"family={self.family} has no use for it; set it to 0"
             )
         if self.output_scale and not self.tie_output:
             yield (
@@ -295,7 +296,7 @@ class TransformerConfig:
         if self.family != "encoder":
             yield (
                 f"model.input=patches needs family=encoder, not {self.family}: "
-                "images are seen whole, not generated"
+                "images are encoded, not generated"
             )
         if self.token_types:
             yield f"model.token_types={self.token_types} needs model.input=tokens"

@@ -8,8 +8,8 @@ from jax import Array
 def dropout(x: Array, rate: float, key: Array) -> Array:
     """Zeroes entries with probability `rate` and scales up the rest.
 
-    The probability is rounded to a multiple of 1/65536, except 0 and 1. Random bits are a large
-    part of a small model's step, so each 32-bit draw serves two entries.
+    The probability is rounded to a multiple of 1/65536, but never to 0 or 1. Random bits are a
+    large part of the cost of a small model's step, so each 32-bit draw serves two entries.
     """
     threshold = min(max(round((1.0 - rate) * 2**16), 1), 2**16 - 1)
     size = x.shape[-1]

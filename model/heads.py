@@ -17,7 +17,7 @@ from model.transformer import Transformer
 
 
 class Vocabulary(nn.Module):
-    """Logits over the vocabulary (B, T, V), with the tied token table or a separate kernel."""
+    """Computes logits (B, T, V) over the vocabulary: tied to the token table, or with a kernel."""
 
     config: TransformerConfig
 
@@ -84,6 +84,7 @@ class LanguageModel(nn.Module):
         return logits_btv
 
     def encode(self, inputs_bs: Array, **options) -> Array:
+        """Returns the encoder's hidden states (B, S, D). Options: see Transformer.encode."""
         return self.backbone.encode(inputs_bs, **options)
 
     def decode(

@@ -25,7 +25,7 @@ class Cache:
 
 
 def add_tokens(cache: Cache, queries: SequenceInfo, slot: Array) -> tuple[Cache, SequenceInfo]:
-    """Adds the positions and segments of new tokens: the cache, and the info of all its keys."""
+    """Adds the positions and segments of new tokens; returns the cache and its keys' info."""
 
     def put(buffer_bs: Array, new_bt: Array) -> Array:
         new_bt = jnp.broadcast_to(new_bt, (len(buffer_bs), new_bt.shape[1]))
@@ -38,7 +38,8 @@ def add_tokens(cache: Cache, queries: SequenceInfo, slot: Array) -> tuple[Cache,
     if queries.global_bt is not None:
         cache = cache.replace(global_bs=put(cache.global_bs, queries.global_bt))
     prefix_bs = None
-    if queries.prefix_bt is not None:  # later tokens see it anyway
+    # Not stored: to the queries of later calls, the prefix is an earlier position, so they see it.
+    if queries.prefix_bt is not None:
         prefix_bs = put(jnp.zeros_like(cache.segments_bs), queries.prefix_bt)
     global_bs = None if queries.global_bt is None else cache.global_bs
     return cache, SequenceInfo(cache.positions_bs, cache.segments_bs, prefix_bs, global_bs)
@@ -48,7 +49,7 @@ def require_token_slots(cache: Cache) -> None:
     """Raises if tokens of the cache cannot be removed, or masked for some queries."""
     if not all(layer.self_attention.has_token_slots for layer in cache.layers):
         raise ValueError(
-            "no token can be hidden in a recurrent state; use empty_cache(..., keep_tokens=True)"
+            "no token can be masked in a recurrent state; use empty_cache(..., keep_tokens=True)"
         )
 
 

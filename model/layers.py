@@ -16,13 +16,16 @@ from model.mixed_precision import add_bias, embed, matmul
 from model.quantization import quantized_matmul
 from model.sharding import constrain, is_sharded
 
-# The name of what model.remat=dots saves for the backward pass. jax's policies do not see the
-# matmuls inside functions with custom gradients, so they are named.
+# model.remat=dots saves the arrays of this name for the backward pass. jax's own policies do not
+# see matmuls inside functions with custom gradients, so the results of matmuls are named.
 MULTIPLIED = "multiplied"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
-    """Normal with deviation `std`; if 0, scaled by the fan-in of the first `inputs` axes."""
+    """Returns a normal initializer with deviation `std`; if that is 0, one scaled by the fan-in.
+
+    The fan-in is the size of the kernel's first `inputs` axes.
+    """
     if std:
         return nn.initializers.normal(std)
 
@@ -45,9 +48,9 @@ class Dense(nn.Module):
     features: tuple[int, ...]
     axes: tuple[str, ...]
     inputs: int = 1
-    bias: bool | None = None  # None: the config's
+    bias: bool | None = None  # None: as in the config
     init_scale: float = 1.0
-    matmul: str = "float"  # blocks pass the config's; other layers are never quantized
+    matmul: str = "float"  # blocks pass config.matmul; other layers are never quantized
 
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
@@ -79,7 +82,7 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.features)
 
     def multiply(self, x: Array, kernel_2d: Array) -> Array:
-        """Returns x @ kernel. Decoding on CPUs intercepts this method (another weight layout)."""
+        """Returns x @ kernel. Decoding on CPUs replaces this method, for another weight layout."""
         if self.matmul != "float":
             return quantized_matmul(x, kernel_2d, self.matmul)
         return matmul(x, kernel_2d)
@@ -165,6 +168,7 @@ class Embedding(nn.Module):
         return constrain(x_btd, "batch", "length", "hidden")
 
     def logits(self, x_btd: Array) -> Array:
+        """Returns x times the transposed table, (B, T, rows)."""
         rows = x_btd.shape[:-1] if is_sharded() else (math.prod(x_btd.shape[:-1]),)
         y = self.multiply(x_btd.reshape(*rows, -1), self.embedding.T)
         return y.reshape(*x_btd.shape[:-1], self.rows)

@@ -39,11 +39,12 @@ def attention_mask(
 
 @dataclasses.dataclass(frozen=True)
 class Locality:
-    """Says which keys are near enough to a query, by position.
+    """Limits a query to local keys, by position.
 
-    `window`: keys less than `window` positions away. With a `dilation` of n, every n-th key less
-    than n * `window` positions away. `chunk`: keys of the query's own chunk of `chunk` positions,
-    `before` positions before it and `after` positions after it; without `own`, only those around.
+    With `window`, keys less than `window` positions away are local; with a `dilation` of n, every
+    n-th key less than n * `window` positions away. With `chunk`, positions are divided into chunks
+    of this size. Local keys are those of the query's own chunk, the `before` positions before the
+    chunk and the `after` positions after it. `own=False` excludes the query's own chunk.
     """
 
     window: int = 0
@@ -54,6 +55,7 @@ class Locality:
     own: bool = True
 
     def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+        """Returns whether the key is local to the query; the two arrays broadcast."""
         if self.chunk:
             start = query_positions // self.chunk * self.chunk
             ends = start + self.chunk + self.after
@@ -66,7 +68,7 @@ class Locality:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The largest distance of a near key, backward and forward."""
+        """The largest distance of a local key, backward and forward."""
         if self.chunk:
             return self.chunk - 1 + self.before, self.chunk - 1 + self.after
         return ((self.window - 1) * self.dilation,) * 2
@@ -79,7 +81,7 @@ class SequenceInfo:
     positions_bt: Array
     segments_bt: Array
     prefix_bt: Array | None = None  # keys that their whole segment sees
-    # Tokens without locality: they see and are seen at any distance. Other rules still apply.
+    # Global tokens: a locality limits them neither as queries nor as keys. Other rules apply.
     global_bt: Array | None = None
 
 
@@ -94,7 +96,7 @@ class MaskSpec:
     queries: SequenceInfo
     keys: SequenceInfo
     causal: bool
-    locality: Locality | None = None  # None: all keys are near
+    locality: Locality | None = None  # None: distance does not limit
 
     def mask_b1ts(self) -> Array:
         """Returns the explicit mask (B, 1, T, S): True where a query may attend to a key."""
@@ -105,10 +107,10 @@ class MaskSpec:
         )  # fmt: skip
         if self.locality is None:
             return mask_b1ts
-        near_bts = self.locality(queries.positions_bt[:, :, None], keys.positions_bt[:, None])
+        is_local_bts = self.locality(queries.positions_bt[:, :, None], keys.positions_bt[:, None])
         if keys.global_bt is not None:
-            near_bts |= queries.global_bt[:, :, None] | keys.global_bt[:, None]
-        return mask_b1ts & near_bts[:, None]
+            is_local_bts |= queries.global_bt[:, :, None] | keys.global_bt[:, None]
+        return mask_b1ts & is_local_bts[:, None]
 
 
 jax.tree_util.register_dataclass(

@@ -31,7 +31,7 @@ def sinusoidal(positions_bt: Array, width: int) -> Array:
 
 
 def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
-    """Returns the rotation of each pair of columns per position, in radians, (K / 2).
+    """Returns the rotation per position of each pair of columns, in radians, (K / 2).
 
     Scaling lowers the frequencies, so that longer texts look like those of training. `linear`
     divides all by the factor. `ntk` raises theta: it divides the lowest frequency by the factor,
@@ -76,10 +76,10 @@ def alibi_slopes(heads: int) -> np.ndarray:
     other slope of the next higher one.
     """
     below = 2 ** int(np.log2(heads))
-    slopes = 2.0 ** (-8.0 * np.arange(1, below + 1) / below)
+    head_slopes = 2.0 ** (-8.0 * np.arange(1, below + 1) / below)
     if below < heads:
-        slopes = np.concatenate([slopes, alibi_slopes(2 * below)[0::2][: heads - below]])
-    return slopes.astype(np.float32)
+        head_slopes = np.concatenate([head_slopes, alibi_slopes(2 * below)[0::2][: heads - below]])
+    return head_slopes.astype(np.float32)
 
 
 def t5_bucket(
@@ -102,7 +102,7 @@ def t5_bucket(
 
 
 def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
-    """A table from the host, because an accelerator's fast log may round to another bucket."""
+    """Returns the bucket of each distance, by NumPy: an accelerator's log may round otherwise."""
     exact = buckets // 2
     distance = np.arange(max_distance + 1)
     log_ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
@@ -115,8 +115,8 @@ def _t5_bucket_of_distance(buckets: int, max_distance: int) -> np.ndarray:
 class ScoreBias:
     """The bias that relative positions add to scores, not materialised for every pair.
 
-    Attention kinds call it for the queries and keys at hand. Gradients of `table` and `shift_hk`
-    add up over the calls.
+    Attention kinds call it for the queries and keys that they process. Gradients of `table` and
+    `shift_hk` add up over the calls.
     """
 
     scheme: str  # alibi | t5_bias | transformer_xl

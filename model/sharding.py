@@ -40,13 +40,15 @@ def mesh_axes(names: tuple[str | None, ...]) -> list[tuple[str, ...]]:
 
 
 def partition_spec(names: tuple[str | None, ...]) -> PartitionSpec:
+    """Returns the PartitionSpec of logical axes."""
     return PartitionSpec(*(axes or None for axes in mesh_axes(names)))
 
 
 def platform() -> str:
     """Returns the platform that the traced code is compiled for: cpu, gpu or tpu.
 
-    It is the mesh's, which may be of another machine (plan.py); without a mesh, jax's default.
+    This is the platform of the mesh, which may be on another machine (plan.py). Without a mesh, it
+    is jax's default.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform

@@ -58,7 +58,7 @@ class Block(nn.Module):
         return x_btd, cache
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
-        """x + sublayer(norm(x)), or norm(x + sublayer(x)); and the sublayer's second result."""
+        """Returns x + sublayer(norm(x)), or norm(x + sublayer(x)), and the sublayer's cache."""
         norm = Norm(self.config, name=norm_name)
         pre = self.config.norm_placement == "pre"
         y_btd, rest = sublayer(norm(x_btd) if pre else x_btd)
@@ -194,7 +194,7 @@ class Stack(nn.Module):
         return [KINDS[name] for name in dict.fromkeys(pattern_of(self.config.attention))]
 
     def _shared(self) -> dict[str, Any]:
-        """Returns what the attention kinds compute once for all layers."""
+        """Returns the values that attention kinds compute once for all layers, by kind."""
 
         def rng() -> Array | None:
             return self.make_rng("features") if self.has_rng("features") else None
@@ -216,7 +216,7 @@ class Stack(nn.Module):
         """
         has_one_kind = len(set(pattern_of(self.config.attention))) == 1
         if caches is None and (has_one_kind or self.is_initializing()):
-            # nn.scan draws other dropout masks than the code below; resumed runs depend on them.
+            # nn.scan draws other dropout masks than the code below; resumed runs need those masks.
             return self._scanned(x_btd, context, deterministic), None
 
         def layer(x_btd: Array, kind: str, params: dict, key: Array | None, cache=None):
@@ -230,7 +230,7 @@ class Stack(nn.Module):
                 None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
             )
             return self._scanned_pattern(layer, x_btd, params, keys), None
-        # Separate arrays for each layer, which a loop over tokens can update in place.
+        # Each layer has its own arrays, which a loop over tokens can update in place.
         if LAYER.format(0) not in params:
             params = by_layer(params, self.layers)
         new_caches = []
@@ -287,14 +287,14 @@ class Stack(nn.Module):
         return x_btd
 
     def _unrolled_layers(self) -> int:
-        # XLA's CPU backend copies what a loop carries, so the loop is unrolled there. Not with
-        # remat: without a loop, the compiler keeps what it should recompute.
+        # XLA's CPU backend copies the values that a loop carries, so the loop is unrolled there.
+        # With remat it is not: without a loop, the compiler keeps values that it should recompute.
         unroll_all = platform() == "cpu" and self.config.remat == "none"
         return min(self.config.unroll or (self.layers if unroll_all else 1), self.layers)
 
 
 def _saved_by(remat: str):
-    """Returns the policy for what the forward pass saves, besides the inputs of blocks."""
+    """Returns the policy: which values the forward pass saves besides the inputs of blocks."""
     match remat:
         case "dots":
             return jax.checkpoint_policies.save_only_these_names(MULTIPLIED)
@@ -388,11 +388,10 @@ class Transformer(nn.Module):
             steps = jnp.arange(inputs_bt.shape[1], dtype=jnp.int32)
             positions_bt = cache.index.reshape(-1, 1) + steps
         if self.config.family == "encoder_decoder" and source_segments_bs is None:
+            like_bsd = source_bsd
             if source_bsd is None:
-                source_bsd_like = cache.layers[0].cross_attention.value_bgsk[:, 0]
-            else:
-                source_bsd_like = source_bsd
-            source_segments_bs = segments_or_default(None, source_bsd_like)
+                like_bsd = cache.layers[0].cross_attention.value_bgsk[:, 0]
+            source_segments_bs = segments_or_default(None, like_bsd)
         return self.decoder(
             self._scaled(self.token_embedding(inputs_bt)),
             positions_bt,

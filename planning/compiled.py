@@ -20,7 +20,7 @@ class Memory:
     """Bytes on one device."""
 
     arguments: int
-    # Results that do not reuse the buffers of arguments, and intermediate values.
+    # Intermediate values, and results that do not reuse the buffers of arguments.
     temporaries: int
     program: int
     packing: int  # CPUs only: buffers allocated at run time (planning/matmul_buffers.py)
@@ -41,13 +41,15 @@ class TooLargeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
+    """A compiled program's memory and cost on one device."""
+
     memory: Memory
     cost: Cost
 
 
 @contextlib.contextmanager
-def told_what_is_too_large() -> Iterator[None]:
-    """Turns the compiler's out-of-memory error into a TooLargeError."""
+def catch_out_of_memory() -> Iterator[None]:
+    """Raises TooLargeError if the compiler runs out of memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -62,8 +64,8 @@ def measure(compiled: jax.stages.Compiled, threads: float) -> Compiled:
         text = compiled.as_text()
     except jax.errors.JaxRuntimeError:
         raise ConfigError(
-            "the compiler's version does not suit jax's, which cannot read the program that it "
-            "made; install the one that does: pip install -e '.[plan-tpu]'"
+            "jax cannot read the compiled program, because the compiler's version does not match "
+            "jax's; install the one that does: pip install -e '.[plan-tpu]'"
         ) from None
     found, program = compiled.memory_analysis(), hlo.parse(text)
     memory = Memory(

@@ -1,7 +1,7 @@
 """FLOPs, memory traffic and communication of one device in one run of a compiled program.
 
-The body of a loop counts as often as it runs. Of a conditional, the cheapest branch counts, with
-branches of known loop lengths first: kernels have a slower substitute for rare data
+The body of a loop counts as often as it runs. The cheapest branch of a conditional counts, if
+possible one whose loops have known lengths: kernels have a slower substitute for rare data
 (model/attention/flash_attention.py).
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from planning.hlo import Array, Computation, Instruction, Program, trip_count
 from planning.kernels import kernel_flops
 
-# Bytes that a device of a group of n sends, per byte of its input, with the best algorithm.
+# Bytes that each device of a group of n sends per byte of its input, with the best algorithm.
 SENT = {
     "all-gather": lambda n: n - 1,
     "all-reduce": lambda n: 2 * (n - 1) / n,
@@ -49,12 +49,14 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
+    """The cost of running a program, or a part of it, once on one device."""
+
     flops: float = 0  # of matmuls, like the model's own count (training/flops.py)
     kernel_flops: float = 0  # the part in hand-written kernels
     narrow_flops: float = 0  # the part with two 8-bit operands
     bytes: float = 0  # read from and written to main memory
     collectives: tuple[Collective, ...] = ()
-    # Names of what is not counted: loops of unknown length (counted once), unknown kernels.
+    # What is not counted in full: loops of unknown length (counted once), unknown kernels.
     unknown: tuple[str, ...] = ()
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -68,6 +70,7 @@ class Cost:
         )
 
     def times(self, count: int) -> "Cost":
+        """Returns the cost of `count` runs."""
         collectives = tuple(
             dataclasses.replace(each, count=each.count * count, bytes=each.bytes * count)
             for each in self.collectives
@@ -136,7 +139,7 @@ class _Counter:
     def _arithmetic(
         self, computation: Computation, instruction: Instruction, channels: dict[str, Collective]
     ) -> Cost:
-        """Returns FLOPs and collectives; parts of a fusion move no memory."""
+        """Returns FLOPs and collectives, without memory: parts of a fusion move none."""
         if found := _collective(computation, instruction):
             key = instruction.attribute(r"channel_id=(\d+)") or instruction.name
             channels.setdefault(key, found)
@@ -179,7 +182,7 @@ class _Counter:
         return sum(map(_size, operands)) + _size(instruction)
 
     def _read(self, inside: Computation, parameter: Instruction) -> int:
-        """Returns the bytes that a fusion reads of a parameter, such as one of L layers."""
+        """Returns the bytes that a fusion reads of a parameter: perhaps one of L layers only."""
         total = 0
         for user in self._users(inside, parameter):
             behind = [self._behind_views(inside, name) for name in user.operands]
@@ -268,9 +271,9 @@ def _dot_flops(instruction: Instruction, left: Array) -> int:
 
 
 def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> int:
-    """Counts a convolution. TPU programs write matmuls so, with batch axes as spatial axes.
+    """Counts a convolution. In TPU programs, matmuls are convolutions; batch axes are spatial.
 
-    Products with the zeros of padding and dilation do not count.
+    Multiplications with the zeros of padding and dilation do not count.
     """
     of_left, of_right, of_out = re.split(
         "_|->", instruction.attribute(r"dim_labels=([\w?]+->[\w?]+)")
@@ -280,7 +283,7 @@ def _convolution_flops(instruction: Instruction, left: Array, right: Array) -> i
     window = instruction.attribute(r"window=\{([^}]*)\}")
     spatial = [label for label in of_out if label.isdigit()]
     for place, label in enumerate(spatial):
-        total *= _products_along(
+        total *= _multiplications_along(
             left.shape[of_left.index(label)],
             right.shape[of_right.index(label)],
             out[of_out.index(label)],
@@ -298,7 +301,7 @@ def _along(window: str, key: str, place: int, default: int) -> int:
     return int(found.group(1).split("x")[place].split("_")[0]) if found else default
 
 
-def _products_along(
+def _multiplications_along(
     left: int,
     right: int,
     out: int,

@@ -55,6 +55,8 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
+    """One line of a computation."""
+
     name: str
     opcode: str
     arrays: tuple[Array, ...]  # its result: one array, or all leaves of a tuple
@@ -82,6 +84,8 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
+    """A function of the program: its instructions in order, by name."""
+
     name: str
     instructions: dict[str, Instruction]
 
@@ -108,6 +112,8 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
+    """All computations of a compiled program, by name."""
+
     computations: dict[str, Computation]
     entry: str
 

@@ -4,11 +4,11 @@ Eigen computes the matmuls. For each, it packs blocks of both operands into a bu
 (EvalParallelContext in TensorContractionThreadPool.h; docs/plan.md has the measurements). Two parts
 add up:
 
-For a batched matmul, as in attention, XLA starts all elements of the batch at once (dot_thunk.cc),
-and each has its own buffer.
+1. For a batched matmul, as in attention, XLA starts all elements of the batch at once
+(dot_thunk.cc), and each has its own buffer.
 
-A buffer comes from the heap of the thread that starts the matmul, which may be any of the pool. The
-C library does not return freed heap memory to the system, so in time each thread's heap holds the
+2. A buffer comes from the heap of the thread that starts the matmul: any thread of the pool. The C
+library does not return freed heap memory to the system, so in time each thread's heap holds the
 size of the largest buffer.
 """
 
@@ -26,11 +26,11 @@ DEPTH, SLICES = 320, 2
 SHARED_CYCLES, LANES = 210_000, 8
 # glibc maps larger allocations from the system and returns them at once (M_MMAP_THRESHOLD in
 # mallopt(3)). Eigen writes little to such buffers: it reads operands with contiguous rows in place.
-KEPT = 2**25
+LARGEST_ON_HEAP = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
+class Matmul:
     """A matmul that needs packing buffers."""
 
     elements: int  # of the batch
@@ -38,16 +38,16 @@ class Product:
 
 
 def packing(program: Program, threads: float) -> int:
-    """Returns the bytes for each device; `threads` is the number of pool threads per device."""
+    """Returns the bytes of buffers per device, for this number of pool threads per device."""
     if not threads:
         return 0
-    products = list(_products(program))
-    per_thread = max((each.buffer for each in products if each.buffer <= KEPT), default=0)
-    batches = [each.elements * each.buffer for each in products if each.elements > 1]
+    matmuls = list(_matmuls(program))
+    per_thread = max((each.buffer for each in matmuls if each.buffer <= LARGEST_ON_HEAP), default=0)
+    batches = [each.elements * each.buffer for each in matmuls if each.elements > 1]
     return int(threads * per_thread) + max(batches, default=0)
 
 
-def _products(program: Program) -> Iterator[Product]:
+def _matmuls(program: Program) -> Iterator[Matmul]:
     """Yields the matmuls that Eigen shares among threads."""
     fused = {
         name
@@ -55,14 +55,14 @@ def _products(program: Program) -> Iterator[Product]:
         for instruction in computation.instructions.values()
         if instruction.opcode == "fusion"
         for name in instruction.called
-    }  # Eigen does not compute their matmuls
+    }  # computations inside fusions, whose matmuls Eigen does not compute
     for name, computation in program.computations.items():
         for instruction in computation.instructions.values():
             if instruction.opcode == "dot" and name not in fused:
-                yield from _product(computation, instruction)
+                yield from _matmul(computation, instruction)
 
 
-def _product(computation: Computation, dot: Instruction) -> Iterator[Product]:
+def _matmul(computation: Computation, dot: Instruction) -> Iterator[Matmul]:
     left, right = (operand.array for operand in computation.operands(dot))
     elements = _size(dot, "lhs_batch_dims", left.shape)
     summed = _size(dot, "lhs_contracting_dims", left.shape)
@@ -71,7 +71,7 @@ def _product(computation: Computation, dot: Instruction) -> Iterator[Product]:
     depth = math.ceil(summed / slices)
     if rows * columns * depth / LANES >= SHARED_CYCLES:
         buffer = min(slices, SLICES) * depth * (rows + columns) * left.bits // 8
-        yield Product(elements, buffer)
+        yield Matmul(elements, buffer)
 
 
 def _size(dot: Instruction, axes: str, shape: tuple[int, ...]) -> int:

@@ -21,6 +21,7 @@ Section = dict[str, Any]
 
 
 def of_job(*, device: str, mesh: Mapping[str, int], batch_size: int, assumed) -> Section:
+    """Returns the section on the job: devices, mesh, batch size, and assumed sizes."""
     return {
         "device": device,
         "devices": math.prod(mesh.values()),
@@ -31,7 +32,7 @@ def of_job(*, device: str, mesh: Mapping[str, int], batch_size: int, assumed) ->
 
 
 def of_parameters(params: Mapping) -> Section:
-    """Parameter counts by part of the model: the first two names of the path."""
+    """Returns parameter counts by part of the model: the first two names of the path."""
     parts = collections.Counter()
     for name, leaf in by_name(params).items():
         parts["/".join(name.split("/")[:-1][:2])] += leaf.size
@@ -39,7 +40,7 @@ def of_parameters(params: Mapping) -> Section:
 
 
 def of_memory(state: TrainState, memory: Memory, chip: Chip | None) -> Section:
-    """Bytes on one device. "batch" includes the rest of the arguments, such as padding."""
+    """Returns bytes on one device. "batch" includes the other arguments, such as padding."""
     held = _held(state)
     found = {
         **held,
@@ -53,7 +54,7 @@ def of_memory(state: TrainState, memory: Memory, chip: Chip | None) -> Section:
 
 
 def too_large(state: TrainState, error: TooLargeError, chip: Chip | None) -> Section:
-    """The memory section if the compiler failed and stated only what it needs."""
+    """Returns the memory section if the compiler failed, from the needs that it stated."""
     found = _held(state)
     total = error.total
     if error.temporaries:
@@ -85,8 +86,8 @@ def _against(total: int, chip: Chip | None) -> Section:
     return {"capacity": int(chip.memory), "fits": total <= chip.memory}
 
 
-def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
-    """FLOPs of all devices together; bytes and collectives of each device."""
+def of_cost(cost: Cost, model_flops: float, devices: int) -> Section:
+    """Returns FLOPs of all devices together, and bytes and collectives of each device."""
     compiled = cost.flops * devices
     collectives = [dataclasses.asdict(each) for each in by_kind(cost.collectives).values()]
     return {
@@ -106,7 +107,7 @@ def of_work(cost: Cost, model_flops: float, devices: int) -> Section:
 def of_time(
     cost: Cost, model_flops: float, target: Target, per_step: Mapping[str, int], steps: int
 ) -> Section:
-    """The roofline time of a step, MFU and rates; `per_step` counts tokens or images."""
+    """Returns roofline time of a step, MFU and rates; `per_step` counts tokens or images."""
     found = roofline(cost, target.peak_flops, target.chip)
     devices, seconds = len(target.devices), found.seconds
     return {
@@ -121,8 +122,8 @@ def of_time(
     }
 
 
-def of_writing(reads: Compiled, writes: Compiled, target: Target, rows: int) -> Section:
-    """The cost of reading prompts, and of one more token in each row."""
+def of_generation(reads: Compiled, writes: Compiled, target: Target, rows: int) -> Section:
+    """Returns the cost of reading the prompts, and of generating one token in each row."""
     found = {}
     for name, compiled in {"reading": reads, "writing": writes}.items():
         found[name] = {
@@ -144,12 +145,13 @@ def _seconds(found: Roofline) -> Section:
 
 
 def rank(found: Section) -> tuple[bool, float]:
-    """Sort key of plans: those that fit first, then by time, or by memory without a time."""
+    """Returns a sort key: plans that fit first, then by time, or by memory without a time."""
     time = found.get("time", {}).get("seconds", found["memory"]["total"])
     return found["memory"]["fits"] is False, time
 
 
 def mesh_name(sizes: Mapping[str, int]) -> str:
+    """Names a mesh by its axes that are larger than 1."""
     used = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
     return " x ".join(used) or "one device"
 
@@ -178,11 +180,11 @@ def text(found: Section) -> str:
     lines += [f"assumed: {', '.join(found['assumed'])}"] if found["assumed"] else []
     lines += ["", *_parameter_lines(found["parameters"]), "", *_memory_lines(found["memory"])]
     if "flops" in found:
-        lines += ["", *_work_lines(found)]
+        lines += ["", *_cost_lines(found)]
     if "time" in found:
         lines += ["", *_time_lines(found["time"])]
     if "generation" in found:
-        lines += ["", *_writing_lines(found["generation"])]
+        lines += ["", *_generation_lines(found["generation"])]
     lines += [f"not counted: {what}" for what in found.get("uncounted", ())]
     return "\n".join(lines)
 
@@ -208,7 +210,7 @@ def _memory_lines(found: Section) -> list[str]:
     return [*lines, f"DOES NOT FIT: {share}, {what}" if found["total"] else "DOES NOT FIT"]
 
 
-def _work_lines(found: Section) -> list[str]:
+def _cost_lines(found: Section) -> list[str]:
     flops = found["flops"]
     rows = [
         ("FLOPs of the model, a step", number(flops["model"])),
@@ -245,7 +247,7 @@ def _time_lines(found: Section) -> list[str]:
     ]
 
 
-def _writing_lines(found: Section) -> list[str]:
+def _generation_lines(found: Section) -> list[str]:
     rows = []
     for name, each in found.items():
         rows.append((f"{name}: memory of each device", gib(each["memory"])))
@@ -276,6 +278,7 @@ def _aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def gib(size: float) -> str:
+    """Formats a number of bytes in KiB, MiB or GiB."""
     if size >= 2**30:
         return f"{size / 2**30:,.2f} GiB"
     return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.1f} KiB"

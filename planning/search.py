@@ -7,7 +7,7 @@ from model.sharding import MESH_AXES
 
 
 def largest(fits: Callable[[int], bool], start: int = 1) -> int:
-    """Returns the largest number for which `fits` holds, or 0. `fits` must be monotonic.
+    """Returns the largest number that `fits`, or 0. `fits` must be monotonic.
 
     Doubles or halves to find bounds, then bisects.
     """
@@ -26,7 +26,7 @@ def largest(fits: Callable[[int], bool], start: int = 1) -> int:
 
 
 def meshes(devices: int, sequence: int) -> Iterator[dict[str, int]]:
-    """Yields all mesh sizes along data, fsdp and tensor for this number of devices."""
+    """Yields the sizes of all meshes of `devices` devices, with the given `sequence` axis."""
     left = devices // sequence
     divisors = [size for size in range(1, left + 1) if left % size == 0]
     for data, fsdp in itertools.product(divisors, divisors):

@@ -57,8 +57,8 @@ def find(name: str) -> Target:
     known = (*TPUS, *GPUS, "cpu")
     if kind not in known:
         raise ConfigError(
-            f"--device={name} is not known.{did_you_mean(kind, known)} Known are: "
-            f"{', '.join(known)}, with a size behind a colon: v5e:4x4, v5p:4x4x4, a100:8"
+            f"--device={name} is not known.{did_you_mean(kind, known)} Known: "
+            f"{', '.join(known)}, with a size after a colon: v5e:4x4, v5p:4x4x4, a100:8"
         )
     # Local accelerators are ignored, so a plan is the same on every machine.
     jax.config.update("jax_platforms", "cpu")
@@ -72,7 +72,7 @@ def find(name: str) -> Target:
 
 def _count(name: str, size: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", size):
-        raise ConfigError(f"--device={name} needs a number of devices behind a colon, as in a100:8")
+        raise ConfigError(f"--device={name} needs a number of devices after a colon, as in a100:8")
     return int(size)
 
 
@@ -82,13 +82,13 @@ def _cores() -> int:
 
 
 def _cpus(count: int) -> Sequence[jax.Device]:
-    with contextlib.suppress(RuntimeError):  # jax is initialised, perhaps with enough
+    with contextlib.suppress(RuntimeError):  # already initialised, perhaps with enough devices
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise ConfigError(
-            f"--device=cpu:{count} comes too late: jax has started with {len(devices)} already; "
-            "ask in a process of its own"
+            f"--device=cpu:{count} comes too late: jax has already started with {len(devices)}; "
+            "plan in a new process"
         )
     return devices[:count]
 
@@ -98,7 +98,7 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)" + f"{{{axes - 1}}}", size):
         example = "x".join(["4"] * axes)
         raise ConfigError(
-            f"--device={name} needs a topology of {axes} axes behind a colon: {kind}:{example}"
+            f"--device={name} needs a topology of {axes} axes after a colon: {kind}:{example}"
         )
     # Without these, libtpu looks for TPU metadata of this machine and logs errors.
     for key, value in dict(
@@ -116,8 +116,9 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
     except RuntimeError as error:
         if "not installed" in str(error):
             raise _missing(name, "libtpu", "plan-tpu") from None
+        reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"--device={name} is no topology that libtpu knows: {_first_line(error)}"
+            f"--device={name} is not a topology that libtpu knows: {reason}"
         ) from None
     assert len(found.devices) == math.prod(map(int, size.split("x")))
     return found.devices
@@ -126,8 +127,8 @@ def _tpus(name: str, kind: str, size: str) -> Sequence[jax.Device]:
 def _gpus(name: str, kind: str, count: int) -> Sequence[jax.Device]:
     if count > NODE and count % NODE:
         raise ConfigError(
-            f"--device={name} is no number of whole nodes of {NODE}; choose {count // NODE * NODE} "
-            f"or {(count // NODE + 1) * NODE}"
+            f"--device={name} is not a multiple of {NODE}, the size of a node; choose "
+            f"{count // NODE * NODE} or {(count // NODE + 1) * NODE}"
         )
     hosts, local = max(1, count // NODE), min(count, NODE)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings about missing GPUs
@@ -146,10 +147,6 @@ def _missing(name: str, what: str, extra: str) -> ConfigError:
     return ConfigError(
         f"--device={name} needs {what} to compile for it; install it: pip install -e '.[{extra}]'"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def _target_config(kind: str) -> str:

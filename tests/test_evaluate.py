@@ -275,7 +275,7 @@ def test_errors_on_the_split_name_the_flag(problem, says):
     [
         (dict(labels=("no", "yes")), r"classes, \('no', 'yes'\), are not .*, \('a', 'b'\); choose"),
         (dict(image_shape=(8, 8, 3)), "images are 8x8x3, but the model was trained on 8x8x1"),
-        (dict(text_pairs=True), "are pairs of texts, but the model was trained on single ones"),
+        (dict(text_pairs=True), "are pairs of texts, but the model was trained on single texts"),
     ],
 )
 def test_data_that_the_model_was_not_made_for_is_refused(data, reason):

@@ -442,7 +442,7 @@ def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
     assert "/none is not a run's directory" in refusal(
         generate.generate, run, LINES, draft_workdir=str(tmp_path / "none")
     )
-    assert "step=7 is no checkpoint of" in refusal(generate.generate, run, LINES, step="7")
+    assert "step=7 is not a checkpoint of" in refusal(generate.generate, run, LINES, step="7")
 
 
 def test_an_empty_line_has_no_class():
@@ -576,7 +576,7 @@ def test_outputs_stay_on_their_lines():
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
         (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is --input as well; choose"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
-        (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is no checkpoint of"),
+        (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is not a checkpoint of"),
         (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),
     ],
 )

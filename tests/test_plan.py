@@ -97,7 +97,7 @@ def measure() -> dict:
         }
     planned = job(*JOBS["decoder, fsdp 8"])
     mesh = plan.mesh_of(planned.experiment.mesh, target)
-    reads, writes = plan.compile_writing(planned, target, mesh)
+    reads, writes = plan.compile_generation(planned, target, mesh)
     found["writing"] = {"reads": reads.cost.flops, "writes": writes.cost.flops}
     for message, changes in REFUSED.items():
         planned = job(dates, changes)

@@ -13,7 +13,7 @@ from jax import Array
 from training.config import FailureConfig
 
 OK, NOT_FINITE, SPIKE = range(3)  # the status of a step
-# For jobs that only stop at a loss that is NaN or infinite.
+# For callers without a config: only a NaN or infinite loss or gradient ends the run.
 STOP_ON_NONFINITE = FailureConfig(
     nonfinite="stop", spike="ignore", spike_factor=10.0, spike_window=1, rollback_steps=0,
     rollback_batches=0, limit=1, watchdog_seconds=0.0, watchdog_ends=False, heartbeat_seconds=100,
@@ -22,7 +22,7 @@ STOP_ON_NONFINITE = FailureConfig(
 
 @flax.struct.dataclass
 class AnomalyState:
-    """What later steps need to know about earlier ones. Checkpoints store these field names."""
+    """Facts about earlier steps that later steps need. Checkpoints store these field names."""
 
     skipped: Array  # number of skipped steps
     in_a_row: Array  # skipped steps since the last update
@@ -32,6 +32,7 @@ class AnomalyState:
 
 
 def init_anomalies(config: FailureConfig) -> AnomalyState:
+    """Returns the anomaly state before the first step."""
     zero = jnp.zeros((), jnp.int32)
     losses = jnp.full(config.spike_window, jnp.inf, jnp.float32)
     return AnomalyState(zero, zero, losses, zero, zero)
@@ -40,7 +41,7 @@ def init_anomalies(config: FailureConfig) -> AnomalyState:
 def detect_anomaly(
     anomalies: AnomalyState, config: FailureConfig, loss: Array, grad_norm: Array
 ) -> Array:
-    """The status of a step: OK, NOT_FINITE or SPIKE."""
+    """Returns the status of a step: OK, NOT_FINITE or SPIKE."""
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     if config.spike == "ignore":
         return jnp.where(finite, OK, NOT_FINITE)
@@ -50,7 +51,7 @@ def detect_anomaly(
 
 
 def update_anomalies(anomalies: AnomalyState, status: Array, loss: Array) -> AnomalyState:
-    """The anomaly state after a step. Only losses of OK steps enter the window."""
+    """Returns the anomaly state after a step. Only losses of OK steps enter the window."""
     is_ok = status == OK
     losses = jnp.append(anomalies.losses[1:], loss.astype(jnp.float32))
     return anomalies.replace(
@@ -61,7 +62,7 @@ def update_anomalies(anomalies: AnomalyState, status: Array, loss: Array) -> Ano
 
 
 def status_metrics(anomalies: AnomalyState, status: Array, loss: Array) -> dict[str, Array]:
-    """The status of a step, as metrics for the loop. `loss` is the total that is minimised."""
+    """Returns a step's status as metrics for the loop. `loss` is the total that is minimised."""
     return {
         "failure/status": status,
         "failure/loss": loss,
@@ -72,12 +73,12 @@ def status_metrics(anomalies: AnomalyState, status: Array, loss: Array) -> dict[
 
 
 def select_if_ok(status: Array, new, old):
-    """The new tree if the status is OK; otherwise the old tree, bit by bit."""
+    """Returns the new tree if the status is OK, otherwise the old tree, bit for bit."""
     return jax.tree.map(lambda new, old: jnp.where(status == OK, new, old), new, old)
 
 
 def after_rollback(restored: AnomalyState, rollbacks: int, batches_left_out: int) -> AnomalyState:
-    """The anomaly state of a restored checkpoint with the counts of the run that went back."""
+    """Returns a restored checkpoint's anomaly state with the counts of the run so far."""
 
     def put(number: int, like: Array) -> Array:
         return jax.device_put(np.asarray(number, like.dtype), like.sharding)

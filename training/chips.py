@@ -45,7 +45,7 @@ _PEAK_TFLOPS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Peak FLOP/s of a device; None where it is not known, as for CPUs."""
+    """Returns the peak FLOP/s of a device; None if it is not known, as for CPUs."""
     tflops = _PEAK_TFLOPS.get(device_kind)
     return None if tflops is None else tflops * 1e12
 
@@ -61,14 +61,14 @@ class Chip(NamedTuple):
 
 GIB, GB = 2**30, 1e9
 _CHIPS = {
-    # The same pages. A "bidirectional" figure is twice the one-way rate. For v4: six links of
+    # From the same pages. A "bidirectional" figure is twice the one-way rate. For v4: six links of
     # 50 GB/s each, arXiv:2304.01433.
     "TPU v4": Chip(32 * GIB, 1200 * GB, 300 * GB),
     "TPU v5 lite": Chip(16 * GIB, 819 * GB, 400 / 2 * GB),
     "TPU v5": Chip(95 * GIB, 2765 * GB, 1200 / 2 * GB),
     "TPU v6 lite": Chip(32 * GIB, 1638 * GB, 800 / 2 * GB),
-    # The same data sheets, which count NVLink both ways. The networks are those of DGX A100 and
-    # DGX H100: one port of 200 or 400 Gbit/s per GPU.
+    # From the same data sheets, which count NVLink both ways. The networks are those of DGX A100
+    # and DGX H100: one port of 200 or 400 Gbit/s per GPU.
     "NVIDIA A100-SXM4-40GB": Chip(40 * GIB, 1555 * GB, 600 / 2 * GB, 200 / 8 * GB),
     "NVIDIA A100-SXM4-80GB": Chip(80 * GIB, 2039 * GB, 600 / 2 * GB, 200 / 8 * GB),
     "NVIDIA H100 80GB HBM3": Chip(80 * GIB, 3350 * GB, 900 / 2 * GB, 400 / 8 * GB),
@@ -76,5 +76,5 @@ _CHIPS = {
 
 
 def chip(device_kind: str) -> Chip | None:
-    """The figures of a device; None where they are not known, as for CPUs."""
+    """Returns the figures of a device; None if they are not known, as for CPUs."""
     return _CHIPS.get(device_kind)

@@ -29,15 +29,15 @@ def keep_programs(directory: str) -> None:
             Path(chosen).expanduser().mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"compilation_cache={directory} cannot be made ({error.strerror}); choose another "
-                "directory, or off"
+                f"compilation_cache={directory} cannot be created ({error.strerror}); choose "
+                "another directory, or off"
             ) from error
     jax.config.update("jax_compilation_cache_dir", chosen and str(Path(chosen).expanduser()))
     compilation_cache.reset_cache()  # it may be open with the former directory
 
 
 def _default_directory() -> str | None:
-    """None if the home directory is not writable: the default must not fail."""
+    """Returns None if the home directory is not writable: the default must not fail."""
     try:
         Path(DEFAULT_DIRECTORY).expanduser().mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
@@ -46,10 +46,10 @@ def _default_directory() -> str | None:
 
 
 def shapes_line(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
-    """The shapes that a step compiles for, and the bucket if there are several."""
-    sides = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
-    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in sides]
-    shown = ", ".join(f"{name} {shape}" for name, shape in zip(sides, shapes, strict=True))
+    """Returns the shapes that a step compiles for, and the bucket if there are several."""
+    names = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in names]
+    shown = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
     if bucket and bucket[1] > 1:
         shown += " (bucket {} of {})".format(*bucket)
     return shown
@@ -59,9 +59,9 @@ def compiler_options() -> dict[str, bool | str] | None:
     """Options for XLA's CPU backend; None (XLA's defaults) for other backends.
 
     Both were measured on the shapes of benchmarks/train_step.py. XLA's concurrency scheduler
-    starts several matrix products at once, each of which already uses every core. The YNN library
-    of fused kernels is fast at reductions, but slower than Eigen at matrix products, most of all
-    at the batched ones of attention, so it is used for reductions only.
+    starts several matmuls at once, each of which already uses every core. The YNN library
+    of fused kernels is fast at reductions, but slower than Eigen at matmuls, especially at the
+    batched ones of attention, so it is used for reductions only.
     """
     if platform() != "cpu":
         return None

@@ -44,6 +44,8 @@ class RunConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
+    """The keys of `task`: the objective and its loss."""
+
     objective: Literal[
         "seq2seq",
         "causal_lm",
@@ -80,7 +82,7 @@ class TaskConfig:
             )
         if self.objective != "embed" and (self.embedding != "pooled" or self.normalize):
             yield (
-                f"task.embedding={self.embedding} and task.normalize={self.normalize} are about "
+                f"task.embedding={self.embedding} and task.normalize={self.normalize} need "
                 f"task.objective=embed, not {self.objective}; set them to pooled and False"
             )
         if self.next_sentence and self.objective != "masked_lm":
@@ -93,6 +95,8 @@ class TaskConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
+    """The keys of `optimizer`: optimizer and learning rate."""
+
     name: Literal["adam", "adamw", "adafactor", "lion", "muon", "sgd"]
     schedule: Literal["constant", "linear", "cosine", "stable_decay", "inverse_sqrt"]
     learning_rate: PositiveFloat
@@ -112,11 +116,11 @@ class OptimizerConfig:
     rounding: Literal["nearest", "stochastic", "master"]
 
     def decay_end(self, steps: int) -> int:
-        """The number of updates after which the learning rate has its final value."""
+        """Returns the number of updates after which the learning rate has its final value."""
         return self.decay_steps or steps
 
     def decay_length(self, end: int) -> int:
-        """stable_decay: the number of updates before `end` that decay."""
+        """Returns the number of updates before `end` that decay (schedule=stable_decay)."""
         return max(1, round(self.decay_fraction * end))
 
     def problems(self) -> Iterator[str]:
@@ -129,6 +133,8 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
+    """The keys of `finetune`: which parameters train."""
+
     lora_rank: Count
     lora_alpha: PositiveFloat
     lora_targets: str
@@ -144,13 +150,13 @@ class FinetuneConfig:
                 re.compile(getattr(self, key))
             except re.error as error:
                 yield (
-                    f"finetune.{key}={getattr(self, key)!r} is no regular expression ({error}); "
+                    f"finetune.{key}={getattr(self, key)!r} is not a regular expression ({error}); "
                     "correct it"
                 )
         if self.lora_rank and self.freeze:
             yield (
-                f"finetune.freeze={self.freeze!r} has no use beside finetune.lora_rank="
-                f"{self.lora_rank}, which trains adapters and heads alone; set it to ''"
+                f"finetune.freeze={self.freeze!r} does nothing with finetune.lora_rank="
+                f"{self.lora_rank}, which trains only adapters and heads; set it to ''"
             )
         if self.lora_also_train and not self.lora_rank:
             yield (
@@ -161,6 +167,8 @@ class FinetuneConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
+    """The keys of `mesh`: sizes of the mesh axes."""
+
     data: int
     fsdp: int
     sequence: int
@@ -173,11 +181,13 @@ class MeshConfig:
                 yield f"mesh.{axis}={size} must be at least 1, or -1 for the devices that are left"
         rest = [f"mesh.{axis}" for axis, size in sizes.items() if size == -1]
         if len(rest) > 1:
-            yield f"{' and '.join(rest)} are -1, but one axis alone can take the devices left over"
+            yield f"{' and '.join(rest)} are -1, but only one axis can take the remaining devices"
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
+    """The keys of `checkpoint`: when to save and what to keep."""
+
     every: Count
     keep: PositiveInt
     overlap: Count
@@ -187,13 +197,15 @@ class CheckpointConfig:
     def problems(self) -> Iterator[str]:
         if self.best_metric and not self.best_metric.startswith("eval/"):
             yield (
-                f"checkpoint.best_metric={self.best_metric} must be an evaluation's metric, "
+                f"checkpoint.best_metric={self.best_metric} must be a metric of an evaluation, "
                 "such as eval/dates/exact_match"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class FailureConfig:
+    """The keys of `failure`: what to do about anomalies and stalls."""
+
     nonfinite: Literal["stop", "skip"]
     spike: Literal["ignore", "skip", "rollback"]
     spike_factor: Annotated[float, Bounds(above=1)]
@@ -234,6 +246,8 @@ METRICS_FOR = {
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
+    """The keys of `eval`: when and how to evaluate."""
+
     every: Count
     batch_size: PositiveInt
     batches: Count
@@ -252,7 +266,7 @@ class EvalConfig:
 
 
 def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
-    """Refuses metrics that the objective has no outputs for."""
+    """Yields a message for each metric that the objective has no outputs for."""
     allowed = METRICS_FOR.get(task.objective, ())
     for metric in evaluation.measures:
         if metric not in allowed:
@@ -266,7 +280,7 @@ def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
 def finetune_problems(
     finetune: FinetuneConfig, run: RunConfig, optimizer: OptimizerConfig
 ) -> Iterator[str]:
-    """Refuses fine-tuning without a run to start from, or with an optimizer that does not fit."""
+    """Yields a message for fine-tuning without a run to start from, or with an unfit optimizer."""
     if not run.init_from:
         for key in ("lora_rank", "resize_vocabulary"):
             if value := getattr(finetune, key):
@@ -277,28 +291,28 @@ def finetune_problems(
     if finetune.lora_rank and optimizer.name == "muon":
         yield (
             f"finetune.lora_rank={finetune.lora_rank} does not go with optimizer.name=muon, which "
-            "moves all directions of a matrix alike, and an adapter has few; choose adamw"
+            "updates all directions of a matrix equally, but an adapter has few; choose adamw"
         )
 
 
 def precision_problems(optimizer: OptimizerConfig, param_dtype: str) -> Iterator[str]:
-    """Refuses rounding of float32 parameters, and of a bfloat16 moving average."""
+    """Yields a message for rounding of float32 parameters, or of a bfloat16 moving average."""
     if optimizer.rounding == "nearest":
         return
     if param_dtype != "bfloat16":
         yield (
-            f"optimizer.rounding={optimizer.rounding} is about model.param_dtype=bfloat16, not "
+            f"optimizer.rounding={optimizer.rounding} needs model.param_dtype=bfloat16, not "
             f"{param_dtype}; set it to nearest"
         )
     elif optimizer.ema_decay:
         yield (
-            f"optimizer.ema_decay={optimizer.ema_decay:g} would stand still in bfloat16, to which "
-            f"optimizer.rounding={optimizer.rounding} is not applied; set it to 0"
+            f"optimizer.ema_decay={optimizer.ema_decay:g} would not change in bfloat16: "
+            f"optimizer.rounding={optimizer.rounding} does not apply to averages; set it to 0"
         )
 
 
 def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:
-    """Refuses warm-up and decay that do not fit into the run."""
+    """Yields a message for warm-up or decay that does not fit into the run."""
     end = optimizer.decay_end(run.steps)
     end_key = "optimizer.decay_steps" if optimizer.decay_steps else "steps"
     warmup = f"optimizer.warmup_steps={optimizer.warmup_steps}"

@@ -9,14 +9,14 @@ class Patience:
     """Counts the evaluations since the best one."""
 
     def __init__(self, limit: int, metric: str, mode: str, scores: dict[int, float]):
-        """`limit` 0 never ends a run. `scores` are those so far, by step."""
+        """A `limit` of 0 never ends a run. `scores` are the scores so far, by step."""
         self.limit, self.metric = limit, metric
         self._sign = 1 if mode == "max" else -1
         self._scores = scores
 
     @property
     def best_step(self) -> int | None:
-        """The first step with the best score; None if there is none. NaN is never the best."""
+        """The first step with the best score; None without a score. NaN is never the best."""
         steps = [step for step, score in self._scores.items() if not math.isnan(score)]
         return max(steps, key=lambda step: (self._sign * self._scores[step], -step), default=None)
 
@@ -27,7 +27,7 @@ class Patience:
         return bool(self.limit) and since >= self.limit
 
     def note(self, step: int, scores: dict[str, float]) -> bool:
-        """Adds an evaluation; returns whether it is the best. A failed one has no scores."""
+        """Adds an evaluation; returns whether it is the best. `scores` is {} if it failed."""
         if not self.limit or self.metric not in scores:
             return False
         self._scores[step] = scores[self.metric]
@@ -39,7 +39,10 @@ class Patience:
 
 
 def recorded_scores(workdir: Path, metric: str, last_step: int) -> dict[int, float]:
-    """A metric by step, up to `last_step`, from metrics.jsonl. Of two values the later counts."""
+    """Returns a metric by step, up to `last_step`, from metrics.jsonl.
+
+    If a step has two values, the later one counts.
+    """
     scores = {}
     path = workdir / "metrics.jsonl"
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():

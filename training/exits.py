@@ -4,7 +4,7 @@ STALLED = 70  # the exit code of the watchdog
 
 
 class EndedError(RuntimeError):
-    """The message is one line with the reason. The same command run again resumes the run."""
+    """A run ended early. The message is one line; the same command resumes the run."""
 
     exit_code = 1
 

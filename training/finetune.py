@@ -28,11 +28,12 @@ KERNEL, LORA_A, LORA_B = "/kernel", "/lora_a", "/lora_b"
 
 
 def by_name(params: Mapping) -> dict:
-    """The leaves of a parameter tree by name."""
+    """Returns the leaves of a parameter tree by name."""
     return flatten_dict(params, sep="/")
 
 
 def as_tree(named: Mapping) -> dict:
+    """The inverse of `by_name`."""
     return unflatten_dict(dict(named), sep="/")
 
 
@@ -50,7 +51,7 @@ class Tuning:
     alpha: float = 1.0
 
     def init_params(self, params: dict, key: Array) -> dict:
-        """The run's own initial parameters from the model's, both in Flax's metadata boxes."""
+        """Returns the run's own initial parameters from the model's, both in Flax's boxes."""
         if not self.rank:
             return params
         named = by_name(params)
@@ -60,7 +61,7 @@ class Tuning:
         return as_tree(own)
 
     def split(self, own: dict) -> tuple[dict, dict]:
-        """(trainable, frozen) parts of the run's own parameters."""
+        """Returns the (trainable, frozen) parts of the run's own parameters."""
         if not self.frozen:
             return own, {}
         named = by_name(own)
@@ -72,7 +73,7 @@ class Tuning:
         return as_tree(by_name(trainable) | by_name(frozen)) if frozen else trainable
 
     def merge(self, own: dict, base: dict) -> dict:
-        """The model's parameters from the run's own and those of its base."""
+        """Returns the model's parameters from the run's own and those of its base."""
         return merge_lora(own, base, self.alpha) if self.rank else own
 
 
@@ -89,8 +90,8 @@ def select_trainable(config: FinetuneConfig, model_params: dict, new: Collection
         frozen = _matching("freeze", config.freeze, named) if config.freeze else frozenset()
         if len(frozen) == len(named):
             raise ConfigError(
-                f"finetune.freeze={config.freeze!r} matches all parameters, so that there is "
-                "nothing to train; make it narrower"
+                f"finetune.freeze={config.freeze!r} matches all parameters, so nothing "
+                "is left to train; make it narrower"
             )
         return Tuning(frozen)
     trainable = set(new)
@@ -110,19 +111,19 @@ def select_trainable(config: FinetuneConfig, model_params: dict, new: Collection
 def _matching(key: str, pattern: str, names: Collection[str]) -> frozenset[str]:
     found = frozenset(name for name in names if re.fullmatch(pattern, name))
     if not found:
-        what = "kernel of the blocks" if key == "lora_targets" else "whole name of a parameter"
+        what = "kernel of the blocks" if key == "lora_targets" else "full name of a parameter"
         raise ConfigError(
-            f"finetune.{key}={pattern!r} matches no {what}.{_near(pattern, names)} "
+            f"finetune.{key}={pattern!r} matches no {what}.{_suggestion(pattern, names)} "
             f"One is: {min(names)}"
         )
     return found
 
 
-def _near(pattern: str, names: Collection[str]) -> str:
-    """A "did you mean" for the first word of the pattern that is in no name."""
+def _suggestion(pattern: str, names: Collection[str]) -> str:
+    """Returns a "did you mean" for the first word of the pattern that is in no name."""
     known = {word for name in names for word in name.split("/")}
-    strange = [word for word in re.findall(r"\w+", pattern) if word not in known]
-    return next(filter(None, (did_you_mean(word, known) for word in strange)), "")
+    unknown = [word for word in re.findall(r"\w+", pattern) if word not in known]
+    return next(filter(None, (did_you_mean(word, known) for word in unknown)), "")
 
 
 def _refuse_rank(name: str, shape: tuple[int, ...], rank: int) -> None:
@@ -135,9 +136,9 @@ def _refuse_rank(name: str, shape: tuple[int, ...], rank: int) -> None:
 
 
 def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> dict:
-    """Two matrices per layer, rows x rank and rank x columns, in float32.
+    """Returns two matrices per layer, rows x rank and rank x columns, in float32.
 
-    The second is 0 at the start, so their product is, too.
+    The second is 0 at the start, so their product is 0, too.
     """
     shape, names = box.value.shape, box.names
     rows, columns = matrix_axes(name, len(shape))
@@ -156,10 +157,10 @@ def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> 
 
 
 def merge_lora(own: dict, base: dict, alpha: float) -> dict:
-    """The base's parameters with adapters added to its kernels, and the run's other parameters.
+    """Returns the base with adapters added to its kernels, and the run's other parameters.
 
-    A function of parameter trees, applied inside the loss: the model knows nothing of LoRA, and
-    any kernel can be adapted. It costs a copy of the adapted kernels and, in the backward pass,
+    It is applied to parameter trees, inside the loss: the model knows nothing of LoRA, and any
+    kernel can be adapted. It costs a copy of the adapted kernels and, in the backward pass,
     their full gradients, one layer stack at a time. It saves optimizer state and disk space.
     """
     named = by_name(own)
@@ -184,7 +185,7 @@ def _adapted(kernel: Array, a: Array, b: Array, alpha: float) -> Array:
 
 
 def rate_scales(config: FinetuneConfig, model: TransformerConfig) -> Callable[[dict], dict] | None:
-    """Factors on the learning rate for a tree of updates; None if all are 1.
+    """Returns a function from updates to factors on their learning rate; None if all are 1.
 
     As in BEiT (arXiv:2106.08254): of L layers, layer l (from 0) has decay^(L - l), parameters
     before the first layer have decay^(L + 1), those after the last have 1, and those outside the

@@ -20,7 +20,7 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
 
     Only matmuls count, with two operations per multiply-add. The row is one text without padding.
     A prefix (prefix_lm) counts as causal. Global tokens do not count, since their number depends
-    on the data. `length` is the decoder's, or that of the only stack; `source` the encoder's.
+    on the data. `length` is that of the decoder or the only stack; `source`, of the encoder.
     """
     encoder_length = source if config.family == "encoder_decoder" else length
     total = 0
@@ -73,14 +73,14 @@ def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> 
     feed_forward = 2 * length * matrices * config.width * config.feed_forward
     kind = KINDS[config.attention_kind(layer)]
     attention = _attention(config, length, length, kind.pairs(config, length, causal=causal))
-    # More projections, as of global tokens, are computed for all tokens.
+    # Extra projections, such as those for global tokens, are computed for all tokens.
     extra = _projections(config, length, length) - _output(config, length)
     return attention + len(kind.extra_qkv) * extra + feed_forward
 
 
 def _attention(config: TransformerConfig, queries: int, keys: int, pairs: int) -> int:
-    products = 2 * 2 * pairs * config.heads * config.head_size  # scores, and sums of values
-    return _projections(config, queries, keys) + products
+    matmuls = 2 * 2 * pairs * config.heads * config.head_size  # scores, and sums of values
+    return _projections(config, queries, keys) + matmuls
 
 
 def _projections(config: TransformerConfig, queries: int, keys: int) -> int:

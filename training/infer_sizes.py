@@ -12,9 +12,9 @@ from model.config import ABSOLUTE_POSITIONS, TransformerConfig
 
 
 def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> TransformerConfig:
-    """The model's config with the sizes that the data decides.
+    """Returns the model's config with the sizes that depend on the data.
 
-    `init_from` is the run that the parameters will be from, for remedies.
+    `init_from` is the run to start from, for error messages.
     """
     sizes = {"num_classes": len(data.labels)}
     if data.tokenizer is not None:
@@ -39,7 +39,7 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
         )
     if len(data.labels) == 1:
         raise ConfigError(
-            f"the data has one class alone, {data.labels[0]!r}, so there is nothing to learn; "
+            f"the data has only one class, {data.labels[0]!r}, so there is nothing to learn; "
             "check which column or directory names the class"
         )
     if 0 < model.num_classes < len(data.labels):
@@ -53,7 +53,7 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
 
 
 def _tokenizer_of(run: str) -> Path:
-    """Where WORKDIR or WORKDIR:STEP keeps its tokenizer."""
+    """Returns the tokenizer file of WORKDIR or WORKDIR:STEP."""
     return Path(re.sub(r":\d+$", "", run) or "WORKDIR", "tokenizer.json")
 
 
@@ -63,7 +63,7 @@ def tells_pairs_apart(model: TransformerConfig, tokenizer: Tokenizer) -> bool:
 
 
 def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[str, int]:
-    """The sizes that images of shape (rows, columns, channels) decide; refuses a mismatch."""
+    """Returns the sizes for images of shape (rows, columns, channels); refuses a mismatch."""
     rows, columns, channels = shape
     wanted = (model.image_size or rows, model.image_channels or channels)
     if rows != columns or wanted != (rows, channels):
@@ -79,8 +79,8 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
     tokens = patches + model.class_token
     if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
         raise ConfigError(
-            f"an image makes {tokens} tokens, more than model.max_length={model.max_length}, "
-            f"the last that model.position={model.position} can address; raise it"
+            f"an image becomes {tokens} tokens, more than model.max_length={model.max_length}, "
+            f"the most that model.position={model.position} can address; raise it"
         )
     return {"image_size": rows, "image_channels": channels}
 
@@ -91,7 +91,7 @@ def refuse_other_data(model: LoadedRun, data: Data) -> None:
     if data.labels != model.labels:
         raise ConfigError(
             f"the data's classes, {reprlib.repr(data.labels)}, are not those that the model was "
-            f"trained on, {reprlib.repr(model.labels)}; choose data with the same"
+            f"trained on, {reprlib.repr(model.labels)}; choose data with the same classes"
         )
     sizes = config.image_size, config.image_size, config.image_channels
     if data.image_shape is not None and data.image_shape != sizes:
@@ -101,6 +101,6 @@ def refuse_other_data(model: LoadedRun, data: Data) -> None:
         )
     if data.text_pairs and not tells_pairs_apart(config, model.tokenizer):
         raise ConfigError(
-            "the data's examples are pairs of texts, but the model was trained on single ones and "
+            "the data's examples are pairs of texts, but the model was trained on single texts and "
             "has model.token_types=1; choose other data"
         )

@@ -1,9 +1,9 @@
 """The training loop: step, read statuses, evaluate, save; and what happens on failure.
 
-Three promises hold at every point of the loop:
-- Nothing is saved or evaluated before the status of its step, and of all steps before, is known.
-- The batch of a step depends on the step and on the rollbacks so far alone.
-- Host and device exchange data explicitly only (jax.transfer_guard).
+Three rules hold at every point of the loop:
+- A step is saved or evaluated only after its status, and that of all earlier steps, is known.
+- The batch of a step depends only on the step and on the rollbacks so far.
+- Host and device exchange data only by explicit transfers (jax.transfer_guard).
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from training.throughput import Throughput, amount_in, unit_of
 from training.time_limit import TimeLimit
 from training.watchdog import Watchdog
 
-NAMED_EXAMPLES = 8  # of a failed step, in its message; failures.jsonl has all of them
+NAMED_EXAMPLES = 8  # in the message on a failed step; failures.jsonl lists all
 MAX_PENDING = 4  # steps whose status may be unread; the batch of each may be on the devices
 
 
@@ -48,13 +48,15 @@ class CutShortError(Exception):
 
 
 class StepResult(NamedTuple):
+    """A dispatched step. Reading its metrics waits for the device."""
+
     step: int
     metrics: Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(kw_only=True)
 class Loop:
-    """Trains a run from a state to its last step."""
+    """Trains a run up to its last step."""
 
     experiment: Experiment
     workdir: Path
@@ -147,8 +149,8 @@ class Loop:
                 if stops:
                     self.checkpoints.wait()
                     raise StoppedError(
-                        f"stopped at step {step} of {run.steps}, which is saved; the same command "
-                        "run again goes on from there"
+                        f"stopped at step {step} of {run.steps}, which is saved; run the same "
+                        "command again to continue from there"
                     )
             if is_tracing:
                 jax.profiler.stop_trace()
@@ -160,8 +162,8 @@ class Loop:
         if not scores:
             self.checkpoints.wait()
             raise EvaluationFailedError(
-                f"step {step}, the last, is saved, but its evaluation failed; the same "
-                "command run again evaluates it"
+                f"the last step, {step}, is saved, but its evaluation failed; run the same "
+                "command again to evaluate it"
             )
         return scores | self._best()
 
@@ -186,7 +188,7 @@ class Loop:
         return self.checkpoints.restore(step, self.abstract) if step else self.initial_state()
 
     def _reason_to_end(self, step: int) -> str:
-        """Why a run at this step is complete although steps are left; "" if it is not."""
+        """Returns why a run is complete at this step although steps are left; "" if it is not."""
         run, patience = self.experiment.run, self._patience
         if step == run.steps:
             return ""
@@ -205,7 +207,7 @@ class Loop:
         return ""
 
     def _best(self) -> dict[str, float]:
-        """The best checkpoint of a run with patience, which may have ended after it."""
+        """Logs and returns the best checkpoint of a run with patience; the run may end after it."""
         best = self.checkpoints.best() if self._patience.limit else None
         if best is None:
             return {}
@@ -217,7 +219,7 @@ class Loop:
         return {"best_step": step, "best_score": score}
 
     def _device_batches(self, step: int) -> Iterator[Batch]:
-        """The batches of the steps after `step`."""
+        """Returns an iterator over the batches of the steps after `step`."""
         first, stop = (each + self._batches_left_out for each in (step, self.experiment.run.steps))
         return prefetch(self.data.train_iterator(first, stop), self.mesh)
 
@@ -244,22 +246,22 @@ class Loop:
     def _is_time_to_read(self, pending: list[StepResult]) -> bool:
         """Whether to read the statuses of all steps but the newest.
 
-        At log lines and every MAX_PENDING steps. With a time limit, at once: its share is among
-        the metrics.
+        They are read at log lines and every MAX_PENDING steps. With a time limit, they are read at
+        once, because the used share of the limit is among the metrics.
         """
         limit = 1 if self.experiment.run.time_limit else MAX_PENDING
         logs = any(is_due(each.step, self.experiment.run.log_every) for each in pending[:-1])
         return logs or len(pending) > limit
 
     def _find_spike(self, results: list[StepResult], last_step: int) -> StepResult | None:
-        """Reads and reports results; returns the first that asks for a rollback.
+        """Reads and reports results; returns the first that needs a rollback.
 
-        Raises DivergedError for one that ends the run. `last_step` is reported in any case.
+        Raises DivergedError for a result that ends the run. `last_step` is reported in any case.
         """
         for result in results:
             step, metrics = result
             status = jax.device_get(metrics["failure/status"])
-            self._watchdog.beat()  # waiting for several steps may take as many times as long
+            self._watchdog.beat()  # waiting for several steps takes several times as long
             if status != OK:
                 if self._needs_rollback(step, metrics):
                     return result
@@ -268,7 +270,7 @@ class Loop:
         return None
 
     def _needs_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
-        """Logs a step that is not OK. False: it was skipped. Raises DivergedError at the limit."""
+        """Logs a failed step; returns whether to roll back. Raises DivergedError at the limit."""
         failure = self.experiment.failure
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
         status = metrics["failure/status"]
@@ -311,10 +313,10 @@ class Loop:
         return f"from the examples {', '.join(ids[:NAMED_EXAMPLES])}{more}"
 
     def _roll_back(self, spike: StepResult) -> tuple[int, TrainState]:
-        """The newest regular checkpoint at least `rollback_steps` before the spike, or step 0.
+        """Goes back to the newest regular checkpoint, or to step 0; returns the step and the state.
 
-        From there on, the run takes other batches: those up to the spike's are left out, and at
-        least `rollback_batches`.
+        The checkpoint is at least `rollback_steps` older than the spike. From there on, the run
+        leaves out the batches up to that of the spike, and at least `rollback_batches`.
         """
         failure = self.experiment.failure
         with implicit_transfers("allow"):
@@ -338,7 +340,7 @@ class Loop:
         return step, state.replace(anomalies=anomalies)
 
     def _try_to_evaluate(self, step: int, state: TrainState, stop: StopRequest) -> dict[str, float]:
-        """The scores; {} if the evaluation fails, which does not end the training."""
+        """Returns the scores, or {} if the evaluation fails: this does not end the training."""
 
         def before_batch():
             self._watchdog.beat()
@@ -384,9 +386,9 @@ def _shape(batch: Mapping[str, np.ndarray]) -> tuple:
 
 @contextlib.contextmanager
 def implicit_transfers(level: str) -> Iterator[None]:
-    """Allows or disallows transfers that nobody asked for; device_put and device_get always work.
+    """Allows or disallows implicit transfers; device_put and device_get always work.
 
-    On CPUs, jax does not guard the way from device to host.
+    On CPUs, jax does not check transfers from device to host.
     """
     with jax.transfer_guard_host_to_device(level), jax.transfer_guard_device_to_host(level):
         yield

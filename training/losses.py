@@ -18,7 +18,7 @@ from training.config import TaskConfig
 class CrossEntropy(NamedTuple):
     """Weighted sums over positions."""
 
-    loss: Array  # what is minimised: with label smoothing and z-loss
+    loss: Array  # to be minimised: with label smoothing and z-loss
     nll: Array  # negative log-likelihood of the targets, in nats
     correct: Array  # 1 where the target's logit is greater than all others
 
@@ -30,7 +30,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> CrossEntropy:
-    """Cross-entropy in float32, whatever the type of the logits. Any leading axes will do.
+    """Cross-entropy in float32, whatever the type of the logits. Leading axes are arbitrary.
 
     Label smoothing e gives the target 1 - e and spreads e evenly over all V entries, the target
     included, as torch.nn.CrossEntropyLoss does. z-loss adds z_loss * log(Z) ** 2.
@@ -184,34 +184,34 @@ def term_sums(
     batch: Mapping[str, Array],
     teacher_logits: Array | None = None,
 ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-    """The loss sum of each term, and every metric as (sum, count).
+    """Returns the loss sum of each term, and every metric as (sum, count).
 
     A teacher's logits are additional targets of the main term.
     """
     counts = term_counts(task, batch)
-    sums, metrics = {}, {}
+    loss_sums, metrics = {}, {}
     for name, term in _terms(task, batch).items():
         result = cross_entropy(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
         )
-        sums[name] = term.factor * result.loss
+        loss_sums[name] = term.factor * result.loss
         if teacher_logits is not None and term.output == "logits":
             divergence = teacher_divergence(
                 outputs["logits"], teacher_logits, term.weights, task.teacher_temperature
             )
             share = task.teacher_weight
-            sums[name] = (1 - share) * sums[name] + share * divergence
+            loss_sums[name] = (1 - share) * loss_sums[name] + share * divergence
             metrics["teacher_kl"] = (divergence, counts[name])
         prefix = "" if term.output == "logits" else f"{name}_"
         metrics[f"{prefix}nll"] = (result.nll, counts[name])
         metrics[f"{prefix}accuracy"] = (result.correct, counts[name])
-    return sums, metrics
+    return loss_sums, metrics
 
 
-def total_loss(sums: Mapping[str, Array], counts: Mapping[str, Array]) -> Array:
-    """The loss to minimise: the sum of the terms' means. A term without data is 0."""
+def total_loss(loss_sums: Mapping[str, Array], counts: Mapping[str, Array]) -> Array:
+    """Returns the loss to minimise: the sum of the terms' means. A term without data is 0."""
     means = [
-        jnp.where(counts[name] > 0, sums[name] / jnp.where(counts[name] > 0, counts[name], 1), 0)
-        for name in sums
+        jnp.where(counts[name] > 0, total / jnp.where(counts[name] > 0, counts[name], 1), 0)
+        for name, total in loss_sums.items()
     ]
     return sum(means[1:], start=means[0])

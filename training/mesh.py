@@ -19,23 +19,24 @@ HOST = "pinned_host"  # jax's name for host memory that a device reads and write
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh of a config over all devices. An axis of size -1 takes the devices left over."""
+    """Returns the mesh of a config over all devices. An axis of -1 takes those that are left."""
     devices = jax.devices() if devices is None else devices
     count, sizes = len(devices), dataclasses.asdict(config)
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if count % fixed or (-1 not in sizes.values() and fixed != count):
+    given = math.prod(size for size in sizes.values() if size != -1)
+    if count % given or (-1 not in sizes.values() and given != count):
         asked = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
         raise ConfigError(
             f"{asked} does not fit {count} devices: the sizes must multiply to {count}; "
             "one of them may be -1 for the rest"
         )
-    shape = [sizes[axis] if sizes[axis] != -1 else count // fixed for axis in MESH_AXES]
+    shape = [sizes[axis] if sizes[axis] != -1 else count // given for axis in MESH_AXES]
     # Explicit axes, jax's default, would need a sharding for the output of every operation.
     types = (AxisType.Auto,) * len(MESH_AXES)
     return jax.make_mesh(shape, MESH_AXES, axis_types=types, devices=devices)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of batches: by rows."""
     return NamedSharding(mesh, partition_spec(("batch",)))
 
 
@@ -64,35 +65,35 @@ def check_offload(config: OptimizerConfig, mesh: Mesh) -> None:
 
 
 def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Global arrays on the mesh, from this process's rows."""
+    """Returns global arrays on the mesh, made from each process's rows."""
     return {name: put_local(array, batch_sharding(mesh)) for name, array in batch.items()}
 
 
 def put_local(
     array: np.ndarray, sharding: NamedSharding, shape: tuple[int, ...] | None = None
 ) -> jax.Array:
-    """A global array, of this shape if it is given, from this process's part."""
+    """Returns a global array from each process's part. jax infers its shape if that is None."""
     # An explicit transfer, but with several processes jax takes it for an implicit one.
     with jax.transfer_guard_host_to_device("allow"):
         return jax.make_array_from_process_local_data(sharding, array, shape)
 
 
 def fetch(arrays):
-    """A tree of global arrays as NumPy arrays, in full on every process."""
+    """Returns a tree of global arrays as NumPy arrays, in full on every process."""
     return process_allgather(arrays, tiled=True)
 
 
 def rows_of_batch(batch_size: int, mesh: Mesh) -> np.ndarray:
-    """For each row of a global array, its row number in the batch.
+    """Returns, for each row of a global array, its row number in the batch.
 
-    Rows lie where their process's devices are, which need not be in the order of processes.
+    Rows are in the order of the mesh's devices, which need not be the order of processes.
     """
     shares = np.arange(batch_size, dtype=np.int32).reshape(jax.process_count(), -1)
     return fetch(put_batch({"row": shares[jax.process_index()]}, mesh)["row"])
 
 
 def parameter_shardings(boxed_params, mesh: Mesh):
-    """The sharding of every parameter, from the axis names it was declared with."""
+    """Returns the sharding of every parameter, from the axis names it was declared with."""
 
     def sharding(boxed):
         if not isinstance(boxed, nn.LogicallyPartitioned):
@@ -111,21 +112,21 @@ def _divides(mesh: Mesh, axes: tuple[str, ...], size: int) -> bool:
 
 
 def offloaded(shapes, shardings):
-    """The same shardings in host memory, except for scalars (counters)."""
+    """Returns the same shardings in host memory, except for scalars (counters)."""
     return jax.tree.map(
         lambda leaf, at: at.with_memory_kind(HOST) if leaf.ndim else at, shapes, shardings
     )
 
 
 def on_devices(tree, shardings):
-    """Inside jit: the arrays moved to device memory."""
+    """Moves arrays to device memory, inside jit."""
     return jax.tree.map(
         lambda leaf, at: jax.device_put(leaf, at.with_memory_kind("device")), tree, shardings
     )
 
 
 def optimizer_shardings(optimizer, opt_state, params, params_shardings, mesh: Mesh):
-    """Moments are sharded like their parameter; everything else is replicated."""
+    """Returns an optimizer state's shardings: moments like their parameter, others replicated."""
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def is_masked(leaf):  # Muon and Adam each mask the parameters of the other

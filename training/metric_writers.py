@@ -73,19 +73,19 @@ class Reporter:
     def __exit__(self, *exception) -> None:
         self._bar.close()
         for sink in self._sinks:
-            with self._told(sink, "the end is"):
+            with self._logging_failure(sink, "the end is"):
                 sink.close()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Records the metrics of a step under their full names, and logs a line about them."""
         metrics = {name: float(value) for name, value in metrics.items()}
         for sink in self._sinks:
-            with self._told(sink, f"step {step} is"):
+            with self._logging_failure(sink, f"step {step} is"):
                 sink.write(step, metrics)
         self.log(log_line(step, self._last_step, metrics))
 
     @contextlib.contextmanager
-    def _told(self, sink, what: str) -> Iterator[None]:
+    def _logging_failure(self, sink, what: str) -> Iterator[None]:
         """Logs a failed write: a full disk does not end a run unless a checkpoint does not fit."""
         try:
             yield
@@ -95,7 +95,7 @@ class Reporter:
     def rewind(self, step: int) -> None:
         """Drops what was reported after `step`, to which the run rolls back."""
         for sink in self._sinks:
-            with self._told(sink, f"going back to step {step} is"):
+            with self._logging_failure(sink, f"going back to step {step} is"):
                 sink.rewind(step)
         self._bar.reset()
         self._bar.update(step)
@@ -115,7 +115,7 @@ class Reporter:
 
 
 class JsonLines:
-    """metrics.jsonl: one object a line, with the step and the metrics of one report."""
+    """metrics.jsonl: one object per line, with the step and the metrics of one report."""
 
     NAME = "metrics.jsonl"
 
@@ -152,16 +152,16 @@ def json_line(record: Mapping[str, Any]) -> str:
 
 def _drop_lines_after(step: int, path: Path) -> None:
     """Drops lines after a step, and a line that a crash cut off."""
-    kept = []
+    remaining = []
     for line in path.read_text(errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:
             continue
         if record["step"] <= step:
-            kept.append(line + "\n")
+            remaining.append(line + "\n")
     rewritten = path.with_suffix(".jsonl.new")
-    rewritten.write_text("".join(kept))
+    rewritten.write_text("".join(remaining))
     rewritten.replace(path)
 
 
@@ -263,7 +263,7 @@ class WeightsAndBiases:
         self._run.log(dict(metrics), step=step)
 
     def rewind(self, step: int) -> None:
-        """W&B takes no step twice: curves have a gap until the run is past its former steps."""
+        """Does nothing: W&B accepts no step twice, so curves have a gap until newer steps."""
 
     def close(self) -> None:
         self._run.finish()

@@ -29,7 +29,7 @@ MUON_UPDATE_RMS = 0.2
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule, rate_scales: Callable | None = None
 ) -> optax.GradientTransformation:
-    """The optimizer of a config. Its update needs the parameters as third argument.
+    """Returns the optimizer of a config. Its update needs the parameters as third argument.
 
     `rate_scales` maps a tree of updates to factors on their learning rates.
     """
@@ -50,7 +50,7 @@ def make_optimizer(
         with jax.numpy_dtype_promotion("standard"):
             updates, state = chain.update(gradients, state, params)
         if rate_scales:
-            # On the update, because Adam would divide out a factor on the gradient.
+            # Scales the update, because Adam would divide out a factor on the gradient.
             updates = jax.tree.map(jnp.multiply, updates, rate_scales(updates))
         return updates, state
 
@@ -58,7 +58,7 @@ def make_optimizer(
 
 
 def parameter_roles(params):
-    """The same tree with "kernel", "embedding" or "vector" in place of every array."""
+    """Returns the same tree with "kernel", "embedding" or "vector" in place of every array."""
 
     def role(path, _):
         name = _names(path)[-1]
@@ -71,7 +71,7 @@ def parameter_roles(params):
 
 
 def ema_update(ema, params, decay: float):
-    """The moving average after one more step."""
+    """Returns the moving average after one more step."""
     return jax.tree.map(lambda average, new: decay * average + (1 - decay) * new, ema, params)
 
 
@@ -115,7 +115,7 @@ def _muon(momentum: float) -> optax.GradientTransformation:
 
 
 def _muon_or_adam(params):
-    """Labels for optax.partition: "muon" for the kernels of blocks, "adam" for all else."""
+    """Returns labels for optax.partition: "muon" for kernels of blocks, "adam" for the rest."""
 
     def label(path, role):
         return "muon" if role == "kernel" and "blocks" in _names(path) else "adam"
@@ -124,7 +124,7 @@ def _muon_or_adam(params):
 
 
 def _muon_axes(kernels):
-    """The same tree with the axes of its matrix in place of every block's kernel."""
+    """Returns the same tree with the axes of its matrix in place of every block's kernel."""
 
     def axes(path, kernel):
         return MuonDimensionNumbers(*matrix_axes("/".join(_names(path)), kernel.ndim))
@@ -133,7 +133,7 @@ def _muon_axes(kernels):
 
 
 def matrix_axes(name: str, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of a block's kernel that are rows, and those that are columns, of its matrix.
+    """Returns which axes of a block's kernel are the rows of its matrix, and which the columns.
 
     The first axis is the layers: each layer has its own matrix.
     """

@@ -24,7 +24,7 @@ class Mastered(NamedTuple):
 def with_precision(
     optimizer: optax.GradientTransformation, rounding: str
 ) -> optax.GradientTransformation:
-    """The optimizer for a kind of rounding. Its updates are float32 unless that is "nearest"."""
+    """Returns the optimizer for a kind of rounding. Except for "nearest", updates are float32."""
     if rounding == "nearest":
         return optimizer
     if rounding == "stochastic":
@@ -41,7 +41,7 @@ def with_precision(
         return Mastered(master, optimizer.init(master))
 
     def update(gradients, state, params):
-        del params  # they are rounded
+        del params  # rounded; the master copies are exact
         updates, inner = optimizer.update(_float32(gradients), state.state, state.master)
         return updates, Mastered(optax.apply_updates(state.master, updates), inner)
 
@@ -49,21 +49,21 @@ def with_precision(
 
 
 def updated(rounding: str, params, updates, opt_state: optax.OptState, key: Array):
-    """The updated parameters in their own type. `key` must be new for every update."""
+    """Returns the updated parameters in their own type. `key` must be new for every update."""
     if rounding == "nearest":
         return optax.apply_updates(params, updates)
     if rounding == "master":
         return jax.tree.map(lambda p, own: own.astype(p.dtype), params, opt_state.master)
     leaves, tree = jax.tree.flatten(params)
-    sums = [
+    exact = [
         p.astype(jnp.float32) + u for p, u in zip(leaves, jax.tree.leaves(updates), strict=True)
     ]
     keys = [jax.random.fold_in(key, number) for number in range(len(leaves))]
-    return tree.unflatten(map(stochastic_round, sums, keys))
+    return tree.unflatten(map(stochastic_round, exact, keys))
 
 
 def starting_from(opt_state: optax.OptState, params) -> optax.OptState:
-    """A fresh optimizer state, changed to start from other parameters than it was made with."""
+    """Returns a fresh optimizer state, changed to start from other parameters."""
     if not isinstance(opt_state, Mastered):
         return opt_state
     place = lambda new, old: jax.device_put(new, old.sharding)  # noqa: E731

@@ -10,16 +10,18 @@ from jax.sharding import Mesh
 
 from training.mesh import put_batch
 
-AHEAD = 1  # batches on the devices beside the one that the next step takes
+AHEAD = 1  # batches on the devices besides the one that the next step takes
 
 
 class Batch(NamedTuple):
+    """A batch on the host and on the devices."""
+
     host: Mapping[str, np.ndarray]  # this process's rows
     device: Mapping[str, jax.Array]
 
 
 def prefetch(batches: Iterable[Mapping[str, np.ndarray]], mesh: Mesh) -> Iterator[Batch]:
-    """The same batches in the same order, each put on the devices AHEAD batches early."""
+    """Yields the same batches in the same order, each put on the devices AHEAD batches early."""
     queue: deque[Batch] = deque()
     for batch in batches:
         queue.append(Batch(batch, put_batch(batch, mesh)))

@@ -24,7 +24,7 @@ ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PRO
 def join(heartbeat_seconds: int = 100) -> None:
     """Connects to the other processes of the job, if any. Must run before jax is used.
 
-    A process without a sign of life for `heartbeat_seconds` counts as dead, and the others end.
+    A process that sends no heartbeat for `heartbeat_seconds` counts as dead, and the others end.
 
     The three variables above say where the processes are. Without them, jax finds the processes
     under SLURM and on the hosts of a TPU slice (Cloud TPU VMs, GKE).
@@ -44,8 +44,8 @@ def _from_environment() -> dict | None:
         if not value.isdecimal():
             raise ConfigError(
                 f"{ADDRESS} is set, so {name} must be a number, not {value!r}; set {ADDRESS} to "
-                f"host:port of the first process, {COUNT} to how many there are, and {INDEX} to "
-                "0, 1, ... in each"
+                f"host:port of the first process, {COUNT} to the number of processes, and {INDEX} "
+                "to 0, 1, ... in each of them"
             )
         numbers[name] = int(value)
     if numbers[INDEX] >= numbers[COUNT]:
@@ -117,33 +117,33 @@ def compare_directories(
             (workdir / name).write_text(name)
         except OSError as error:
             problem = f"{workdir} cannot be written ({error.strerror})"
-    # The others learn the name when the file exists: a lookup before that may be cached.
+    # The others learn the name when the file exists: an earlier lookup may be cached.
     name = gather(name)[0]
     try:
-        seen = not problem and _appears(workdir / name, name, seconds)
+        is_shared = not problem and _appears(workdir / name, name, seconds)
         # Cut so that they fit into GATHERED_BYTES even if JSON escapes every character.
         host, path = platform.node()[:64], os.path.abspath(workdir)[-256:]
-        mine = {"host": host, "path": path, "seen": seen, "problem": problem[:256]}
-        said = [json.loads(text) for text in gather(json.dumps(mine))]
+        mine = {"host": host, "path": path, "seen": is_shared, "problem": problem[:256]}
+        answers = [json.loads(text) for text in gather(json.dumps(mine))]
     finally:
-        if index == 0:  # all processes have looked by now
+        if index == 0:  # all processes have checked by now
             (workdir / name).unlink(missing_ok=True)
-    if all(each["seen"] for each in said):
+    if all(each["seen"] for each in answers):
         return
-    if said[0]["problem"]:
-        raise ConfigError(f"process 0 on {said[0]['host']}: {said[0]['problem']}")
-    blind = [
+    if answers[0]["problem"]:
+        raise ConfigError(f"process 0 on {answers[0]['host']}: {answers[0]['problem']}")
+    failed = [
         f"process {number} on {each['host']}: "
         + (each["problem"] or f"did not find it in {each['path']} within {seconds:g} s")
-        for number, each in enumerate(said)
+        for number, each in enumerate(answers)
         if not each["seen"]
     ]
-    more = [f"and {len(blind) - 4} other processes"] if len(blind) > 4 else []
+    more = [f"and {len(failed) - 4} other processes"] if len(failed) > 4 else []
     raise ConfigError(
         [
-            f"--workdir is not shared: process 0 on {said[0]['host']} wrote a file to "
-            f"{said[0]['path']}, but not all of the {len(said)} processes see it:",
-            *blind[:4],
+            f"--workdir is not shared: process 0 on {answers[0]['host']} wrote a file to "
+            f"{answers[0]['path']}, but not all of the {len(answers)} processes see it:",
+            *failed[:4],
             *more,
             "give all of them the same directory on a shared file system, such as NFS or a mounted "
             "bucket; this is process " + str(index),
@@ -152,7 +152,7 @@ def compare_directories(
 
 
 def _appears(path: Path, content: str, seconds: float) -> bool:
-    """Whether a file with this content appears within so many seconds."""
+    """Whether a file with this content appears within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -167,7 +167,7 @@ def _appears(path: Path, content: str, seconds: float) -> bool:
 
 
 def gather_texts(text: str) -> list[str]:
-    """The texts of all processes in order of index; at most GATHERED_BYTES each."""
+    """Returns the texts of all processes in order of index; at most GATHERED_BYTES each."""
     encoded = np.frombuffer(text.encode(), np.uint8)
     padded = np.zeros(GATHERED_BYTES, np.uint8)
     padded[: len(encoded)] = encoded

@@ -11,7 +11,7 @@ from training.config import OptimizerConfig
 
 class Schedule(Protocol):
     def __call__(self, count: Array, time_used: Array | None = None) -> Array:
-        """The learning rate after `count` updates.
+        """Returns the learning rate after `count` updates.
 
         `time_used` is the used share of the run's time limit, if there is one. Decay then ends
         with the steps or with the time, whichever comes first. Warm-up counts updates only.
@@ -19,7 +19,7 @@ class Schedule(Protocol):
 
 
 def learning_rate(config: OptimizerConfig, steps: int, width: int) -> Schedule:
-    """The schedule for `steps` updates of a model of this width.
+    """Returns the schedule for `steps` updates of a model of this width.
 
     Optax calls it with the number of updates made so far: 0 for the first.
     """
@@ -61,7 +61,7 @@ def _after_warmup(config: OptimizerConfig, decay: optax.Schedule, end: int) -> S
         count = jnp.asarray(count, jnp.float32)
         if time_used is None:
             return by_count(count)
-        # The count that a run with time for all of its steps would have by now.
+        # The count that a run would have by now if its steps filled the time limit.
         furthest = jnp.maximum(count, jnp.minimum(time_used, 1.0) * end)
         return jnp.minimum(rise(count), decay(jnp.maximum(furthest - warmup, 0.0)))
 

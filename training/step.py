@@ -34,11 +34,13 @@ from training.optimizer import ema_update, make_optimizer
 from training.precision import updated
 from training.schedules import Schedule
 
-TIME_USED = "progress/time_used"  # the metric: a share of the run's time limit
+TIME_USED = "progress/time_used"  # a metric: the used share of the run's time limit
 
 
 @flax.struct.dataclass
 class TrainState:
+    """The state of a run, which checkpoints store."""
+
     step: Array  # steps made so far
     params: dict  # the run's own parameters: see training/finetune.py
     opt_state: optax.OptState
@@ -53,7 +55,7 @@ class TrainState:
 class FrozenInputs(NamedTuple):
     """Parameters of other runs that a step reads. They never change and are never saved."""
 
-    base: dict  # what adapters adapt
+    base: dict  # the parameters that adapters change
     teacher: dict
 
 
@@ -69,7 +71,7 @@ class Teacher(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """What the state and the step of a run are made from."""
+    """Everything that determines the state and the step of a run."""
 
     model: nn.Module
     task: TaskConfig
@@ -86,14 +88,14 @@ class TrainSpec:
         return self.make_optimizer(self.schedule)
 
     def make_optimizer(self, schedule: optax.Schedule) -> optax.GradientTransformation:
-        """The optimizer with another schedule. Its state does not depend on the schedule."""
+        """Returns the optimizer with another schedule; its state does not depend on that."""
         return make_optimizer(self.optimizer_config, schedule, self.rate_scales)
 
 
 def abstract_state(
     spec: TrainSpec, batch: Mapping, mesh: Mesh
 ) -> tuple[TrainState, Callable[[Array], TrainState]]:
-    """Shapes and shardings of the state, and a jitted function from a random key to a state.
+    """Returns shapes and shardings of the state, and a jitted function from a key to a state.
 
     The state is created sharded: no device ever holds more of it than its part.
     """
@@ -131,7 +133,7 @@ def abstract_state(
 
 
 def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Mesh) -> dict:
-    """Shapes and shardings of the model's parameters alone."""
+    """Returns shapes and shardings of the model's parameters only."""
     boxed = jax.eval_shape(_initializer(model, task, batch), _key_shape())
     return _placed(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
 
@@ -158,7 +160,7 @@ def _placed(shapes, shardings):
 def make_train_step(
     spec: TrainSpec, abstract: TrainState
 ) -> Callable[..., tuple[TrainState, dict[str, Array]]]:
-    """The jitted update (state, batch, frozen_inputs, time_used) -> (state, metrics as arrays).
+    """Returns the jitted update (state, batch, frozen_inputs, time_used) -> (state, metrics).
 
     It donates the old state. `abstract` gives the shardings of the state. `time_used` is for runs
     with a time limit: see training/time_limit.py.
@@ -198,15 +200,15 @@ def make_train_step(
             def loss_of(trainable):
                 params = tuning.merge(tuning.join(trainable, frozen), frozen_inputs.base)
                 outputs = forward(model, task, params, batch, dropout_key, features_key)
-                sums, metrics = term_sums(task, outputs, batch, soft_targets)
-                return total_loss(sums, counts), metrics
+                loss_sums, metrics = term_sums(task, outputs, batch, soft_targets)
+                return total_loss(loss_sums, counts), metrics
 
             (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
             if config.rounding != "nearest":  # micro-batches, too, add up in float32
                 gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
             return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
-        gradients, loss, sums = _accumulate(gradients_of, batch, dropout_key, config.accumulate)
+        gradients, loss, totals = _accumulate(gradients_of, batch, dropout_key, config.accumulate)
         grad_norm = optax.tree.norm(gradients)
         status = detect_anomaly(state.anomalies, failure, loss, grad_norm)
         old_opt_state = state.opt_state
@@ -224,9 +226,9 @@ def make_train_step(
             params, opt_state, ema = select_if_ok(status, (params, opt_state, ema), old)
         count = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
-            # The same quantity as evaluation's loss; "train/total_loss" is what is minimised.
-            "train/loss": sums["nll"] / jnp.maximum(count, 1),
-            "train/accuracy": sums["accuracy"] / jnp.maximum(count, 1),
+            # The same quantity as evaluation's loss; "train/total_loss" is minimised.
+            "train/loss": totals["nll"] / jnp.maximum(count, 1),
+            "train/accuracy": totals["accuracy"] / jnp.maximum(count, 1),
             # The optimizer counts updates, and a skipped step makes none.
             "optim/learning_rate": jnp.asarray(
                 schedule(state.step - state.anomalies.skipped), jnp.float32
@@ -236,7 +238,7 @@ def make_train_step(
         if time_used is not None:
             metrics[TIME_USED] = time_used
         if teacher is not None:
-            metrics["train/teacher_kl"] = sums["teacher_kl"] / jnp.maximum(count, 1)
+            metrics["train/teacher_kl"] = totals["teacher_kl"] / jnp.maximum(count, 1)
         if teacher is not None or adds_to_cross_entropy(task):
             metrics["train/total_loss"] = loss
         anomalies = update_anomalies(state.anomalies, status, loss)
@@ -252,9 +254,9 @@ def make_train_step(
 
 
 def _accumulate(gradients_of: Callable, batch: Mapping, dropout_key: Array, parts: int):
-    """The sum of `gradients_of(micro_batch, key)` over `parts` micro-batches, one at a time.
+    """Sums `gradients_of(micro_batch, key)` over `parts` micro-batches, one at a time.
 
-    Only one micro-batch's activations are alive at any time.
+    Only the activations of one micro-batch are alive at any time.
     """
     if parts == 1:
         return gradients_of(batch, dropout_key)
@@ -276,7 +278,7 @@ def _accumulate(gradients_of: Callable, batch: Mapping, dropout_key: Array, part
 
 
 def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
-    """Of the random features of a step: another every so many steps, or None for the fixed ones."""
+    """Returns the key of a step's random features; None: those of evaluation, never redrawn."""
     if not config.draws_features:
         return None
     return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)
@@ -291,7 +293,7 @@ def _key_beside_dropout(seed: int, purpose: np.uint32, number: Array) -> Array:
 
 
 def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
-    """The jitted (params, batch) -> (metrics as sums and counts, outputs).
+    """Returns the jitted (params, batch) -> (metrics as sums and counts, outputs).
 
     The outputs are class probabilities (B, C) for classifiers, else the likeliest tokens (B, T).
     """

@@ -24,7 +24,7 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         several = jax.process_count() > 1
-        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number in (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._note)
         return self

@@ -30,31 +30,34 @@ class Throughput:
 
     @contextlib.contextmanager
     def waiting_for_data(self) -> Iterator[None]:
+        """Counts the time inside as waiting for data."""
         begin = self._clock()
         yield
         self._waited += self._clock() - begin
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
+        """Leaves the time inside out of all rates."""
         begin = self._clock()
         yield
         self._begin += self._clock() - begin
 
     def caught_up(self) -> None:
-        """Notes that the device has finished all steps so far, as after a compilation."""
+        """Notes that the device has finished all steps so far, for example after a compilation."""
         self._is_idle = True
 
     def count(self, amount: int, flops: int) -> None:
-        """Adds a step of so many tokens or images and FLOPs, on all devices together."""
+        """Adds a step: its tokens or images, and its FLOPs, on all devices together."""
         self._steps += 1
         self._amount += amount
         self._flops += flops
 
     def report(self, *, is_queued: bool = False) -> dict[str, float]:
-        """Rates since the last report, per device where the name says so; then starts anew.
+        """Returns the rates since the last report, and starts a new period.
 
-        Empty if no step was counted since, or if there was one, the device was idle before it, and
-        a newer step `is_queued`: then the counted one may not be finished.
+        Rates are per device where the name says so. The result is empty if no step was counted. It
+        is also empty if the only counted step followed an idle device and a newer step `is_queued`:
+        then the counted step may not be finished.
         """
         if not self._steps:
             return {}
@@ -78,15 +81,16 @@ class Throughput:
 
 
 def unit_of(model: TransformerConfig) -> str:
-    """What the speed of a run is counted in."""
+    """Returns the unit of a run's speed: tokens or images."""
     return "images" if model.input == "patches" else "tokens"
 
 
 def amount_in(batch: Mapping[str, np.ndarray]) -> int:
-    """Images, or tokens of encoder and decoder without padding, in this process's rows."""
+    """Counts images, or tokens of encoder and decoder without padding, in this process's rows."""
     if "images" in batch:
         return len(batch["images"])
-    sides = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
+    stacks = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
     return sum(
-        np.count_nonzero(batch.get(f"{side}segment_ids", batch[f"{side}inputs"])) for side in sides
+        np.count_nonzero(batch.get(f"{stack}segment_ids", batch[f"{stack}inputs"]))
+        for stack in stacks
     )

@@ -21,7 +21,7 @@ from training.processes import is_primary
 from training.step import TIME_USED
 
 FILE_NAME = "time_used.json"
-RECORDED_EVERY = 5.0  # seconds of use that a killed run may fail to record
+RECORDED_EVERY = 5.0  # seconds; a killed run loses at most this much of the record
 
 clock = time.monotonic
 
@@ -30,9 +30,9 @@ class TimeLimit:
     """Counts the used time. Leaving the context records it."""
 
     def __init__(self, workdir: Path, minutes: float, *, start: int):
-        """`minutes` 0 means no limit. A resumed run has used what it had used at step `start`.
+        """0 `minutes` means no limit. A resumed run starts with the time it had used at `start`.
 
-        Time spent on steps that were lost does not count, because they are made again.
+        Time spent on lost steps does not count, because the run repeats them.
         """
         self._path, self._limit = workdir / FILE_NAME, 60 * minutes
         self._before, self._at_step = 0.0, {}
@@ -43,7 +43,8 @@ class TimeLimit:
         self.share = 0.0  # used, as all processes agree
         if minutes:
             self.share = float(broadcast_one_to_all(np.float32(self._before / self._limit)))
-        # Shares: of the longest evaluation so far; and before one whose length is not known yet.
+        # The share that the longest evaluation took, and the share before the newest evaluation if
+        # its length is not known yet.
         self._evaluation, self._before_evaluation = 0.0, None
 
     def __enter__(self) -> "TimeLimit":
@@ -67,7 +68,7 @@ class TimeLimit:
         return not self._limit or self.share + self._evaluation < 1
 
     def of_step(self, mesh: Mesh) -> jax.Array | None:
-        """The used share as an input of the next step: an entry per device. None without a limit.
+        """Returns the used share, an input of the next step: one entry per device. None: no limit.
 
         Call it once per step. The clock starts with the first call, so compilation counts.
         """

@@ -34,24 +34,25 @@ class Watchdog:
             self._thread.join()
 
     def beat(self) -> None:
+        """Notes progress: the wait starts again."""
         self._last = time.monotonic()
 
     def _watch(self) -> None:
-        told = None
+        reported = None
         while not self._left.wait(self._seconds / 10):
             last = self._last
-            # Once per standstill.
-            if time.monotonic() - last > self._seconds and told != last:
-                told = last
-                self._tell()
+            # Reports each stall once.
+            if time.monotonic() - last > self._seconds and reported != last:
+                reported = last
+                self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         end = "; the run is ended" if self._ends else ""
         text = f"no progress for {self._seconds:g} s (failure.watchdog_seconds){end}; all stacks:"
         try:
             with self._path.open("a") as file:
                 self._dump(text, file)
-        except OSError:  # the disk may be the reason of the standstill
+        except OSError:  # the disk may be the cause
             pass
         self._dump(text, sys.stderr)
         if self._ends:

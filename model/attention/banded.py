@@ -1,8 +1,8 @@
-"""Attention to the keys near each query, with time and memory linear in the length.
+"""Attention to the local keys of each query, with time and memory linear in the length.
 
 Rows are cut into blocks of queries. Each block and the span of keys that its queries may see become
-one row of `dot_attention`. Masked scores inside the span are computed in vain; scores outside of
-it are never computed.
+one row of `dot_attention`. Masked scores inside the span are computed and discarded; scores
+outside of it are never computed.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ class Everywhere(NamedTuple):
     k_bsgk: Array
     v_bsgk: Array
     info: SequenceInfo
-    # From queries and these keys to their mask (B, 1, T, S)
+    # Returns the mask (B, 1, T, S) of queries and these keys.
     sees: Callable[[SequenceInfo, SequenceInfo], Array]
-    weight_bs: Array | None = None  # how many keys one stands for; None: one
+    weight_bs: Array | None = None  # the number of keys that each one represents; None: 1
 
 
 def banded_attention(
@@ -59,7 +59,7 @@ def banded_attention(
     queries = blocks.stretch_info(mask_spec.queries)
     keys, values, masks, biases = [], [], [], []
 
-    def see(k_bsgk, v_bsgk, info, mask_b1ts, weight_bs=None):
+    def add_keys(k_bsgk, v_bsgk, info, mask_b1ts, weight_bs=None):
         keys.append(k_bsgk)
         values.append(v_bsgk)
         masks.append(mask_b1ts)
@@ -75,13 +75,13 @@ def banded_attention(
         info = blocks.stretch_info(mask_spec.keys, before, after)
         mask_b1ts = MaskSpec(queries, info, mask_spec.causal, band.locality).mask_b1ts()
         stretch = [blocks.stretch(x, before, after) for x in (band.k_bsgk, band.v_bsgk)]
-        see(*stretch, info, mask_b1ts)
+        add_keys(*stretch, info, mask_b1ts)
     if everywhere is not None:
         k_bsgk, v_bsgk, info, sees, weight_bs = everywhere
         k_bsgk, v_bsgk, info, weight_bs = jax.tree.map(
             blocks.for_each, (k_bsgk, v_bsgk, info, weight_bs)
         )
-        see(k_bsgk, v_bsgk, info, sees(queries, info), weight_bs)
+        add_keys(k_bsgk, v_bsgk, info, sees(queries, info), weight_bs)
     y_bthk = dot_attention(
         q_bthk,
         jnp.concatenate(keys, axis=1),
@@ -104,8 +104,8 @@ def _reach(locality: Locality, mask_spec: MaskSpec, length: int) -> tuple[int, i
     before, after = (
         min(positions, length - 1) // locality.dilation for positions in locality.reach
     )
-    looks_back_only = mask_spec.causal and mask_spec.keys.prefix_bt is None
-    return before, 0 if looks_back_only else after
+    only_earlier_keys = mask_spec.causal and mask_spec.keys.prefix_bt is None
+    return before, 0 if only_earlier_keys else after
 
 
 def _block_size(reach: int, length: int) -> int:
@@ -134,7 +134,10 @@ class Blocks:
         return -(-self.length // (self.size * self.gaps))
 
     def stretch(self, x: Array, before: int = 0, after: int = 0) -> Array:
-        """Blocks of an array (B, length, ...), with at least `before` and `after` more columns."""
+        """Returns the blocks of an array (B, length, ...).
+
+        Each includes at least `before` columns before the block and `after` columns after it.
+        """
         padding = self.count * self.size * self.gaps - self.length
         x = _pad(x, 0, padding)
         if self.gaps > 1:

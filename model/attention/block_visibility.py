@@ -1,4 +1,4 @@
-"""Finds the pairs of blocks with visible keys, without the mask of every pair.
+"""Finds the pairs of blocks with visible keys, without a mask of all queries and keys.
 
 More axes: I blocks of queries, J blocks of keys.
 """
@@ -17,12 +17,12 @@ def visible_pairs(
 ) -> Array:
     """Returns whether a block of queries may see a block of keys in any row, (I, J).
 
-    Arrays of `queries` are (I, B, T), those of `keys` (J, B, S). The bounds of segments and
-    positions decide: False is always right, True may be a block without visible keys.
+    Arrays of `queries` are (I, B, T), those of `keys` (J, B, S). Only bounds of segments and
+    positions are compared, so a pair without visible keys may be True. False is always right.
     """
     q, k = Extent.of(queries), Extent.of(keys)
     q = jax.tree.map(lambda x: x[:, None], q)
-    seen_ijb = (q.first_segment <= k.last_segment) & (k.first_segment <= q.last_segment)
+    visible_ijb = (q.first_segment <= k.last_segment) & (k.first_segment <= q.last_segment)
     if causal:
         # In the order of (segment, position), the first key is not after the last query.
         behind_ijb = (k.first_segment < q.last_segment) | (
@@ -32,15 +32,15 @@ def visible_pairs(
         behind_ijb &= k.least_position <= q.greatest_position
         if k.prefix is not None:
             behind_ijb |= k.prefix
-        seen_ijb &= behind_ijb
+        visible_ijb &= behind_ijb
     if locality is not None:
         before, after = locality.reach
-        near_ijb = k.greatest_position >= q.least_position - before
-        near_ijb &= k.least_position <= q.greatest_position + after
+        is_local_ijb = k.greatest_position >= q.least_position - before
+        is_local_ijb &= k.least_position <= q.greatest_position + after
         if k.is_global is not None:
-            near_ijb |= q.is_global | k.is_global
-        seen_ijb &= near_ijb
-    return seen_ijb.any(axis=-1)
+            is_local_ijb |= q.is_global | k.is_global
+        visible_ijb &= is_local_ijb
+    return visible_ijb.any(axis=-1)
 
 
 class Extent(NamedTuple):
@@ -58,23 +58,23 @@ class Extent(NamedTuple):
     @staticmethod
     def of(info: SequenceInfo) -> "Extent":
         positions, segments = jnp.broadcast_arrays(info.positions_bt, info.segments_bt)
-        held = segments != PADDING
+        is_token = segments != PADDING
 
-        def least(x, where=held):
+        def least(x, where=is_token):
             return jnp.where(where, x, jnp.iinfo(x.dtype).max).min(axis=-1)
 
-        def greatest(x, where=held):
+        def greatest(x, where=is_token):
             return jnp.where(where, x, jnp.iinfo(x.dtype).min).max(axis=-1)
 
         def holds(x):
-            return None if x is None else (x.astype(bool) & held).any(axis=-1)
+            return None if x is None else (x.astype(bool) & is_token).any(axis=-1)
 
         first, last = least(segments), greatest(segments)
         return Extent(
             first,
             last,
-            least(positions, held & (segments == first[..., None])),
-            greatest(positions, held & (segments == last[..., None])),
+            least(positions, is_token & (segments == first[..., None])),
+            greatest(positions, is_token & (segments == last[..., None])),
             least(positions),
             greatest(positions),
             holds(info.prefix_bt),

@@ -94,9 +94,9 @@ class OnlineSoftmax(NamedTuple):
     def result(self, queries: int, dtype) -> tuple[Array, Array]:
         """Returns the output (B, T, H, K) and the log-sum-exp of the scores (I, B, H, T)."""
         # A query without visible keys gets zeros, and no weights in the backward pass.
-        saw_ibht = self.total_ibht > 0
-        total_ibht = jnp.where(saw_ibht, self.total_ibht, 1.0)
-        log_sum_ibht = jnp.where(saw_ibht, self.largest_ibht + jnp.log(total_ibht), 0.0)
+        has_keys_ibht = self.total_ibht > 0
+        total_ibht = jnp.where(has_keys_ibht, self.total_ibht, 1.0)
+        log_sum_ibht = jnp.where(has_keys_ibht, self.largest_ibht + jnp.log(total_ibht), 0.0)
         y_ibhtk = self.y_ibhtk / total_ibht[..., None]
         return _joined_queries(y_ibhtk, queries).astype(dtype), log_sum_ibht
 
@@ -178,6 +178,7 @@ class Gradients(NamedTuple):
 
 
 def zero_gradients(schedule: "BlockSchedule") -> Gradients:
+    """Returns the sums before the first pair of blocks."""
     return Gradients(
         jnp.zeros(schedule.q_ibhtk.shape, jnp.float32),
         jnp.zeros(schedule.k_jbgks.shape, jnp.float32),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 class Chunked(Local):
     name = "chunked"
-    description = "chunks of `attention_chunk` positions, seen with an overlap on their sides"
+    description = "a query's own chunk of `attention_chunk` positions, and an overlap on both sides"
     keys = ("attention_chunk", "attention_overlap")
 
     def locality(self, config: "TransformerConfig") -> Locality:

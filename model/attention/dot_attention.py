@@ -17,7 +17,7 @@ from model.positions import ScoreBias
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 
-ATTENDED = "attended"  # the name of what model.remat=save_attention saves
+ATTENDED = "attended"  # model.remat=save_attention saves the arrays of this name
 
 
 def attended(x: Array) -> Array:
@@ -79,7 +79,7 @@ def cached_attention(
 
     Reading the cache dominates the cost, so it is neither copied nor repeated: query heads that
     share a key/value head become more queries of that head. `change_scores` maps the raw scores
-    (B, H, T, S) to those that are used. Returns (B, T, H, K).
+    (B, H, T, S) to the scores that softmax takes. Returns (B, T, H, K).
     """
     batch, queries, heads, head_size = q_bthk.shape
     groups, slots = k_bgks.shape[1], k_bgks.shape[3]
@@ -116,7 +116,7 @@ def unnormalised_softmax(
 
 
 def normalised(y_bhtk: Array, total_bht1: Array, mask_b1ts: Array | None) -> Array:
-    """Divides after the sum over keys: K divisions for each query instead of S."""
+    """Divides by the sum of weights. After the sum over keys, K divisions suffice instead of S."""
     y_bhtk = y_bhtk.astype(jnp.float32) / total_bht1
     if mask_b1ts is not None:
         y_bhtk = jnp.where(mask_b1ts.any(axis=-1, keepdims=True), y_bhtk, 0.0)

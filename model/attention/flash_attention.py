@@ -113,12 +113,12 @@ def _attend_on_a_mesh(
         row_of = lambda x: PartitionSpec(batch if len(x) == rows else None, columns)  # noqa: E731
         return jax.tree.map(row_of, info)
 
-    sides = specs_of(mask_spec.queries, length), specs_of(mask_spec.keys, by_key)
+    infos = specs_of(mask_spec.queries, length), specs_of(mask_spec.keys, by_key)
     in_specs = (
         PartitionSpec(batch, length, by_head),
         PartitionSpec(batch, by_key, by_head),
         PartitionSpec(batch, by_key, by_head),
-        MaskSpec(*sides, mask_spec.causal, mask_spec.locality),
+        MaskSpec(*infos, mask_spec.causal, mask_spec.locality),
         # Heads are the last axis of alibi's slopes (H) and of t5's table (buckets, H).
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),

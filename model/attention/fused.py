@@ -66,8 +66,8 @@ def _splash_kernel(
 ):
     """Builds the kernel. Python computes the blocks to visit; jax caches them across layers."""
     if locality is not None:
-        side = locality.window - 1
-        mask = splash.LocalMask(shape, (side, 0 if causal else side), offset=0)
+        reach = locality.window - 1
+        mask = splash.LocalMask(shape, (reach, 0 if causal else reach), offset=0)
     else:
         mask = splash.CausalMask(shape) if causal else splash.FullMask(shape)
     queries, keys = (_largest_block(length) for length in shape)
@@ -120,8 +120,8 @@ def cudnn_attention(
     """Equals `dot_attention` on GPUs where `cudnn_can` and `cudnn_may` hold, (B, T, H, K)."""
     rows = len(q_bthk)
     lengths = (
-        (_for_rows(side, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
-        for side in (mask_spec.queries, mask_spec.keys)
+        (_for_rows(info, rows) != PADDING).sum(axis=1, dtype=jnp.int32)
+        for info in (mask_spec.queries, mask_spec.keys)
     )
     y_bthk = jax.nn.dot_product_attention(
         q_bthk, k_bsgk, v_bsgk,
@@ -180,5 +180,5 @@ def _is_window(locality: Locality | None) -> bool:
     )
 
 
-def _for_rows(side: SequenceInfo, rows: int) -> Array:
-    return jnp.broadcast_to(side.segments_bt, (rows, side.segments_bt.shape[1]))
+def _for_rows(info: SequenceInfo, rows: int) -> Array:
+    return jnp.broadcast_to(info.segments_bt, (rows, info.segments_bt.shape[1]))

@@ -23,7 +23,7 @@ from model.masks import PADDING, Locality, MaskSpec, SequenceInfo, count_visible
 if TYPE_CHECKING:
     from model.config import TransformerConfig
 
-NO_POSITION = "the mean of a chunk stands at no position"
+NO_POSITION = "the mean of a chunk has no position"
 
 
 class Hierarchical(AttentionKind):
@@ -32,7 +32,7 @@ class Hierarchical(AttentionKind):
     refused: ClassVar = {
         "bias": NO_POSITION,
         "relative": NO_POSITION,
-        "prefix": "the mean of a chunk would be of tokens of which only some may be seen",
+        "prefix": "a chunk's mean would include tokens that the query may not see",
     }
     keys = ("attention_chunk",)
 
@@ -139,8 +139,8 @@ def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk
     # The slots hold at most slots // chunk + 2 chunks, so their numbers stay distinct.
     number_bs = mask_spec.keys.positions_bt // chunk
     belongs_bsx = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
-    seen_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
-    sum_bhtx = jnp.einsum("bhts,bsx->bhtx", seen_bhts, belongs_bsx)
+    visible_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
+    sum_bhtx = jnp.einsum("bhts,bsx->bhtx", visible_bhts, belongs_bsx)
     count_b1tx = jnp.einsum("bhts,bsx->bhtx", mask_b1ts.astype(jnp.float32), belongs_bsx)
     mean_bhtx = sum_bhtx / jnp.maximum(count_b1tx, 1)
     mean_bhts = jnp.einsum("bhtx,bsx->bhts", mean_bhtx, belongs_bsx)

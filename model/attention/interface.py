@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FEATURES = {
     "two_sided": "self-attention of encoders",
     "causal": "self-attention of decoders",
-    "padding": "positions that hold nothing",
+    "padding": "positions without a token",
     "segments": "several examples packed to a row",
     "prefix": "task.objective=prefix_lm",
     "cross": "attention to an encoder",
@@ -66,6 +66,7 @@ class KeyValues:
 
     @staticmethod
     def empty(config: "TransformerConfig", batch: int, slots: int) -> "KeyValues":
+        """Returns zeros for `slots` tokens per row."""
         shape = (batch, config.kv_heads)
         return KeyValues(
             jnp.zeros((*shape, config.head_size, slots), config.dtype),
@@ -74,6 +75,7 @@ class KeyValues:
 
     @staticmethod
     def of(k_bsgk: Array, v_bsgk: Array) -> "KeyValues":
+        """Returns keys and values in the layout of the cache."""
         return KeyValues(jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 2))
 
     def write(self, k_btgk: Array, v_btgk: Array, slot: Array) -> "KeyValues":
@@ -136,7 +138,7 @@ class AttentionKind:
         return iter(())
 
     def locality(self, config: "TransformerConfig") -> Locality | None:
-        """Returns which keys are near enough to a query to be visible; None: all."""
+        """Returns which keys are local, and so may be visible; None: all."""
         return None
 
     def mask_spec(self, config: "TransformerConfig", mask_spec: MaskSpec) -> MaskSpec:
@@ -148,7 +150,7 @@ class AttentionKind:
         return dataclasses.replace(mask_spec, queries=queries, keys=keys, locality=locality)
 
     def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Any:
-        """Returns what all layers share. `rng()` is a key in random training, else None."""
+        """Returns a value that all layers share. `rng()` is a key if training draws, else None."""
         return None
 
     def attend(self, inputs: AttentionInputs) -> Array:

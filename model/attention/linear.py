@@ -61,9 +61,11 @@ class FeatureMapAttention(AttentionKind):
     }
 
     def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
+        """Returns the feature map; `shared` is the result of the method `shared`."""
         raise NotImplementedError
 
     def feature_count(self, config: "TransformerConfig") -> int:
+        """Returns the number of features of a key, M."""
         raise NotImplementedError
 
     def _features(self, inputs: AttentionInputs) -> FeatureMap:
@@ -194,10 +196,10 @@ def slot_attention(
     q_bgrtm = features.apply(q_btgrk.transpose(0, 2, 3, 1, 4))
     k_bgsm = features.apply(jnp.moveaxis(k_bgks, 2, 3))
     if features.are_logs:
-        is_seen_bs = jnp.broadcast_to(mask_b1ts.any(axis=(1, 2)), (batch, slots))
-        q_bgrtm, k_bgsm = _scaled(q_bgrtm, k_bgsm, _largest(k_bgsm, is_seen_bs))
-    sums_bgrtw = _explicit(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
-    y_btgrk = _divided(sums_bgrtw).transpose(0, 3, 1, 2, 4)
+        is_visible_bs = jnp.broadcast_to(mask_b1ts.any(axis=(1, 2)), (batch, slots))
+        q_bgrtm, k_bgsm = _scaled(q_bgrtm, k_bgsm, _largest(k_bgsm, is_visible_bs))
+    total_bgrtw = _explicit(q_bgrtm, k_bgsm, _with_one(v_bgsk), mask_b1ts[:, :, None])
+    y_btgrk = _divided(total_bgrtw).transpose(0, 3, 1, 2, 4)
     return y_btgrk.reshape(q_bthk.shape).astype(v_bgsk.dtype)
 
 
@@ -242,16 +244,16 @@ def _read_chunk(
         added_bgum = _scaled_keys(k_bgum, next_top_bgm)
         q_bgrum, k_bgum = _scaled(q_bgrum, k_bgum, top_bgm)
 
-    sums_bgruw = _explicit(q_bgrum, k_bgum, v_bguw, mask_buu[:, None, None])
+    total_bgruw = _explicit(q_bgrum, k_bgum, v_bguw, mask_buu[:, None, None])
     continues_bu = tokens.query_segments_bu == state.segment_b[:, None]
     from_state_bgruw = jnp.einsum("bgrum,bgmw->bgruw", q_bgrum, before_bgmw)
-    sums_bgruw += jnp.where(continues_bu[:, None, None, :, None], from_state_bgruw, 0.0)
+    total_bgruw += jnp.where(continues_bu[:, None, None, :, None], from_state_bgruw, 0.0)
 
     added_bgum = jnp.where(is_added_bu[:, None, :, None], added_bgum, 0.0)
     # If the segment goes on, all keys of the chunk belong to it: both scales are equal.
     total_bgmw = jnp.einsum("bgum,bguw->bgmw", added_bgum, v_bguw)
     total_bgmw += jnp.where(goes_on_b[:, None, None, None], before_bgmw, 0.0)
-    y_bugrk = _divided(sums_bgruw).transpose(0, 3, 1, 2, 4).astype(tokens.v_bugk.dtype)
+    y_bugrk = _divided(total_bgruw).transpose(0, 3, 1, 2, 4).astype(tokens.v_bugk.dtype)
     return LinearState(total_bgmw, next_top_bgm, last_b), y_bugrk
 
 
@@ -298,9 +300,9 @@ def _with_one(v: Array) -> Array:
     return jnp.pad(v.astype(jnp.float32), ((0, 0),) * 3 + ((0, 1),), constant_values=1.0)
 
 
-def _divided(sums: Array) -> Array:
+def _divided(total: Array) -> Array:
     """Divides sums of values by the sum of weights; 0 where that is 0."""
-    y, weight = sums[..., :-1], sums[..., -1:]
+    y, weight = total[..., :-1], total[..., -1:]
     is_something = weight > SMALLEST
     weight = jnp.where(is_something, weight, 1.0)
     # Divides by the weight's value and then by 1: the gradient of a division contains the square
@@ -311,12 +313,12 @@ def _divided(sums: Array) -> Array:
 
 def _segments(mask_spec: MaskSpec, rows: int) -> tuple[Array, Array]:
     """Returns the segments of queries (B, T) and keys (B, S) for every row of the batch."""
-    sides = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
-    return tuple(jnp.broadcast_to(x, (rows, x.shape[1])) for x in sides)
+    segments = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
+    return tuple(jnp.broadcast_to(x, (rows, x.shape[1])) for x in segments)
 
 
 def _reading_order(tokens: _Tokens, mask_spec: MaskSpec) -> tuple[_Tokens, Array]:
-    """Sorts columns so that causal attention gives the result; returns them and queries' places.
+    """Sorts columns for causal attention; returns them and the places of the queries.
 
     Each segment starts with the keys that all its queries see: all of them, or a prefix. Queries
     follow, with the remaining keys. So one causal pass computes two-sided attention, a prefix, and

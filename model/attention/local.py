@@ -1,4 +1,4 @@
-"""The kind of sliding-window attention."""
+"""Sliding-window attention."""
 
 from typing import TYPE_CHECKING
 

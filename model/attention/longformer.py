@@ -37,7 +37,7 @@ class LongformerCache:
 
 class Longformer(AttentionKind):
     name = "longformer"
-    description = "a window with gaps, and global tokens that see and are seen from everywhere"
+    description = "a window, which may be dilated, and global tokens, visible at any distance"
     refused: ClassVar = {"relative": NEEDS_SCORES}
     keys = ("attention_window", "attention_dilation", "global_tokens", "global_limit")
     extra_qkv = ("global",)
@@ -127,6 +127,7 @@ def longformer_attention(
 def _collected(
     qkv: QKV, global_qkv: QKV, mask_spec: MaskSpec, limit: int, keys: tuple, options: dict
 ) -> Array:
+    """A banded pass for all tokens, and one for the `limit` collected global tokens."""
     rows, length = qkv.q_bthk.shape[:2]
     info = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
     # The columns of global tokens; unused entries are `length`, behind the last column.
@@ -143,7 +144,7 @@ def _collected(
 
     # Global keys are in `everywhere`, so the window leaves them out.
     others = jnp.where(info.global_bt, PADDING, info.segments_bt)
-    near_only = dataclasses.replace(
+    windowed = dataclasses.replace(
         mask_spec,
         queries=dataclasses.replace(mask_spec.queries, global_bt=None),
         keys=dataclasses.replace(info, segments_bt=others, global_bt=None),
@@ -156,7 +157,7 @@ def _collected(
     )
     bands = [Band(qkv.k_bsgk, qkv.v_bsgk, mask_spec.locality)]
     y_bthk = banded_attention(
-        qkv.q_bthk, bands, near_only, everywhere=everywhere, dropout_key=keys[0], **options
+        qkv.q_bthk, bands, windowed, everywhere=everywhere, dropout_key=keys[0], **options
     )
     of_globals = _in_memory(
         global_qkv._replace(q_bthk=collect(global_qkv.q_bthk)),

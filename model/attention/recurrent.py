@@ -15,16 +15,16 @@ from model.masks import Locality
 if TYPE_CHECKING:
     from model.config import TransformerConfig
 
-LOOKS_BACK = "its memory is of what came before"
+CAUSAL_ONLY = "its memory holds earlier positions only"
 
 
 class Recurrent(AttentionKind):
     name = "recurrent"
-    description = "Transformer-XL: the own chunk, and a memory before it that gets no gradient"
+    description = "Transformer-XL: a query's own chunk and, without gradient, earlier positions"
     refused: ClassVar = {
-        "two_sided": LOOKS_BACK,
-        "prefix": LOOKS_BACK,
-        "cross": "the encoder to look at would be of the same kind",
+        "two_sided": CAUSAL_ONLY,
+        "prefix": CAUSAL_ONLY,
+        "cross": "the encoder would be of this kind, which is for decoders only",
     }
     keys = ("attention_chunk", "attention_memory")
     uses_memory = True

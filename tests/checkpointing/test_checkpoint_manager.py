@@ -324,5 +324,7 @@ def test_damaged_parameters_are_neither_used_nor_started_from(tmp_path):
         lambda: read_params(tmp_path, [1], abstract(make_params(0)), ema=False),
         lambda: load_params(str(tmp_path), make_params(0)),
     ):
-        with pytest.raises(ConfigError, match=f"{path} is not what was written; put a good copy"):
+        with pytest.raises(
+            ConfigError, match=f"{path} has changed since it was written; put a good copy"
+        ):
             read()

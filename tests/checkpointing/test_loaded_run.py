@@ -217,7 +217,7 @@ def test_attention_may_be_of_another_kind(run):
     assert model.model_config == dataclasses.replace(plain.model_config, **far)
     assert_same(model.params, named(plain.params))
     longformer = with_changes(config, "model", attention="longformer")
-    assert "cannot be changed to longformer" in refusal(workdir, config=longformer)
+    assert "cannot be changed to or from longformer" in refusal(workdir, config=longformer)
 
 
 def test_products_may_be_in_8_bits_and_no_longer(run, tmp_path, monkeypatch):
@@ -253,7 +253,7 @@ def test_what_is_not_there_is_refused(run, tmp_path):
     workdir, _ = run
     assert "config.json cannot be read (No such file or directory)" in refusal(tmp_path / "none")
     for step in ("3", "-2", "newest"):
-        assert "is no checkpoint of" in refusal(workdir, step)
+        assert "is not a checkpoint of" in refusal(workdir, step)
         assert "choose best or one of: 2, 4" in refusal(workdir, step)
     assert "average=3 must be 1 to 2" in refusal(workdir, average=3)
     assert "average=2 must be 1 to 1, " in refusal(workdir, "2", average=2)
@@ -263,7 +263,7 @@ def test_what_is_not_there_is_refused(run, tmp_path):
     assert "; choose one of: 2, 4" in refusal(broken, "3")
     assert "step=best needs a run with checkpoint.best_metric" in refusal(broken, "best")
     (broken / "model.json").write_text("{")
-    assert "model.json cannot be read (no valid JSON); run train.py" in refusal(broken)
+    assert "model.json cannot be read (not valid JSON); run train.py" in refusal(broken)
     shutil.rmtree(broken / "checkpoints")
     shutil.copy(workdir / "model.json", broken)
     assert "has no checkpoint; train it first" in refusal(broken)

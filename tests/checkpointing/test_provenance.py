@@ -52,7 +52,7 @@ def test_sinusoids_of_another_amplitude_are_refused(first, tmp_path):
     record["model"] |= dict(position="sinusoidal", sinusoidal_scale=1.0)
     path.write_text(json.dumps(record))
     ours = tiny_config(position="sinusoidal")
-    with pytest.raises(ConfigError, match=r"of 1, this model of 0\.25; set .*scale=1\.0"):
+    with pytest.raises(ConfigError, match=r"by 1, this model by 0\.25; set .*scale=1\.0"):
         provenance.refuse_other_sinusoids(str(tmp_path / "base"), ours)
     same = tiny_config(position="sinusoidal", sinusoidal_scale=1.0)
     for init_from, model in ((tmp_path / "base", same), (first, ours), ("", ours)):
@@ -75,7 +75,7 @@ def test_a_run_of_another_shape_gives_little_and_says_so(first, tmp_path, capsys
     assert 0 < taken < total / 10
     assert float(found[3]) == pytest.approx(100 * taken / total, abs=0.1)
     assert re.fullmatch(r"(\S+, ){2}\S+ and \d+ more", found[4])
-    assert "so this model's begin anew" in said
+    assert "so this model's blocks are new" in said
     assert f"name the workdir twice: --config=configs/x.py:{first} --config.init_from" in said
 
 
@@ -131,7 +131,7 @@ def test_a_student_is_resumed_with_its_teacher(first, tmp_path):
     record = json.loads((tmp_path / "parts" / "origins.json").read_text())
     record["teacher"]["params"]["classes/bias"]["checksum"] = "0" * 16
     (tmp_path / "parts" / "origins.json").write_text(json.dumps(record))
-    assert "whose classes/bias is no longer what it was" in refusal(config(6), tmp_path / "parts")
+    assert "whose classes/bias has changed since" in refusal(config(6), tmp_path / "parts")
 
 
 def test_a_teacher_must_speak_of_the_same_things(first, tmp_path):

@@ -78,10 +78,10 @@ AT_THE_DOOR = [
     ({"model.attention": "flesh"}, "'flesh' is not one of: dot, flash, local"),
     ({"model.attention": "local,longfromer"}, "Did you mean 'longformer'?"),
     ({"model.attention": "dot,"}, "model.attention='dot,': '' is not one of: dot"),
-    ({"model.attention": "recurrent"}, "self-attention of encoders: its memory is of what came"),
+    ({"model.attention": "recurrent"}, "self-attention of encoders: its memory holds earlier"),
     ({"model.attention": "linear", "model.dropout_attention": 0.1}, "it has no weights to drop"),
     ({"model.attention": "local", "model.attention_window": 0}, "must be at least 1"),
-    ({"model.position": "transformer_xl"}, "cannot do in its encoder; choose another position"),
+    ({"model.position": "transformer_xl"}, "also sees later keys; choose another position"),
     (
         {"model.position": "transformer_xl", "model.width": 15, "model.heads": 3},
         "model.position=transformer_xl has a sine and a cosine for each frequency",
@@ -158,9 +158,9 @@ AT_THE_DOOR = [
         "classify_images takes patches, every other objective takes tokens",
     ),
     ({"model.input": "patches"}, "model.input=patches needs family=encoder, not encoder_decoder"),
-    ({"model.token_types": 2}, "family=encoder_decoder has no use for it, set it to 0"),
+    ({"model.token_types": 2}, "family=encoder_decoder has no use for it; set it to 0"),
     ({"model.output_scale": True, "model.tie_output": False}, "model.output_scale=True undoes"),
-    ({"task.normalize": True}, "are about task.objective=embed, not seq2seq"),
+    ({"task.normalize": True}, "need task.objective=embed, not seq2seq"),
     ({"task.next_sentence": True}, "task.next_sentence=True needs task.objective=masked_lm"),
     (
         {
@@ -214,7 +214,10 @@ AT_THE_DOOR = [
         {"data.lowercase": True, "data.tokenizer": "bert-base-uncased"},
         "file: hf download NAME tokenizer.json --local-dir DIR, then --config.data.tokenizer=DIR/",
     ),
-    ({"checkpoint.best_metric": "loss"}, "checkpoint.best_metric=loss must be an evaluation's"),
+    (
+        {"checkpoint.best_metric": "loss"},
+        "checkpoint.best_metric=loss must be a metric of an evaluation",
+    ),
     (
         {"checkpoint.best_metric": "eval/dates/loss", "checkpoint.every": 7, "eval.every": 5},
         "checkpoint.every=7 is not a multiple of eval.every=5; make them equal",
@@ -234,10 +237,13 @@ AT_THE_DOOR = [
     ),
     (
         {"finetune.lora_rank": 8, "init_from": "x", "finetune.freeze": "backbone/.*"},
-        "finetune.freeze='backbone/.*' has no use beside finetune.lora_rank=8",
+        "finetune.freeze='backbone/.*' does nothing with finetune.lora_rank=8",
     ),
     ({"finetune.lora_also_train": ".*/bias"}, "does nothing with finetune.lora_rank=0"),
-    ({"finetune.freeze": "backbone/("}, "finetune.freeze='backbone/(' is no regular expression ("),
+    (
+        {"finetune.freeze": "backbone/("},
+        "finetune.freeze='backbone/(' is not a regular expression (",
+    ),
     ({"finetune.layer_decay": 1.5}, "finetune.layer_decay=1.5 must be at most 1 and above 0"),
     ({"finetune.head_scale": 0.0}, "finetune.head_scale=0.0 must be above 0"),
     ({"task.teacher_weight": 1.5}, "task.teacher_weight=1.5 must be at least 0 and at most 1"),

@@ -66,7 +66,7 @@ AT_THE_START = [
     (dates, {"task.objective": "span_corruption"}, "choose one of: seq2seq, prefix_lm"),
     (digits, {"model.patch_size": 3}, "model.patch_size=3 does not divide the images' 8 rows"),
     (digits, {"model.image_size": 16, "model.patch_size": 2}, "the data's images are 8x8x1"),
-    (digits, {"model.max_length": 5, "model.patch_size": 2}, "an image makes 17 tokens"),
+    (digits, {"model.max_length": 5, "model.patch_size": 2}, "an image becomes 17 tokens"),
     (digits, {"data.image_size": 16}, "data.image_size=16 cannot change the images of data.source"),
     (digits, {"data.image_mean": (0.5, 0.5)}, "must have one number, or one for each of the 1"),
     (digits, {"data.crop_padding": 8}, "data.crop_padding=8 can leave nothing of an image of 8"),
@@ -83,7 +83,7 @@ AT_THE_START = [
     ),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
     (digits, {"task.teacher": "/no/such/run"}, "task.teacher=/no/such/run: no checkpoints/ in"),
-    (digits, {"finetune.freeze": "backbne/.*"}, "matches no whole name of a parameter. Did you me"),
+    (digits, {"finetune.freeze": "backbne/.*"}, "matches no full name of a parameter. Did you mea"),
     (digits, {"finetune.freeze": ".*"}, "finetune.freeze='.*' matches all parameters"),
 ]
 

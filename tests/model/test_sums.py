@@ -119,7 +119,7 @@ def test_what_sums_cannot_hide_is_refused(hides):
     else:
         options["visible_bts"] = jnp.ones((ROWS, 1, SLOTS), bool)
     inputs = np.zeros((ROWS, 1), np.int32)
-    with pytest.raises(ValueError, match="no token can be hidden in a recurrent state"):
+    with pytest.raises(ValueError, match="no token can be masked in a recurrent state"):
         LanguageModel(config).apply(
             {"params": text_params(config)}, inputs, cache=cache, method="decode", **options
         )

@@ -11,13 +11,13 @@ from planning import targets
     [
         ("v5:4x4", "is not known. Did you mean 'v5p'?"),
         ("a10:8", "is not known. Did you mean 'a100'?"),
-        ("toaster", "is not known. Known are: v4, v5e,"),
-        ("v5e:8", "needs a topology of 2 axes behind a colon: v5e:4x4"),
-        ("v5p:4x4", "needs a topology of 3 axes behind a colon: v5p:4x4x4"),
-        ("a100", "needs a number of devices behind a colon, as in a100:8"),
-        ("a100:0", "needs a number of devices behind a colon"),
-        ("h100:12", "is no number of whole nodes of 8; choose 8 or 16"),
-        ("cpu:4096", "comes too late: jax has started"),
+        ("toaster", "is not known. Known: v4, v5e,"),
+        ("v5e:8", "needs a topology of 2 axes after a colon: v5e:4x4"),
+        ("v5p:4x4", "needs a topology of 3 axes after a colon: v5p:4x4x4"),
+        ("a100", "needs a number of devices after a colon, as in a100:8"),
+        ("a100:0", "needs a number of devices after a colon"),
+        ("h100:12", "is not a multiple of 8, the size of a node; choose 8 or 16"),
+        ("cpu:4096", "comes too late: jax has already started"),
     ],
 )
 def test_devices_that_there_are_not(name, message):

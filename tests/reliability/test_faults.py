@@ -198,7 +198,7 @@ def test_a_failed_evaluation_does_not_end_training(job, texts, tmp_path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(eval_sets, "write_samples", fails)
-        with pytest.raises(EvaluationFailedError, match="step 6, the last, is saved, but its"):
+        with pytest.raises(EvaluationFailedError, match="the last step, 6, is saved, but its"):
             train.train_and_evaluate(config, tmp_path / "run")
     assert len(calls) == 3
     assert metrics(tmp_path / "run", "eval/failures") == {2: 1, 4: 2, 6: 3}

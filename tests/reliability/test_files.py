@@ -115,7 +115,7 @@ def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, caps
             (run / "checkpoints" / "6").mkdir()
     train.train_and_evaluate(config(texts, 6), run)
     said = capsys.readouterr().err
-    assert "going on from step 4 instead of 6" in said
+    assert "continuing from step 4 instead of 6" in said
     assert "at step 4" in said
     assert contents(run, 6) == contents(finished, 6)
     assert [path.name for path in (run / "corrupt").iterdir()] == ["6"]
@@ -126,9 +126,7 @@ def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
     for step in (2, 4, 6):
         path = run / "checkpoints" / str(step) / "params" / "_METADATA"
         path.write_bytes(path.read_bytes() + b" ")
-    with pytest.raises(
-        ConfigError, match=r"no checkpoint in .* is what was written \(.*put a good"
-    ):
+    with pytest.raises(ConfigError, match=r"all checkpoints in .* are damaged \(.*put a good"):
         train.train_and_evaluate(config(texts, 8), run)
     assert saved_steps(run) == [2, 4, 6]
 

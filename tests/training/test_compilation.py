@@ -66,7 +66,9 @@ def test_the_directory_that_jax_was_told_of_is_the_default(tmp_path):
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"compilation_cache=.*file/x cannot be made .*, or off"):
+    with pytest.raises(
+        ConfigError, match=r"compilation_cache=.*file/x cannot be created .*, or off"
+    ):
         keep_programs(str(tmp_path / "file" / "x"))
 
 

@@ -154,7 +154,7 @@ def test_the_optimizer_knows_what_is_trained_alone():
     [
         (LORA | dict(lora_targets=".*/qery/kernel"), "no kernel of the blocks. Did you mean 'quer"),
         (LORA | dict(lora_targets="classes/kernel"), "matches no kernel of the blocks."),
-        (LORA | dict(lora_also_train="classes"), "matches no whole name of a parameter."),
+        (LORA | dict(lora_also_train="classes"), "matches no full name of a parameter."),
         (
             LORA | dict(lora_rank=17),
             "lora_rank=17 exceeds the rank of backbone/encoder/blocks/self",
@@ -372,7 +372,7 @@ def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
     (moved / "base" / "checkpoints" / "1").rename(moved / "hidden too")
     changed["backbone"]["x"]["bias"] = changed["backbone"]["x"]["bias"].at[1].add(1e-6)
     save(moved / "base", changed)
-    with pytest.raises(ConfigError, match="whose backbone/x/bias is no longer what it was"):
+    with pytest.raises(ConfigError, match="whose backbone/x/bias has changed since"):
         load_base(moved / "adapted", like_adapted())
     assert load_base(moved / "base", like_adapted()) is None
 

@@ -155,4 +155,4 @@ def test_rounding_where_it_has_no_meaning_is_refused():
     (problem,) = problems("float32", rounding="master")
     assert problem.endswith("not float32; set it to nearest")
     (problem,) = problems("bfloat16", rounding="stochastic", ema_decay=0.9)
-    assert problem.startswith("optimizer.ema_decay=0.9 would stand still")
+    assert problem.startswith("optimizer.ema_decay=0.9 would not change in bfloat16")
