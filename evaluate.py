@@ -77,7 +77,7 @@ def evaluate(
         "split": split or "all",
         "rows": {name: scored_rows(data, name, settings) for name in sets},
         **scores,
-        "signatures": signatures(settings.measures),
+        "signatures": signatures(settings.metrics),
         "averaged_steps": list(model.steps),
         "overrides": loaded_run.changes(recorded, config),
         "seconds": round(time.perf_counter() - begin, 1),

@@ -21,7 +21,7 @@ def make_eval_sets(
 ) -> dict[str, EvalSet]:
     """The eval sets of these names; refuses metrics that do not fit them."""
     sets = {name: _make_eval_set(name, data, experiment, mesh) for name in names}
-    refuse_metrics(experiment.eval.measures, data.labels, sets)
+    refuse_metrics(experiment.eval.metrics, data.labels, sets)
     return sets
 
 
@@ -93,7 +93,7 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
     has_target = "target" in data.eval_examples(name, 1)[0]
     references = ()
-    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.measures):
+    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.metrics):
         references = _references(name, data, size, len(batches), mesh)
     return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),

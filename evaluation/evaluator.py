@@ -61,19 +61,19 @@ def refuse_metrics(
             for name, eval_set in eval_sets.items():
                 if not eval_set.has_target:
                     raise ConfigError(
-                        f"eval.measures: {metric} compares answers with references, which {name} "
+                        f"eval.metrics: {metric} compares answers with references, which {name} "
                         "has none of; set it to ()"
                     )
         if metric in NUMERIC_METRICS:
             words = [label for label in labels if not _is_number(label)]
             if words:
                 raise ConfigError(
-                    f"eval.measures: {metric} needs classes that are numbers, but one of the "
+                    f"eval.metrics: {metric} needs classes that are numbers, but one of the "
                     f"data's is {words[0]!r}; take it out"
                 )
         if metric == "top5_accuracy" and len(labels) <= 5:
             raise ConfigError(
-                f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
+                f"eval.metrics: top5_accuracy of {len(labels)} classes is always 1; take it out"
             )
 
 
@@ -97,7 +97,7 @@ class Evaluator:
         self._params, self._laid_out = None, {}  # those of the current evaluation, by layout
 
     def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
-        metrics = self._settings.measures
+        metrics = self._settings.metrics
         has_classes = any(metric in CLASS_METRICS for metric in metrics)
         totals, hypotheses, class_rows = None, [], []
         for batch in eval_set.batches:
@@ -135,7 +135,7 @@ class Evaluator:
 
     def _class_values(self) -> np.ndarray | None:
         """The numbers that the classes stand for, if a metric needs them."""
-        if any(metric in NUMERIC_METRICS for metric in self._settings.measures):
+        if any(metric in NUMERIC_METRICS for metric in self._settings.metrics):
             return np.array([float(label) for label in self._labels])
         return None
 

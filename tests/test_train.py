@@ -68,7 +68,7 @@ def units(workdir):
 
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
-    config, data, measures = EXPERIMENTS[family]
+    config, data, expected_metrics = EXPERIMENTS[family]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     scores = train.train_and_evaluate(tiny(config, data=data), whole)
 
@@ -78,7 +78,7 @@ def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
     resumed_scores = train.train_and_evaluate(tiny(config, data=data), parts)
 
     assert resumed_scores == scores
-    assert {name.rpartition("/")[2] for name in scores} == measures
+    assert {name.rpartition("/")[2] for name in scores} == expected_metrics
     expected, found = saved(whole, STEPS), saved(parts, STEPS)
     assert expected.keys() == found.keys()
     assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())

@@ -1,4 +1,4 @@
-"""Measures against figures worked out by hand, and against scikit-learn and SciPy."""
+"""Metrics against figures worked out by hand, and against scikit-learn and SciPy."""
 
 import importlib.metadata
 import itertools

@@ -75,10 +75,10 @@ AT_THE_START = [
     (digits, {"mesh.data": 64}, "mesh.data=64, mesh.fsdp=1, mesh.sequence=1, mesh.tensor=1"),
     (digits, {"checkpoint.best_metric": "eval/nobody/exact_match"}, "is not measured here. Meas"),
     (digits, {"checkpoint.best_metric": "eval/held_out/acuracy"}, "'eval/held_out/accuracy'?"),
-    (langid, {"eval.measures": ("pearson",)}, "needs classes that are numbers, but one of the"),
+    (langid, {"eval.metrics": ("pearson",)}, "needs classes that are numbers, but one of the"),
     (
         pydoc,
-        {"task.objective": "prefix_lm", "eval.measures": ("bleu",)},
+        {"task.objective": "prefix_lm", "eval.metrics": ("bleu",)},
         "which held_out has none of; set it to ()",
     ),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
