@@ -497,7 +497,7 @@ def test_sources_and_texts_to_classify_are_refused_where_positions_end():
     assert "line 7 has 25 tokens with the special ones, and model.position=learned" in refusal(
         prompt, answers, "x" * 24
     )
-    assert "the start of an answer has 1 tokens with the special ones, which leaves" in refusal(
+    assert "the start of an output has 1 tokens with the special ones, which leaves" in refusal(
         prompt, answers, "x", max_new_tokens=25
     )
     encoder = untrained(langid, model=learned, data=dict(length=24))
@@ -571,10 +571,10 @@ def test_outputs_stay_on_their_lines():
     ("arguments", "reason"),
     [
         ([], "--workdir is missing; give the directory of a run"),
-        (["--workdir={}", "--prompt=a", "--input=-"], "are both there; give one of them"),
+        (["--workdir={}", "--prompt=a", "--input=-"], "are both given; give one of them"),
         (["--workdir={}", "--prompt=a", "--stream", "--json"], "--json does not go with --stream"),
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
-        (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is --input as well; choose"),
+        (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is also --input; choose"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
         (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is no checkpoint of"),
         (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),

@@ -311,7 +311,7 @@ def test_the_best_five_of_many_classes():
 @pytest.mark.parametrize(
     ("measure", "labels", "has_target", "reason"),
     [
-        ("bleu", (), False, "bleu compares answers with references, which some has none of"),
+        ("bleu", (), False, "bleu compares outputs with references, and some has none"),
         ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
         ("spearman", ("1", "nan"), False, "but one of the data's is 'nan'"),
         ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),

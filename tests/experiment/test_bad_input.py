@@ -79,7 +79,7 @@ AT_THE_START = [
     (
         pydoc,
         {"task.objective": "prefix_lm", "eval.metrics": ("bleu",)},
-        "which held_out has none of; set it to ()",
+        "and held_out has none; set it to ()",
     ),
     (digits, {"init_from": "/no/such/run"}, "init_from=/no/such/run: no checkpoints/ in"),
     (digits, {"task.teacher": "/no/such/run"}, "task.teacher=/no/such/run: no checkpoints/ in"),

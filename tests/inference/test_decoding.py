@@ -59,10 +59,12 @@ def compiled(decode, **given):
 
 def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, pieces=(), **given):
     """Tokens (B, steps) as lists; first up to each of the steps in `pieces`, then to the end."""
-    seen_bv, given = given.pop("seen_bv", None), dict(sampling=GREEDY, ends=ENDS) | given
+    occurred_bv, given = given.pop("occurred_bv", None), dict(sampling=GREEDY, ends=ENDS) | given
     if positions_b is None:
         positions_b = jnp.zeros(len(logits_bv), jnp.int32)
-    progress = begin(logits_bv, cache, steps=steps, pad_id=given["ends"].pad_id, seen_bv=seen_bv)
+    progress = begin(
+        logits_bv, cache, steps=steps, pad_id=given["ends"].pad_id, occurred_bv=occurred_bv
+    )
     for until in (*pieces, steps):
         progress = compiled(decode, **given)(
             progress, jnp.asarray(positions_b), keys_b, until=until
@@ -162,7 +164,7 @@ def random_run(rows=slice(None), **options):
     given = dict(
         steps=8,
         sampling=Sampling(temperature=1.5, top_k=6, repetition_penalty=1.2),
-        seen_bv=jax.nn.one_hot(sums_b, V, dtype=bool)[rows],
+        occurred_bv=jax.nn.one_hot(sums_b, V, dtype=bool)[rows],
     )
     return run(recall, *(array[rows] for array in each), **given | options)
 
@@ -216,12 +218,12 @@ limited = quick_jit(adjust_logits, static_argnums=1)
 def test_the_distribution_is_what_plain_python_makes_of_it(changes):
     sampling = Sampling(**{"temperature": 1.0} | changes)
     logits_bv = TABLE[:40]
-    seen_bv = np.random.default_rng(1).random(logits_bv.shape) < 0.3
+    occurred_bv = np.random.default_rng(1).random(logits_bv.shape) < 0.3
     expected = [
-        shares(logits_v, sampling, np.flatnonzero(seen_v))
-        for logits_v, seen_v in zip(logits_bv, seen_bv, strict=True)
+        shares(logits_v, sampling, np.flatnonzero(occurred_v))
+        for logits_v, occurred_v in zip(logits_bv, occurred_bv, strict=True)
     ]
-    actual = jax.nn.softmax(limited(logits_bv, sampling, seen_bv))
+    actual = jax.nn.softmax(limited(logits_bv, sampling, occurred_bv))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(np.asarray(actual) == 0, np.array(expected) == 0)
 
@@ -256,8 +258,8 @@ def test_the_likeliest_always_stays():
 
 def test_a_penalty_makes_less_likely_on_either_side_of_zero():
     logits_bv = jnp.asarray([[2.0, -2.0, 0.0, 3.0, -1.0]])
-    seen_bv = jnp.asarray([[True, True, True, False, False]])
-    penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), seen_bv)
+    occurred_bv = jnp.asarray([[True, True, True, False, False]])
+    penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), occurred_bv)
     assert penalised.tolist() == [[1.0, -4.0, 0.0, 3.0, -1.0]]
 
 
@@ -270,7 +272,7 @@ def test_a_penalty_counts_the_prompt_and_what_was_said():
     prompts_bv = jax.nn.one_hot(jnp.asarray([[1, 1], [2, 4]]), V, dtype=bool).any(axis=1)
     tokens = run(
         always_the_same, jnp.broadcast_to(logits_v, (2, V)), steps=5, ends=NO_END,
-        sampling=Sampling(repetition_penalty=10.0), seen_bv=prompts_bv,
+        sampling=Sampling(repetition_penalty=10.0), occurred_bv=prompts_bv,
     )  # fmt: skip
     # Once all five likely ones were said, the likeliest is the next again, at 8.0 / 10.
     assert tokens == [[2, 3, 4, 5, 1], [1, 3, 5, 1, 1]]

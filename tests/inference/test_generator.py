@@ -59,9 +59,9 @@ def keys(count, seed=0):
 
 
 def test_a_prompt_that_is_read_both_ways():
-    expected = greedy(DECODER, see_whole_prompt=True)
+    expected = greedy(DECODER, bidirectional_prompt=True)
     assert expected != greedy(DECODER)
-    assert generated(DECODER, make_generator(DECODER, see_whole_prompt=True)) == expected
+    assert generated(DECODER, make_generator(DECODER, bidirectional_prompt=True)) == expected
 
 
 def test_rows_go_on_beside_one_that_has_no_positions_left():

@@ -29,7 +29,7 @@ def test_text_reads_as_it_does_behind_the_prompt(name):
     whole = tokenizer.encode("the one and the other")
     for place in range(1, len(whole)):
         before, after = whole[:place], whole[place:]
-        assert tokenizer.decode(before) + to_text(after, tokenizer, behind=before) == (
+        assert tokenizer.decode(before) + to_text(after, tokenizer, preceding=before) == (
             "the one and the other"
         )
     alone = tokenizer.encode("the one")

@@ -157,12 +157,12 @@ def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
 
 def test_gaps_that_are_not_there_or_not_known_are_refused():
     spans = prompts("span_corruption")
-    no_gap = "line 7 has no gap to be filled in; put {} where one is"
+    no_gap = "line 7 has no gap to fill in; put {} where a gap is"
     assert refusal(prompts("masked_lm"), "abc") == no_gap.format("[MASK]")
     assert refusal(spans, "abc") == no_gap.format("<extra_id_0>")
     assert "<extra_id_100> is unknown to the model's tokenizer" in refusal(spans, "<extra_id_100>")
     assert "the last that it knows is <extra_id_99>" in refusal(spans, "<extra_id_100>")
-    assert "two gaps with one name" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
+    assert "two gaps with the same number" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
 def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():

@@ -21,7 +21,7 @@ from inference import sampling_options
         (dict(num_outputs=2), "--num_outputs=2 does not go with --method=greedy, which has one"),
         (dict(method="beam", num_outputs=5), "--num_outputs=5 exceeds --beam_size=4, "),
         (dict(max_new_tokens=-1), "--max_new_tokens=-1 must be at least 0"),
-        (dict(stop=[""]), "--stop is empty, and every text begins with that; leave it out"),
+        (dict(stop=[""]), "--stop is empty, and every text contains the empty text; leave it out"),
         (dict(draft_tokens=2), "name it with --draft_workdir=DIR"),
         (dict(draft_workdir="x", slide=True), "--slide does not go with --draft_workdir, "),
         (dict(draft_workdir="x", repetition_penalty=2.0), "leave it or --draft_workdir out"),

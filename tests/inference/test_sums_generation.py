@@ -58,9 +58,9 @@ def test_greedy_and_beam_search(name):
 
 def test_a_prompt_that_is_read_both_ways():
     config = CONFIGS["linear"]
-    expected = greedy(config, see_whole_prompt=True)
+    expected = greedy(config, bidirectional_prompt=True)
     assert expected != greedy(config)
-    generator = make_generator(config, see_whole_prompt=True)
+    generator = make_generator(config, bidirectional_prompt=True)
     params = generator.lay_out(lively_params(config))
     assert generator.sequences(params, prompts(config)).tolist() == expected
 
