@@ -23,7 +23,7 @@ from inference import sampling_options
         (dict(max_new_tokens=-1), "--max_new_tokens=-1 must be at least 0"),
         (dict(stop=[""]), "--stop is empty, and every text contains the empty text; leave it out"),
         (dict(draft_tokens=2), "name it with --draft_workdir=DIR"),
-        (dict(draft_workdir="x", slide=True), "--slide does not go with --draft_workdir, "),
+        (dict(draft_workdir="x", slide=True), "--slide does not go with --draft_workdir: "),
         (dict(draft_workdir="x", repetition_penalty=2.0), "leave it or --draft_workdir out"),
         (dict(method="sample", stream=True, num_outputs=2), "not --num_outputs=2; leave one of"),
     ],
