@@ -55,7 +55,7 @@ SOURCES = {
 }
 LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
 # Modules of an auxiliary masked LM next to a classifier; published models have no such modules.
-BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
+AUXILIARY = ("transform/", "transform_norm/", "vocabulary/")
 
 
 def convert(
@@ -214,11 +214,11 @@ def export_model(run: str, directory: Path) -> str:
     specials = published_tokenizer.special_ids(tokenizer, config)
     described = published.describe(config, head, model.labels, specials)
     params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
-    beside = [p for p in params if p.startswith(BESIDE_CLASSES) and "classify" in head.objective]
-    if beside:
-        logging.warning("the published format has no place for %s: left out", ", ".join(beside))
+    auxiliary = [p for p in params if p.startswith(AUXILIARY) and "classify" in head.objective]
+    if auxiliary:
+        logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
     rows = described.architecture.used_rows(config)
-    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in beside}
+    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in auxiliary}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
     files.write_tensors(
         directory, their_shapes(found), config.param_dtype, to_theirs(found, params)

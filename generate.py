@@ -240,7 +240,7 @@ def define_options() -> None:
 
 if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
-    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
+    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest step.")
     AVERAGE = flags.DEFINE_integer(
         "average", 1, "Number of checkpoints whose parameters are averaged."
     )

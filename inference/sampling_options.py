@@ -48,7 +48,7 @@ class SamplingOptions:
         if self.method == "greedy" and self.num_outputs > 1:
             yield (
                 f"num_outputs={self.num_outputs} does not go with --method=greedy, which has one "
-                "answer; choose --method=beam or --method=sample"
+                "output; choose --method=beam or --method=sample"
             )
         if self.method == "beam" and self.num_outputs > self.beam_size:
             yield (
@@ -59,7 +59,7 @@ class SamplingOptions:
             yield "stop is empty, and every text contains the empty text; leave it out"
         if self.stream and self.num_outputs > 1:
             yield (
-                f"stream shows one answer as it is written, not --num_outputs={self.num_outputs}; "
+                f"stream shows one output as it is written, not --num_outputs={self.num_outputs}; "
                 "leave one of them out"
             )
         yield from path_problems("draft_workdir", self.draft_workdir)

@@ -136,7 +136,7 @@ def _advice(path: Path, names: list[str]) -> str:
     deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
     deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
     if deeper and "modules.json" in names:  # sentence-transformers' first layout
-        return f"copy the files of {deeper[0].name} into it, beside modules.json"
+        return f"copy the files of {deeper[0].name} into it, next to modules.json"
     if deeper:
         return f"did you mean --from={deeper[0]}?"
     others = [name for name in names if Path(name).suffix in files.FORMATS]

@@ -109,7 +109,7 @@ def write_more(model, head, ids):
 
 
 def used_rows(model):
-    """Exports positions up to the last patch only; a published model has no others."""
+    """The rows of the position table to export: up to the last patch, as a published ViT has."""
     return {f"{POSITIONS}/embedding": (model.image_size // model.patch_size) ** 2 + 1}
 
 

@@ -247,7 +247,7 @@ def test_any_of_several_ends_ends_an_answer(monkeypatch):
     assert scores["rouge1"] == 1
 
 
-def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
+def test_an_answer_is_generated_once_for_all_metrics(monkeypatch):
     calls = []
     generate = Evaluator._generate
 
@@ -271,7 +271,7 @@ def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
 CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
 
 
-def test_measures_of_classes_by_hand():
+def test_metrics_of_classes_by_hand():
     scores = measure(
         "classify_text",
         CLASSES,
@@ -317,7 +317,7 @@ def test_the_best_five_of_many_classes():
         ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
     ],
 )
-def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
+def test_metrics_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
     sets = {"some": EvalSet([], 0, has_target)}
     with pytest.raises(ConfigError, match=reason):
         refuse_metrics((measure,), labels, sets)

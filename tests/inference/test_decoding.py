@@ -43,10 +43,10 @@ def tell_position(token_b1, position_b1, cache):
     return one_hot(position_b1 % V), cache
 
 
-def recall(token_b1, position_b1, sums_b):
+def recall(token_b1, position_b1, state_b):
     """Random logits that depend on all tokens so far and on where they stand."""
-    sums_b = (sums_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
-    return jnp.asarray(TABLE)[sums_b][:, None], sums_b
+    state_b = (state_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
+    return jnp.asarray(TABLE)[state_b][:, None], state_b
 
 
 TABLE = np.random.default_rng(0).normal(0, 2, (101, V)).astype(np.float32)
@@ -157,14 +157,14 @@ def test_it_stops_when_every_row_has_ended(first, stops, calls):
 
 def random_run(rows=slice(None), **options):
     """Five rows that differ in everything, of which those in `rows` are run."""
-    sums_b = jnp.arange(5)
+    state_b = jnp.arange(5)
     each = (
-        jnp.asarray(TABLE)[sums_b], 3 * sums_b, sums_b, jax.random.split(jax.random.key(6), 5),
+        jnp.asarray(TABLE)[state_b], 3 * state_b, state_b, jax.random.split(jax.random.key(6), 5),
     )  # fmt: skip
     given = dict(
         steps=8,
         sampling=Sampling(temperature=1.5, top_k=6, repetition_penalty=1.2),
-        occurred_bv=jax.nn.one_hot(sums_b, V, dtype=bool)[rows],
+        occurred_bv=jax.nn.one_hot(state_b, V, dtype=bool)[rows],
     )
     return run(recall, *(array[rows] for array in each), **given | options)
 
@@ -228,7 +228,7 @@ def test_the_distribution_is_what_plain_python_makes_of_it(changes):
     np.testing.assert_array_equal(np.asarray(actual) == 0, np.array(expected) == 0)
 
 
-def kept(logits, **changes):
+def allowed(logits, **changes):
     """Which tokens are left to draw from."""
     sampling = Sampling(temperature=1.0, **changes)
     return np.flatnonzero(np.isfinite(limited(logits[None], sampling)[0])).tolist()
@@ -236,24 +236,24 @@ def kept(logits, **changes):
 
 def test_what_is_as_likely_as_the_last_one_kept_stays_too():
     logits = np.log(np.array([1, 4, 2, 4, 2, 3], np.float32) / 16)
-    assert kept(logits, top_k=1) == [1, 3]
-    assert kept(logits, top_k=4) == [1, 2, 3, 4, 5]
-    assert kept(logits, top_p=0.2) == [1, 3]
-    assert kept(logits, top_p=0.7) == [1, 2, 3, 4, 5]
-    assert kept(logits, min_p=0.7) == [1, 3, 5]
+    assert allowed(logits, top_k=1) == [1, 3]
+    assert allowed(logits, top_k=4) == [1, 2, 3, 4, 5]
+    assert allowed(logits, top_p=0.2) == [1, 3]
+    assert allowed(logits, top_p=0.7) == [1, 2, 3, 4, 5]
+    assert allowed(logits, min_p=0.7) == [1, 3, 5]
 
 
 def test_each_limit_applies_to_what_the_one_before_has_left():
     logits = np.log(np.array([40, 30, 20, 10], np.float32) / 100)
-    assert kept(logits, top_p=0.75) == [0, 1, 2]
+    assert allowed(logits, top_p=0.75) == [0, 1, 2]
     # Of the two that are left, the first has 40 / 70: not yet enough for 0.6, but for 0.55.
-    assert kept(logits, top_k=2, top_p=0.6) == [0, 1]
-    assert kept(logits, top_k=2, top_p=0.55) == [0]
+    assert allowed(logits, top_k=2, top_p=0.6) == [0, 1]
+    assert allowed(logits, top_k=2, top_p=0.55) == [0]
 
 
 def test_the_likeliest_always_stays():
     logits = np.array([0.0, 20.0, -30.0, 19.0], np.float32)
-    assert kept(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
+    assert allowed(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
 
 
 def test_a_penalty_makes_less_likely_on_either_side_of_zero():

@@ -407,8 +407,8 @@ def test_bart_writes_what_transformers_writes(words, tmp_path):
         expected = theirs(model, line)
         assert expected[:2] == [2, 1]
         expected = expected[2:]
-        kept = [WORDS[id] for id in expected if id >= 7]
-        assert answer["text"].split() == kept and answer["tokens"] == len(expected), line
+        expected_words = [WORDS[id] for id in expected if id >= 7]
+        assert answer["text"].split() == expected_words and answer["tokens"] == len(expected), line
         assert theirs(again, line)[2:] == expected  # what goes out forces it by itself
         written.add(tuple(expected))
         unforced += theirs(model, line, forced_bos_token_id=None)[2:] != expected

@@ -123,21 +123,21 @@ def test_malformed_files(content, copy):
 
 def test_a_file_that_ends_anywhere_is_refused(copy):
     directory = copy()
-    whole = (directory / WEIGHTS).read_bytes()
+    content = (directory / WEIGHTS).read_bytes()
     rng = np.random.default_rng(0)
-    for size in [0, 7, 8, 9, *rng.integers(10, len(whole), 12), len(whole) - 1]:
-        (directory / WEIGHTS).write_bytes(whole[:size])
+    for size in [0, 7, 8, 9, *rng.integers(10, len(content), 12), len(content) - 1]:
+        (directory / WEIGHTS).write_bytes(content[:size])
         assert "is not a valid safetensors file" in refusal(directory)
 
 
 def test_any_changed_byte_of_the_header_is_refused_or_harmless(copy):
     """No byte makes the reader crash, hang, or fail in another way than by a refusal."""
     directory = copy()
-    whole = bytearray((directory / WEIGHTS).read_bytes())
-    (size,) = struct.unpack("<Q", whole[:8])
+    content = bytearray((directory / WEIGHTS).read_bytes())
+    (size,) = struct.unpack("<Q", content[:8])
     rng = np.random.default_rng(1)
     for place in rng.integers(0, 8 + size, 60):
-        spoilt = whole.copy()
+        spoilt = content.copy()
         spoilt[place] ^= 1 << rng.integers(8)
         (directory / WEIGHTS).write_bytes(spoilt)
         try:
