@@ -1,11 +1,11 @@
 """Imports and exports published weights: python convert.py --from=DIR --to=WORKDIR, or back.
 
-Imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files) to a
-workdir, which train.py can start from (--config.init_from=WORKDIR) and generate.py and evaluate.py
-can use. Exports WORKDIR[:STEP] to a directory that transformers loads.
+It imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files) to a
+workdir. train.py can start from that workdir (--config.init_from=WORKDIR), and generate.py and
+evaluate.py can use it. It exports WORKDIR[:STEP] to a directory that transformers loads.
 
-pretrained/ lists the architectures, and what of their configs is not supported. If something is
-refused, nothing is written.
+The files in pretrained/ say which architectures and config keys are supported. If convert.py
+refuses a model, it writes nothing.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import TrainState, abstract_params
 
-# The default source of an objective, for training and evaluation of imported weights.
+# Objective -> data.source of an imported model's config, for training and evaluation.
 SOURCES = {
     "seq2seq": "translation_files",
     "causal_lm": "text_files",
@@ -53,9 +53,9 @@ SOURCES = {
     "classify_images": "image_files",
     "embed": "text_files",
 }
-LONGEST_ROW = 2048  # columns, even if the model can read more
-# Modules of an auxiliary masked LM beside a classifier, which published models lack.
-BESIDE_CLASSES = ("transform/", "transform_norm/", "vocabulary/")
+LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
+# Modules of an auxiliary masked LM next to a classifier; published models have no such modules.
+AUXILIARY = ("transform/", "transform_norm/", "vocabulary/")
 
 
 def convert(
@@ -69,19 +69,21 @@ def convert(
 ) -> str:
     """Exports `source` if it is a run's directory, else imports it; returns a line about it.
 
-    param_dtype, tokenizer, ignore_keys, source_eos: for imports; as the flags of these names.
+    The other arguments are for imports; the flags of the same names explain them.
     """
     for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
-        if not HUB_ADDRESS.fullmatch(path):  # require_model_directory explains it
+        if not HUB_ADDRESS.fullmatch(
+            path
+        ):  # require_model_directory has a better message for these
             refuse_remote(flag, path)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
     if is_run and tokenizer:
-        raise ConfigError("--tokenizer is for imported models; a run has its own")
+        raise ConfigError("--tokenizer is for imports; a run has its own tokenizer; leave it out")
     if is_run and ignore_keys:
-        raise ConfigError("--ignore_keys is for imported models; a run's config is our own")
+        raise ConfigError("--ignore_keys is for imports, and this is a run; leave it out")
     if is_run and not source_eos:
-        raise ConfigError("--nosource_eos is for imported models; a run's tokenizer knows")
+        raise ConfigError("--nosource_eos is for imports, and this is a run; leave it out")
     if not is_run:
         require_model_directory(source)
     with _new_directory(Path(target)) as directory:
@@ -94,9 +96,9 @@ def convert(
 
 @contextlib.contextmanager
 def _new_directory(target: Path) -> Iterator[Path]:
-    """A temporary directory that is renamed to `target` on success, and removed otherwise."""
+    """Yields a temporary directory; renames it to `target` on success, else removes it."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ConfigError(f"--to={target} is there already; choose a new directory, or empty it")
+        raise ConfigError(f"--to={target} already exists; choose a new directory, or empty it")
     final = Path(os.path.abspath(target))
     temporary = final.with_name(f".{final.name}.new-{os.getpid()}")
     try:
@@ -119,7 +121,7 @@ def import_model(
     *,
     source_eos: bool = True,
 ) -> str:
-    """Writes a published model as step 0 of a run; arguments as for `convert`."""
+    """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
     found = published.read(source, ignore_keys)
     for note in found.notes:
         logging.warning("%s: %s", source / files.CONFIG, note)
@@ -147,13 +149,14 @@ def import_model(
     if tokenizer is not None:
         tokenizer.save(workdir)
     if found.architecture.generates:
-        _keep_generation_settings(found, workdir)
+        _store_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
     line = f"{found.architecture.model_type} as task.objective={found.head.objective}"
     return f"{line}; {published_tokenizer.describe(tokenizer)}" if tokenizer is not None else line
 
 
-def _keep_generation_settings(found: published.Published, workdir: Path) -> None:
+def _store_generation_settings(found: published.Published, workdir: Path) -> None:
+    """Stores the settings in the workdir for an export; logs the flags that they need here."""
     settings = generation_settings.read(found.directory)
     if settings:
         files.write_json(workdir / files.GENERATION, settings)
@@ -166,19 +169,19 @@ def _keep_generation_settings(found: published.Published, workdir: Path) -> None
 
 
 def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
-    """The parameters, read from the files directly into the devices' shards."""
+    """Reads the parameters from the files directly into the devices' shards."""
     mesh = make_mesh(MeshConfig(data=1, fsdp=-1, sequence=1, tensor=1))
     like = abstract_params(make_model(model, task), task, smallest_batch(model), mesh)
     readers, unused = found.fill(_shapes(like), model)
     if unused:
-        logging.warning("of another head, and left out: %s", ", ".join(sorted(unused)))
+        logging.warning("tensors of another head are left out: %s", ", ".join(sorted(unused)))
 
     def load(path, leaf):
         reader = readers[_path(path)]
         array = jax.make_array_from_callback(
             leaf.shape, leaf.sharding, lambda index: reader(index, leaf.dtype)
         )
-        return jax.block_until_ready(array)  # frees its host memory before the next
+        return jax.block_until_ready(array)  # frees its host memory before the next array is read
 
     return jax.tree.map_with_path(load, like)
 
@@ -190,6 +193,7 @@ def save_params(params: dict, workdir: str | Path, config: CheckpointConfig) -> 
 
 
 def _data(found: published.Published) -> dict[str, Any]:
+    """Keys of the `data` section for an imported model."""
     length = min(found.model["max_length"], LONGEST_ROW)
     if found.head.objective == "embed":
         length = min(length, sentence.max_length(found.directory) or length)
@@ -202,7 +206,7 @@ def _data(found: published.Published) -> dict[str, Any]:
 
 
 def export_model(run: str, directory: Path) -> str:
-    """Writes a run's model, WORKDIR[:STEP], as a published model."""
+    """Writes the model of a run, WORKDIR[:STEP], in a published format; returns a line about it."""
     checkpoints, step = find_checkpoint(run)
     model = loaded_run.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
@@ -210,11 +214,11 @@ def export_model(run: str, directory: Path) -> str:
     specials = published_tokenizer.special_ids(tokenizer, config)
     described = published.describe(config, head, model.labels, specials)
     params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
-    beside = [p for p in params if p.startswith(BESIDE_CLASSES) and "classify" in head.objective]
-    if beside:
-        logging.warning("no place for %s, which are left out", ", ".join(beside))
+    auxiliary = [p for p in params if p.startswith(AUXILIARY) and "classify" in head.objective]
+    if auxiliary:
+        logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
     rows = described.architecture.used_rows(config)
-    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in beside}
+    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in auxiliary}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
     files.write_tensors(
         directory, their_shapes(found), config.param_dtype, to_theirs(found, params)
@@ -225,7 +229,9 @@ def export_model(run: str, directory: Path) -> str:
         if config.family == "encoder_decoder" and tokenizer.text_start_ids:
             ids["forced_bos_token_id"] = specials.bos
             if described.architecture.model_type != "bart":
-                logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
+                logging.warning(
+                    "only BART's config can say that outputs begin with id %d", specials.bos
+                )
         settings = generation_settings.read(checkpoints.parent)
         files.write_json(directory / files.GENERATION, settings | ids)
     if head.objective == "embed":
@@ -243,7 +249,7 @@ def export_model(run: str, directory: Path) -> str:
     elif isinstance(tokenizer, SubwordTokenizer):
         published_tokenizer.write(directory, tokenizer, config, task)
     else:
-        logging.warning("this model's tokenizer has no published format: none is written")
+        logging.warning("this model's tokenizer has no published format, so none is written")
     return f"{described.architecture.model_type}: {described.config['architectures'][0]}"
 
 
@@ -253,8 +259,8 @@ def _head(task: TaskConfig) -> Head:
             return Head("seq2seq")
         case "prefix_lm":
             raise ConfigError(
-                "task.objective=prefix_lm reads its prefix both ways, which no published decoder "
-                "does; models of this objective stay here"
+                "task.objective=prefix_lm has bidirectional attention in its prefix, which no "
+                "published decoder has; models of this objective cannot be exported"
             )
     return Head(task.objective, task.next_sentence)
 
@@ -285,20 +291,22 @@ def main() -> None:
 
 if __name__ == "__main__":
     FROM = flags.DEFINE_string("from", "", "A published model's directory, or WORKDIR[:STEP].")
-    TO = flags.DEFINE_string("to", "", "The target: a directory that is new or empty.")
+    TO = flags.DEFINE_string("to", "", "The target: a new or empty directory.")
     TOKENIZER = flags.DEFINE_string(
         "tokenizer",
         "",
-        "A tokenizer's file, in place of the directory's own; none: the model is used with ids "
-        "alone.",
+        "A tokenizer's file, in place of the directory's own; none: no tokenizer, so that lines "
+        "and outputs are ids.",
     )
     SOURCE_EOS = flags.DEFINE_bool(
-        "source_eos", True, "Whether the source of an encoder-decoder ends in eos (OpenNMT: no)."
+        "source_eos",
+        True,
+        "Whether the source of an encoder-decoder ends with eos; not so in OpenNMT's models.",
     )
     IGNORE_KEYS = flags.DEFINE_list(
-        "ignore_keys", [], "Keys of the published config.json to ignore, as a,b."
+        "ignore_keys", [], "Keys of the published config.json to ignore, separated by commas."
     )
     PARAM_DTYPE = flags.DEFINE_enum(
-        "param_dtype", "float32", ["float32", "bfloat16"], "The type of imported parameters."
+        "param_dtype", "float32", ["float32", "bfloat16"], "The dtype of imported parameters."
     )
     command_line.launch(main)

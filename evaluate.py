@@ -1,10 +1,10 @@
 """Evaluates a trained model: python evaluate.py --workdir=DIR [--step=N|best] [--split=NAME]
 
-It evaluates the newest checkpoint of the run in DIR, or that of --step; with --average=N, the mean
-of the last N checkpoints up to there. It uses all eval sets of the run's config, or with --split
-one of them or another split of the data. --split=train scores the training examples, which shows
-how well the run fits them. --config.a.b=v changes keys of data, eval and mesh, and the reach of
-attention.
+It evaluates the newest checkpoint of the run in DIR, or the checkpoint of --step. --average=N
+averages the parameters of the last N checkpoints up to that one. It uses all eval sets of the run's
+config; --split=NAME selects one of them, or another split of the data. --split=train scores the
+training examples, which shows how well the run fits them. --config.a.b=v changes keys of data, eval
+and mesh, the kind of attention and its range, and the range of positions.
 
 It prints one JSON object and appends it to DIR/evaluations.jsonl.
 """
@@ -45,11 +45,15 @@ def evaluate(
     average: int = 1,
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The scores, and what was evaluated. `config` is the run's own, with changes."""
+    """Evaluates a run; returns the scores and the facts of the evaluation, as it records them.
+
+    `step` and `average` select checkpoints as in `loaded_run.load`. `split` is the flag --split.
+    `config` is the run's own config with changes; None: without changes.
+    """
     begin = time.perf_counter()
     recorded = loaded_run.recorded_config(workdir)
     config = recorded if config is None else config
-    workdir = run_directory.prepare(workdir)  # refuses now what cannot be written to
+    workdir = run_directory.prepare(workdir)  # refuses a directory that is not writable
     model = loaded_run.load(workdir, step, average, config)
     settings, mesh = model.experiment.eval, model.mesh
     check_batch("eval.batch_size", settings.batch_size, mesh)
@@ -77,7 +81,7 @@ def evaluate(
         "split": split or "all",
         "rows": {name: scored_rows(data, name, settings) for name in sets},
         **scores,
-        "signatures": signatures(settings.measures),
+        "signatures": signatures(settings.metrics),
         "averaged_steps": list(model.steps),
         "overrides": loaded_run.changes(recorded, config),
         "seconds": round(time.perf_counter() - begin, 1),
@@ -95,7 +99,7 @@ def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
 
 
 def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, tuple[str, ...]]:
-    """The data, and the names of the eval sets that --split selects."""
+    """Loads the data; returns it and the names of the eval sets that --split selects."""
     experiment = model.experiment
 
     def load(eval_split: str, evaluate_on_train: bool = False) -> pipeline.Data:
@@ -115,7 +119,7 @@ def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, t
         )
 
     eval_split, train_split = experiment.data.eval_split, experiment.data.train_split
-    # 'train[:99%]' is also called 'train'; its other rows are held out.
+    # 'train' also means 'train[:99%]', whose other rows are held out.
     names = train_split, train_split.partition("[")[0]
     if split and split in names and split != eval_split:
         data = load(eval_split, evaluate_on_train=True)
@@ -137,14 +141,14 @@ def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, t
 
 
 @contextlib.contextmanager
-def in_terms_of_the_flag(split: str, data: DataConfig, held_out: Sequence[str]) -> Iterator[None]:
+def in_terms_of_the_flag(split: str, data: DataConfig, eval_names: Sequence[str]) -> Iterator[None]:
     """Errors about data.eval_split name the flag --split instead."""
     try:
         yield
     except MissingSplitError as error:
         if error.split != split:
             raise
-        known = list(dict.fromkeys([*error.known, *held_out]))
+        known = list(dict.fromkeys([*error.known, *eval_names]))
         raise ConfigError(
             f"--split={split}: {data.path or data.name} has no such split."
             f"{did_you_mean(split.partition('[')[0], known)} It has: {', '.join(known)}"
@@ -156,13 +160,14 @@ def in_terms_of_the_flag(split: str, data: DataConfig, held_out: Sequence[str]) 
 
 
 def caution(split: str, data: pipeline.Data, batches: int) -> str:
+    """The warning that training rows are scored."""
     rows = sum(data.description["eval_rows"].values())
     sample = "; --config.eval.batches=N scores a sample of N batches"
     if batches:
         sample = f"; eval.batches={batches} scores a sample of them"
     return (
-        f"warning: --split={split}: these are {rows:,} training rows, whose score says how well "
-        f"the run fits what it saw, not how well it does on new data{sample}"
+        f"warning: --split={split}: these are {rows:,} training rows; their score shows how well "
+        f"the run fits its training data, not how well it does on new data{sample}"
     )
 
 
@@ -178,7 +183,11 @@ def main() -> None:
 if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
     CONFIG = command_line.recorded_config_flag(loaded_run.recorded_config)
-    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
-    SPLIT = flags.DEFINE_string("split", "", "A held-out set, or another split of the data.")
-    AVERAGE = flags.DEFINE_integer("average", 1, "Checkpoints to take the mean of.")
+    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest step.")
+    SPLIT = flags.DEFINE_string(
+        "split", "", "An eval set, or another split of the data; default: all eval sets."
+    )
+    AVERAGE = flags.DEFINE_integer(
+        "average", 1, "Number of checkpoints whose parameters are averaged."
+    )
     command_line.launch(main)

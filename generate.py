@@ -1,15 +1,15 @@
 r"""Runs a trained model on text: python generate.py --workdir=DIR (--prompt=TEXT | --input=FILE|-)
 
-A language model continues the text, or writes the target if it was trained on pairs. A masked LM
-fills each [MASK]; a span-corruption model fills <extra_id_0>, <extra_id_1>, ...; a classifier
-prints the class and its probability, separated by a tab; a published base model prints the
-embedding as a list of numbers. For models of images, each line is the path of a file. A tab
-separates two texts that were a pair in training.
+A language model continues the text; a model trained on pairs writes the target. A masked LM fills
+each [MASK]; a span-corruption model fills <extra_id_0>, <extra_id_1>, ...; a classifier prints the
+class and its probability, separated by a tab; a published base model prints the embedding as a
+list of numbers. For models of images, each line is the path of a file. If the model was trained on
+pairs of texts, a tab separates the two texts of a line.
 
 The output has one line per input line, in the same order, on standard output or in --output=FILE;
-with --num_outputs, several per line. A line break inside an output is written as \n, except for
---prompt. --json prints one object per input line with all details. --stream shows outputs as they
-are generated, one line after another.
+--num_outputs=N writes N lines per input line. A line break inside an output is written as \n,
+except with --prompt. --json prints one object per input line with all details. --stream shows
+outputs as they are generated, one line after another.
 """
 
 import json
@@ -31,7 +31,7 @@ from inference import predictors, sampling_options
 from input_pipeline.sources.files.reading import Lines
 from training.mesh import check_batch
 
-BATCH_SIZE = 16  # for more than one line, without --batch_size
+BATCH_SIZE = 16  # the default of --batch_size if there are several lines
 NUMBERED = "line {}"  # the name of a line in error messages
 
 # The flags of SamplingOptions.
@@ -39,14 +39,14 @@ OPTIONS = {
     "method": "greedy, beam or sample.",
     "max_new_tokens": "Maximum number of output tokens; 0: the row length of training.",
     "num_outputs": "Outputs per line; beam: the best ones, sample: drawn independently.",
-    "beam_size": "beam: number of sequences kept at every step.",
+    "beam_size": "beam: number of sequences that the search keeps at every step.",
     "length_penalty": "beam: alpha in log-probability / ((5 + tokens) / 6) ** alpha.",
     "temperature": "sample: 1: the model's distribution; below 1: sharper; above 1: flatter.",
-    "top_k": "sample: only from the k likeliest tokens; 0: all.",
-    "top_p": "sample: only from the fewest tokens that together have this probability.",
-    "min_p": "sample: only from tokens with at least this share of the top probability.",
+    "top_k": "sample: draw only from the k likeliest tokens; 0: from all.",
+    "top_p": "sample: draw only from the fewest tokens that together have this probability.",
+    "min_p": "sample: draw only from tokens with at least this share of the top probability.",
     "repetition_penalty": "Above 1: lowers the probability of tokens that the text already has.",
-    "seed": "sample: the output depends only on this and the line number, not on batching.",
+    "seed": "sample: the output depends only on the seed and the line number, not on batching.",
     "stop": "The output ends before this text; may be given several times.",
     "prefix": "Encoder-decoder models: the beginning of every output.",
     "slide": "Beyond the row length of training, drop the oldest tokens from the cache.",
@@ -68,10 +68,11 @@ def generate(
     ids: bool = False,
     **options: Any,
 ) -> list[predictors.Outputs]:
-    """The outputs of a run's model for each line; `options` are fields of SamplingOptions.
+    """Runs the model of the run in `workdir` on lines; returns the outputs of each line.
 
-    `names` are the lines' names in error messages. `strict` refuses lines that the vocabulary
-    cannot spell. With `ids`, lines and outputs are ids.
+    `options` are fields of SamplingOptions. `names` are the lines' names in error messages. `step`
+    and `average` select checkpoints as in `loaded_run.load`. `strict` refuses lines that the
+    vocabulary cannot spell. With `ids`, lines and outputs are token ids.
     """
     model = loaded_run.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
@@ -93,9 +94,9 @@ def stream(
     ids: bool = False,
     **options: Any,
 ) -> None:
-    """Passes the outputs to `show` piece by piece, each followed by a line break.
+    """Passes the outputs to `show` piece by piece, with a line break after each output.
 
-    It reads a line only after the one before is done, so lines may come from a person.
+    It reads the next line only after the output of the last one, so a person may type the lines.
     """
     model = loaded_run.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
@@ -110,13 +111,13 @@ def stream(
 
 
 def evenly_shared(rows: int, mesh: Mesh) -> int:
-    """The number of rows rounded up to what the mesh can divide evenly."""
+    """The number of rows, rounded up so that the mesh divides it evenly."""
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
     return -(-rows // shares) * shares
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """The lines of a file, plain or gzip, or of standard input as they come."""
+    """Yields the lines of a file, plain or gzip, or of standard input (-) as they arrive."""
     if path != "-":
         yield from Lines(Path(path))
         return
@@ -170,11 +171,11 @@ def main() -> None:
 
 
 def refuse_flags(options: Mapping[str, Any]) -> None:
-    """Refuses flags that are wrong whatever the model is."""
+    """Refuses flags that are wrong for every model."""
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
     if (PROMPT.value is None) == (INPUT.value is None):
-        which = "missing" if PROMPT.value is None else "both there"
+        which = "missing" if PROMPT.value is None else "both given"
         raise ConfigError(f"--prompt and --input are {which}; give one of them")
     texts = [("prompt", PROMPT.value or ""), ("prefix", options.get("prefix", ""))]
     for name, text in [*texts, *(("stop", stop) for stop in options.get("stop", ()))]:
@@ -187,18 +188,18 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
     for flag in (BATCH, JSON):
         if options.get("stream") and flag.value:
             raise ConfigError(
-                f"--{flag.name} does not go with --stream, which shows one answer after another as "
+                f"--{flag.name} does not go with --stream, which shows one output after another as "
                 "text; leave one of them out"
             )
     sampling_options.from_flags(options)
     if OUTPUT.value:
         if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
-            raise ConfigError(f"--output={OUTPUT.value} is --input as well; choose another file")
+            raise ConfigError(f"--output={OUTPUT.value} is also --input; choose another file")
         refuse_unwritable(Path(OUTPUT.value))
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuses an output file now that could not be written at the end."""
+    """Refuses at the start an output file that cannot be written."""
     existed = path.exists()
     try:
         path.open("a").close()
@@ -210,7 +211,7 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """The file, or standard output, whose reader may close it early, as `head` does."""
+    """Opens the file, or standard output, which a reader such as `head` may close early."""
     if path:
         with Path(path).open("w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -220,7 +221,7 @@ def opened(path: str) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the rest
         sys.exit(1)
 
 
@@ -239,18 +240,26 @@ def define_options() -> None:
 
 if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
-    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
-    AVERAGE = flags.DEFINE_integer("average", 1, "Checkpoints to take the mean of.")
-    PROMPT = flags.DEFINE_string("prompt", None, "A single line of input.")
+    STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest step.")
+    AVERAGE = flags.DEFINE_integer(
+        "average", 1, "Number of checkpoints whose parameters are averaged."
+    )
+    PROMPT = flags.DEFINE_string("prompt", None, "One line of input.")
     INPUT = flags.DEFINE_string("input", None, "A file of lines, or - for standard input.")
     OUTPUT = flags.DEFINE_string("output", "", "The output file; default: standard output.")
-    BATCH = flags.DEFINE_integer("batch_size", 0, "Lines per batch; default: 16, or 1 for one.")
-    JSON = flags.DEFINE_bool("json", False, "One JSON object per line, with all details.")
+    BATCH = flags.DEFINE_integer(
+        "batch_size", 0, "Lines per batch; default: 16, or 1 for a single line."
+    )
+    JSON = flags.DEFINE_bool("json", False, "Print one JSON object per line, with all details.")
     STRICT = flags.DEFINE_bool(
-        "strict", False, "Refuse lines that the vocabulary cannot spell; default: unknown tokens."
+        "strict",
+        False,
+        "Refuse text that the vocabulary cannot spell; default: it becomes unknown tokens.",
     )
     IDS = flags.DEFINE_bool(
-        "ids", False, "Lines and outputs are ids separated by spaces; no special ids are added."
+        "ids",
+        False,
+        "Lines and outputs are token ids, separated by spaces; no special ids are added.",
     )
     define_options()
     command_line.launch(main)

@@ -157,7 +157,7 @@ def compile_generation(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Co
             Ends(eos_id=0, pad_id=0),
             steps=max(1, data.length - reads),
             rows=rows,
-            see_whole_prompt=task.objective == "prefix_lm",
+            bidirectional_prompt=task.objective == "prefix_lm",
         )
 
     def of_rows(*shape):

@@ -154,7 +154,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             reporter.log(line)
         reporter.log(parameter_table(model_params))
         reporter.log(trainable_line(abstract.params, frozen_inputs.base, tuning))
-        for metric, signature in signatures(experiment.eval.measures).items():
+        for metric, signature in signatures(experiment.eval.metrics).items():
             reporter.log(f"{metric}: {signature}")
 
         # Training: see training/loop.py
@@ -190,7 +190,7 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Exp
     known = [
         f"eval/{name}/{metric}"
         for name, split in sets.items()
-        for metric in metric_names(experiment.task, split, experiment.eval.measures)
+        for metric in metric_names(experiment.task, split, experiment.eval.metrics)
     ]
     if metric and metric not in known:
         raise ConfigError(

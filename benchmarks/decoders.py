@@ -188,7 +188,7 @@ class Ours:
         """Returns the bytes of the cache before the first token."""
         slots = self._generator.slots(self._prompts, self._beams)
         keep_tokens = self._beams > 1
-        _, cache = self._generator._read(
+        _, cache = self._generator._prefill(
             self._params, self._prompts, slots, keep_tokens=keep_tokens
         )
         return sum(array.nbytes for array in jax.tree.leaves(cache.layers))

@@ -13,8 +13,9 @@ from typing import Any
 
 import jax
 
+from experiment.former_keys import with_current_keys
 from experiment.schema import ConfigError, path_problems, refuse_remote
-from input_pipeline.config import FORMER_FIT, with_current_keys
+from input_pipeline.config import FORMER_FIT
 from model.config import TransformerConfig
 from training.processes import is_primary, refuse_unshared
 

@@ -46,5 +46,5 @@ def get_config(arg=None):
         config.data.update(dict(tokenizer="wordpiece", lowercase=False))
         config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
         config.optimizer.update(dict(decay_embeddings=False, ema_decay=0.0))
-    config.eval.update(dict(every=50, patience=4, batch_size=256, measures=("macro_f1",)))
+    config.eval.update(dict(every=50, patience=4, batch_size=256, metrics=("macro_f1",)))
     return config

@@ -293,7 +293,7 @@ def get_config(arg=None):
             patience=0,
             # Metrics beside those of the task. Of generated answers: bleu | chrf | rouge; of
             # classes: macro_f1 | matthews | top5_accuracy; of numeric classes: pearson | spearman
-            measures=(),
+            metrics=(),
             beam_size=1,  # beams; 1: greedy decoding
             length_penalty=0.6,  # of beam search; 0: none, which favours short answers
             samples=8,  # rows written to samples/, the first of that random order; 0: none

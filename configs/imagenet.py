@@ -25,6 +25,6 @@ def get_config(arg=None):
     config.task.objective = "classify_images"
     # In big_vision, weight decay is 1e-4 times the schedule, not times the learning rate.
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=10_000, weight_decay=0.1))
-    config.eval.update(dict(every=5000, batch_size=1024, measures=("top5_accuracy",)))
+    config.eval.update(dict(every=5000, batch_size=1024, metrics=("top5_accuracy",)))
     config.checkpoint.every = 5000
     return config

@@ -28,6 +28,6 @@ def get_config(arg=None):
     config.data.update(dict(packing=True, batch_size=32, length=128, encoder_length=128))
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=5e-3, warmup_steps=1000, beta2=0.98))
-    config.eval.update(dict(every=1000, batch_size=128, measures=("bleu", "chrf")))
+    config.eval.update(dict(every=1000, batch_size=128, metrics=("bleu", "chrf")))
     config.checkpoint.update(dict(every=250, keep=8))
     return config

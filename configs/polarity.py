@@ -34,6 +34,6 @@ def get_config(arg=None):
     config.data.update(dict(tokenizer="wordpiece", tokenizer_size=4096, buckets=(20, 32)))
     config.task.update(dict(objective="classify_text", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
-    config.eval.update(dict(every=300, batch_size=256, measures=("macro_f1",)))
+    config.eval.update(dict(every=300, batch_size=256, metrics=("macro_f1",)))
     config.checkpoint.every = 300
     return config

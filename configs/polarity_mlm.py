@@ -16,6 +16,6 @@ def get_config(arg=None):
     config.data.batch_size = 128
     config.task.update(dict(objective="masked_lm", label_smoothing=0.0))
     config.optimizer.update(dict(name="muon", learning_rate=3e-3, beta1=0.95))
-    config.eval.update(dict(every=500, measures=()))
+    config.eval.update(dict(every=500, metrics=()))
     config.checkpoint.every = 500
     return config

@@ -32,5 +32,5 @@ def get_config(arg=None):
     config.data.update(dict(packing=True, batch_size=16, length=128, encoder_length=128))
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=400, beta2=0.98))
-    config.eval.update(dict(every=500, batch_size=128, measures=("bleu", "chrf")))
+    config.eval.update(dict(every=500, batch_size=128, metrics=("bleu", "chrf")))
     return config

@@ -24,6 +24,6 @@ def get_config(arg=None):
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(name="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, clip_norm=0.0))
     config.optimizer.update(dict(schedule="inverse_sqrt", learning_rate=1.0, warmup_steps=4000))
-    config.eval.update(dict(every=5000, batch_size=256, measures=("bleu", "chrf")))
+    config.eval.update(dict(every=5000, batch_size=256, metrics=("bleu", "chrf")))
     config.checkpoint.every = 5000
     return config

@@ -1,4 +1,4 @@
-"""Eval sets with batches on the devices, and the evaluation of all of them."""
+"""Eval sets whose batches are on the devices; evaluates all of them."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from training.mesh import put_batch, rows_of_batch
 def make_eval_sets(
     names: Sequence[str], data: Data, experiment: Experiment, mesh: Mesh
 ) -> dict[str, EvalSet]:
-    """The eval sets of these names; refuses metrics that do not fit them."""
+    """Makes the eval sets with these names; refuses metrics that do not fit them."""
     sets = {name: _make_eval_set(name, data, experiment, mesh) for name in names}
-    refuse_metrics(experiment.eval.measures, data.labels, sets)
+    refuse_metrics(experiment.eval.metrics, data.labels, sets)
     return sets
 
 
@@ -34,10 +34,11 @@ def evaluate(
     keep_bars: bool = True,
     between: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """The scores of all sets, as eval/<set>/<metric>.
+    """Evaluates the parameters on all sets; returns {eval/<set>/<metric>: score}.
 
-    `between` is called before each batch. `show_progress` draws a bar per set if stderr is a
-    terminal. Without `keep_bars`, a finished bar is erased: it would push up a training run's bar.
+    It calls `between` before each batch. `show_progress` draws one progress bar per set if stderr
+    is a terminal. Without `keep_bars`, it erases a finished bar, which would move the bar of a
+    training run.
     """
     scores = {}
     for name, eval_set in sets.items():
@@ -59,7 +60,7 @@ def evaluate(
             found = evaluator.evaluate(params, eval_set)
         finally:
             if show_progress:
-                bar.close()  # also when the evaluation is cut short
+                bar.close()  # also when the evaluation is interrupted
         scores |= {f"eval/{name}/{metric}": value for metric, value in found.items()}
     return scores
 
@@ -72,7 +73,7 @@ def write_samples(
     data: Data,
     count: int,
 ) -> None:
-    """Writes `count` readable outputs for each set to <prefix>_<set>.txt, on one process."""
+    """Writes `count` readable outputs per set to <prefix>_<set>.txt, if there is one process."""
     if not count or jax.process_count() > 1:
         return
     prefix.parent.mkdir(exist_ok=True)
@@ -82,6 +83,7 @@ def write_samples(
 
 
 def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
+    """Yields the batches; calls the function before each of them."""
     for batch in batches:
         function()
         yield batch
@@ -93,7 +95,7 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
     is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
     has_target = "target" in data.eval_examples(name, 1)[0]
     references = ()
-    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.measures):
+    if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.metrics):
         references = _references(name, data, size, len(batches), mesh)
     return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
@@ -104,7 +106,7 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
 
 
 def _references(name: str, data: Data, size: int, batches: int, mesh: Mesh) -> list[str | None]:
-    """The target texts of the examples, untruncated, row by row."""
+    """The target text of each row of each batch, not truncated; None for rows of padding."""
     texts = [example["target"] for example in data.eval_examples(name, size * batches)]
     texts += [None] * (size * batches - len(texts))
     rows = rows_of_batch(size, mesh)

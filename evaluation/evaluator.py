@@ -1,4 +1,4 @@
-"""Scores on eval sets, with the metrics that fit the task, and readable samples."""
+"""Evaluates a model on eval sets, with the metrics of its task, and writes readable samples."""
 
 import dataclasses
 import math
@@ -20,10 +20,10 @@ from training.config import CLASS_METRICS, NUMERIC_METRICS, TEXT_METRICS, EvalCo
 from training.mesh import fetch
 from training.step import make_eval_step
 
-FOR_SAMPLES = Sampling(temperature=0.8)  # of running text, which greedy decoding repeats
+FOR_SAMPLES = Sampling(temperature=0.8)  # for running text: greedy decoding repeats itself
 
 HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
-NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # other metrics have one score
+NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # all other metrics have one score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +31,9 @@ class EvalSet:
     """A held-out set, ready for evaluation."""
 
     batches: Sequence[Mapping[str, Array]]
-    text_bytes: int  # of the targets, for bits per byte; 0 where that has no meaning
-    has_target: bool  # there is a target text to match, not just text that goes on
-    # The target text for each row of each batch, None for rows that only fill up a batch; empty if
+    text_bytes: int  # bytes of the targets, for bits per byte; 0 if that has no meaning
+    has_target: bool  # whether examples have a target text; running text has none
+    # The target text of each row of each batch; None for rows that only fill up a batch. Empty if
     # no metric needs text.
     references: Sequence[str | None] = ()
 
@@ -55,30 +55,30 @@ def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) ->
 def refuse_metrics(
     metrics: Sequence[str], labels: Sequence[str], eval_sets: Mapping[str, EvalSet]
 ) -> None:
-    """Refuses metrics that fit the objective, but not the data."""
+    """Raises ConfigError for metrics that fit the objective, but not the data."""
     for metric in metrics:
         if metric in TEXT_METRICS:
             for name, eval_set in eval_sets.items():
                 if not eval_set.has_target:
                     raise ConfigError(
-                        f"eval.measures: {metric} compares answers with references, which {name} "
-                        "has none of; set it to ()"
+                        f"eval.metrics: {metric} compares outputs with references, and {name} has "
+                        "none; set it to ()"
                     )
         if metric in NUMERIC_METRICS:
             words = [label for label in labels if not _is_number(label)]
             if words:
                 raise ConfigError(
-                    f"eval.measures: {metric} needs classes that are numbers, but one of the "
+                    f"eval.metrics: {metric} needs classes that are numbers, but one of the "
                     f"data's is {words[0]!r}; take it out"
                 )
         if metric == "top5_accuracy" and len(labels) <= 5:
             raise ConfigError(
-                f"eval.measures: top5_accuracy of {len(labels)} classes is always 1; take it out"
+                f"eval.metrics: top5_accuracy of {len(labels)} classes is always 1; take it out"
             )
 
 
 class Evaluator:
-    """Evaluates parameters on eval sets. Every shape compiles once."""
+    """Evaluates parameters on eval sets. It compiles once per shape."""
 
     def __init__(
         self,
@@ -94,24 +94,25 @@ class Evaluator:
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
-        self._params, self._laid_out = None, {}  # those of the current evaluation, by layout
+        self._params, self._laid_out = None, {}  # of the current evaluation; laid out, by order
 
     def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
-        metrics = self._settings.measures
+        """The scores on a set, by name; `metric_names` lists the names."""
+        metrics = self._settings.metrics
         has_classes = any(metric in CLASS_METRICS for metric in metrics)
         totals, hypotheses, class_rows = None, [], []
         for batch in eval_set.batches:
-            sums, outputs = self._eval_step(params, batch)
+            found, outputs = self._eval_step(params, batch)
             if has_classes:
                 class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
             if eval_set.has_target:
-                # Generated once for all metrics.
+                # One generation serves all metrics.
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
                 exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
-                sums = {**sums, "exact_match": exact}
+                found = {**found, "exact_match": exact}
                 if eval_set.references:
                     hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bt)]
-            totals = sums if totals is None else jax.tree.map(jnp.add, totals, sums)
+            totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
         scores = {"loss": means.pop("nll"), **means}
@@ -135,12 +136,12 @@ class Evaluator:
 
     def _class_values(self) -> np.ndarray | None:
         """The numbers that the classes stand for, if a metric needs them."""
-        if any(metric in NUMERIC_METRICS for metric in self._settings.measures):
+        if any(metric in NUMERIC_METRICS for metric in self._settings.metrics):
             return np.array([float(label) for label in self._labels])
         return None
 
     def _generate(self, params, batch, *, has_target: bool) -> tuple[Array, Array, Array]:
-        """Generated tokens (B, N), with targets and their weights at the same positions."""
+        """Generated tokens (B, N), and the targets and weights of the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._has_source:
             starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
@@ -155,10 +156,12 @@ class Evaluator:
             targets_bt, weights_bt = targets_bt[:, given:], weights_bt[:, given:]
         else:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
-            targets_bt, weights_bt = _behind_prompt(targets_bt, weights_bt, prompts.lengths_b)
+            targets_bt, weights_bt = _after_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
         if not (has_target or self._has_source):
-            steps -= steps // 2  # the second half of the row; there are no positions after it
+            steps -= (
+                steps // 2
+            )  # the prompt is the first half of the row, and the model has no more positions
         beams = self._settings.beam_size if has_target else 1
         generator = self._generator(rows * beams, steps, has_target)
         params = self._lay_out(generator, params)
@@ -170,7 +173,7 @@ class Evaluator:
         return generator.sequences(params, prompts, keys_b), targets_bt, weights_bt
 
     def _lay_out(self, generator: Generator, params) -> dict:
-        """The parameters laid out for decoding: once for all batches and sets that use them."""
+        """Lays out the parameters for decoding, once for all batches and sets."""
         if self._params is not params:
             self._params, self._laid_out = params, {}
         if generator.order not in self._laid_out:
@@ -178,7 +181,7 @@ class Evaluator:
         return self._laid_out[generator.order]
 
     def release(self) -> None:
-        """Frees the parameters that were laid out for the last evaluation."""
+        """Frees the laid-out copies of the last evaluation's parameters."""
         self._params, self._laid_out = None, {}
 
     def _generator(self, rows: int, steps: int, has_target: bool) -> Generator:
@@ -192,7 +195,7 @@ class Evaluator:
                 Ends(tokenizer.eos_id, tokenizer.pad_id, more_ends),
                 steps=steps,
                 rows=rows,
-                see_whole_prompt=self._task.objective == "prefix_lm",
+                bidirectional_prompt=self._task.objective == "prefix_lm",
                 sampling=GREEDY if has_target else FOR_SAMPLES,
             )
         return self._generators[key]
@@ -202,30 +205,30 @@ class Evaluator:
         return self._task.objective in ("seq2seq", "span_corruption")
 
     def samples(self, params, eval_set: EvalSet, examples: Sequence[Mapping]) -> str:
-        """A few rows of the first batch as readable text."""
+        """Readable outputs for the first rows of the first batch, one for each of `examples`."""
         batch, count, labels = eval_set.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
         match self._task.objective:
             case "classify_text" | "classify_images":
                 _, probabilities_bc = self._eval_step(params, batch)
-                guesses_b = jax.device_get(probabilities_bc).argmax(axis=1)
-                rows = zip(examples, guesses_b, strict=False)
+                predictions_b = jax.device_get(probabilities_bc).argmax(axis=1)
+                rows = zip(examples, predictions_b, strict=False)
                 blocks = [
-                    f"{_shown(row)} -> {labels[guess]} ({labels[row['label']]})"
-                    for row, guess in rows
+                    f"{_example_text(row)} -> {labels[prediction]} ({labels[row['label']]})"
+                    for row, prediction in rows
                 ]
                 return "\n".join(blocks) + "\n"
             case "masked_lm":
-                _, guesses_bt = self._eval_step(params, batch)
-                batch, guesses_bt = jax.device_get((dict(batch), guesses_bt))
-                filled_bt = np.where(batch["weights"] > 0, guesses_bt, batch["targets"])
+                _, predictions_bt = self._eval_step(params, batch)
+                batch, predictions_bt = jax.device_get((dict(batch), predictions_bt))
+                filled_bt = np.where(batch["weights"] > 0, predictions_bt, batch["targets"])
                 pairs = zip(batch["targets"], filled_bt, strict=True)
                 blocks = [f"text:   {decode(was)}\nfilled: {decode(now)}" for was, now in pairs]
             case _:
                 has_target = eval_set.has_target
                 if not has_target and jax.device_count() == 1:
-                    # Only the rows that are shown. Not where exact match has compiled the whole
-                    # batch already, and not on several devices, which need even shares.
+                    # Generate only the rows to show. With a target, exact match has compiled the
+                    # full batch already; several devices need equal numbers of rows.
                     batch = {name: array[:count] for name, array in batch.items()}
                 outputs = self._generate(params, batch, has_target=has_target)
                 tokens_bt, expected_bt, weights_bt = jax.device_get(outputs)
@@ -256,12 +259,12 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _shown(example: Mapping) -> str:
+def _example_text(example: Mapping) -> str:
     return " | ".join(example[key] for key in ("text", "text_pair") if key in example) or "image"
 
 
 def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
-    """The length of each row's prompt: its prefix, or the first half of running text."""
+    """The length of each row's prompt: its prefix, or half of the row for running text."""
     if "prefix" in batch:
         return batch["prefix"].sum(axis=1).astype(jnp.int32)
     rows, length = batch["inputs"].shape
@@ -269,7 +272,7 @@ def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
 
 
 @jax.jit
-def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
+def _after_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
     """Targets and weights shifted so that column 0 is the first token after the prompt."""
     length = targets_bt.shape[1]
     columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
@@ -284,11 +287,11 @@ def _behind_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tu
 def _exact_rows(
     tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
 ) -> tuple[Array, Array]:
-    """(rows whose tokens equal the target up to its end, rows).
+    """(number of rows whose tokens match the target up to its end, number of rows).
 
-    A truncated target (`cut_b`) counts as not matched.
+    A row whose target was truncated (`cut_b`) does not match.
     """
-    # The end-of-sequence token is one of the targets, so nothing can follow a match.
-    right_b = ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)
+    # The targets include the end token, so no token follows a match.
+    matches_b = ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)
     real_b = (weights_bt > 0).any(axis=1)
-    return (right_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)
+    return (matches_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)

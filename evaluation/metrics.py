@@ -14,7 +14,7 @@ _NO_WORD = re.compile(r"[^a-z0-9]+")
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[float, str]:
     """Corpus BLEU in percent, and sacrebleu's signature.
 
-    With its defaults: tokenizer `13a`, case-sensitive, exponential smoothing.
+    It uses sacrebleu's defaults: tokenizer `13a`, case-sensitive, exponential smoothing.
     """
     return _by_sacrebleu(BLEU(), hypotheses, references)
 
@@ -35,17 +35,17 @@ SACREBLEU = {"bleu": bleu, "chrf": chrf}
 
 
 def signatures(metrics: Iterable[str]) -> dict[str, str]:
-    """The signatures of sacrebleu's metrics, which do not depend on the text."""
+    """sacrebleu's signatures, by name of the metric; they do not depend on the text."""
     return {name: SACREBLEU[name]([""], [""])[1] for name in metrics if name in SACREBLEU}
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """F-measures of common words, pairs of words and longest common subsequence, 0 to 1.
+    """F-measures (0 to 1) of common words, common word pairs and the longest common subsequence.
 
-    The means over texts of rouge1, rouge2 and rougeL of the package rouge-score, which would also
-    install nltk. Words are its default: runs of a-z and 0-9 in lower case, not stemmed. So an
-    accented letter ends a word, and text in other scripts has no words. The text is one sequence:
-    this is not rougeLsum, which works line by line, nor the ROUGE-1.5.5 script, which can stem.
+    Returns rouge1, rouge2 and rougeL as the package rouge-score defines them, as means over the
+    texts. That package would also install nltk. Words are its default: runs of a-z and 0-9 in lower
+    case, not stemmed. So an accented letter ends a word, and text in other scripts has no words. A
+    text is one sequence; rougeLsum works line by line, and the ROUGE-1.5.5 script can stem.
     """
     pairs = [(_words(h), _words(r)) for h, r in zip(hypotheses, references, strict=True)]
     return {
@@ -70,8 +70,8 @@ def _ngram_f(n: int, hypothesis: Sequence[str], reference: Sequence[str]) -> flo
 def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
     """The length of the longest common subsequence.
 
-    A column of the usual dynamic-programming table is one integer, whose bit i is 0 where the
-    length grows at a[i]; one addition updates the whole column (Hyyrö 2004).
+    Each column of the dynamic-programming table is one integer: bit i is 0 if the length grows at
+    a[i]. One addition updates a column (Hyyrö 2004).
     """
     places: dict[str, int] = {}
     for i, word in enumerate(a):
@@ -95,7 +95,7 @@ def _mean(values: Iterable[float]) -> float:
 def text_scores(
     metrics: Iterable[str], hypotheses: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
-    """The text metrics among `metrics`, by name; rouge has three scores."""
+    """The scores of all text metrics in `metrics`, by name; rouge has three scores."""
     scores = {}
     for name in metrics:
         if name in SACREBLEU:
@@ -105,26 +105,26 @@ def text_scores(
     return scores
 
 
-def macro_f1(labels_b: np.ndarray, guesses_b: np.ndarray) -> float:
-    """The mean of each class's F1, over the classes that occur or are guessed."""
-    return _by_sklearn("f1_score", labels_b, guesses_b, average="macro")
+def macro_f1(labels_b: np.ndarray, predictions_b: np.ndarray) -> float:
+    """The mean F1 over the classes that occur or are predicted."""
+    return _by_sklearn("f1_score", labels_b, predictions_b, average="macro")
 
 
-def matthews(labels_b: np.ndarray, guesses_b: np.ndarray) -> float:
-    """Matthews' correlation for any number of classes; 0 where only one occurs or is guessed."""
-    return _by_sklearn("matthews_corrcoef", labels_b, guesses_b)
+def matthews(labels_b: np.ndarray, predictions_b: np.ndarray) -> float:
+    """Matthews' correlation for any number of classes; 0 if only one occurs or is predicted."""
+    return _by_sklearn("matthews_corrcoef", labels_b, predictions_b)
 
 
-def _by_sklearn(name: str, labels_b: np.ndarray, guesses_b: np.ndarray, **options) -> float:
-    import sklearn.metrics  # takes a second; only runs that ask for such a metric pay for it
+def _by_sklearn(name: str, labels_b: np.ndarray, predictions_b: np.ndarray, **options) -> float:
+    import sklearn.metrics  # slow to import (a second), so only runs with such a metric do
 
-    with warnings.catch_warnings():  # about sets with few rows for their classes
+    with warnings.catch_warnings():  # it warns about sets with few rows per class
         warnings.simplefilter("ignore", UserWarning)
-        return float(getattr(sklearn.metrics, name)(labels_b, guesses_b, **options))
+        return float(getattr(sklearn.metrics, name)(labels_b, predictions_b, **options))
 
 
 def pearson(x_b: np.ndarray, y_b: np.ndarray) -> float:
-    """Pearson's correlation; 0 where either side is constant, for it is not defined there."""
+    """Pearson's correlation; 0 if x or y is constant, because it is undefined there."""
     return _by_scipy("pearsonr", x_b, y_b)
 
 
@@ -134,7 +134,7 @@ def spearman(x_b: np.ndarray, y_b: np.ndarray) -> float:
 
 
 def _by_scipy(name: str, x_b: np.ndarray, y_b: np.ndarray) -> float:
-    import scipy.stats  # as above
+    import scipy.stats  # slow to import, as scikit-learn is
 
     x_b, y_b = np.asarray(x_b, np.float64), np.asarray(y_b, np.float64)
     if (x_b == x_b[0]).all() or (y_b == y_b[0]).all():
@@ -143,10 +143,10 @@ def _by_scipy(name: str, x_b: np.ndarray, y_b: np.ndarray) -> float:
 
 
 def in_top(k: int, scores_bc: np.ndarray, labels_b: np.ndarray) -> np.ndarray:
-    """Whether a row's label is among its k best classes. Ties and NaN count as wrong.
+    """Whether each row's label is among its k best classes (B,). Ties and NaN count as wrong.
 
-    So `in_top(1, ...)` is a classifier's accuracy; scikit-learn's top-k accuracy breaks ties by
-    class number and refuses NaN.
+    `in_top(1, ...)` is accuracy. scikit-learn's top-k accuracy breaks ties by class number and
+    refuses NaN.
     """
     own_b1 = np.take_along_axis(scores_bc, labels_b[:, None], axis=1)
     not_below_bc = ~(scores_bc < own_b1)  # the label itself is one of them
@@ -159,19 +159,19 @@ def class_scores(
     probabilities_bc: np.ndarray,
     values_c: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """The class metrics among `metrics`, by name.
+    """The scores of all class metrics in `metrics`, by name.
 
-    `values_c` are the numbers that the classes stand for. The model's guess at such a number is
-    its expected value, which may lie between two classes.
+    `values_c` are the numbers that the classes stand for. The model predicts their expected value,
+    which may lie between two classes.
     """
     scores = {}
-    guesses_b = probabilities_bc.argmax(axis=1)
+    predictions_b = probabilities_bc.argmax(axis=1)
     for name in metrics:
         match name:
             case "macro_f1":
-                scores[name] = macro_f1(labels_b, guesses_b)
+                scores[name] = macro_f1(labels_b, predictions_b)
             case "matthews":
-                scores[name] = matthews(labels_b, guesses_b)
+                scores[name] = matthews(labels_b, predictions_b)
             case "top5_accuracy":
                 scores[name] = float(in_top(5, probabilities_bc, labels_b).mean())
             case "pearson" | "spearman":

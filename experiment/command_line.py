@@ -15,9 +15,10 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from experiment import help_text
-from experiment.other_names import OTHER_UNITS
+from experiment.former_keys import current_name
+from experiment.other_names import OTHER_UNITS, RENAMED
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
-from input_pipeline.config import FORMER_KEYS, OPTIONS
+from input_pipeline.config import OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
@@ -81,9 +82,9 @@ def _rewrite_arguments() -> None:
         sys.argv[1:] = ["--help"]
     for number, argument in enumerate(sys.argv[1:], start=1):
         name, is_given, value = argument.partition("=")
-        flag, _, key = name.rpartition(".")
-        if flag.lstrip("-") == "config.data" and key in FORMER_KEYS:
-            sys.argv[number] = f"{flag}.options.{FORMER_KEYS[key]}{is_given}{value}"
+        flag, _, key = name.partition(".")
+        if key and flag in ("--config", "-config"):
+            sys.argv[number] = f"{flag}.{current_name(key)}{is_given}{value}"
 
 
 def _value_of(flag: str, argv: list[str]) -> str:
@@ -179,6 +180,8 @@ def _explain(argv: list[str], error: Exception) -> str:
         for override in overrides:
             if problem := _wrong_type(override, _value_of(override, argv)):
                 return problem
+    if renamed := _renamed_key(error):
+        return renamed
     if isinstance(error, AttributeError | KeyError) and overrides:
         from configs import default
 
@@ -208,6 +211,15 @@ def _explain(argv: list[str], error: Exception) -> str:
         return lines[0]
     where = lines[0].removesuffix("Error whilst parsing config file:").strip()
     return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
+
+
+def _renamed_key(error: Exception) -> str:
+    """Says so if a config file sets a key by its former name, which a locked config refuses."""
+    for former, name in RENAMED.items():
+        key, new_key = former.rpartition(".")[2], name.rpartition(".")[2]
+        if f'Key "{key}" does not exist' in str(error) and new_key in str(error):
+            return f"{former} is now {name}; rename it in the config file"
+    return ""
 
 
 def _wrong_type(override: str, given: str) -> str:

@@ -1,4 +1,4 @@
-"""What other codebases call our config keys and flags, for "did you mean" hints."""
+"""What other codebases and our earlier versions call our config keys and flags, for hints."""
 
 _LAYERS = ("model.encoder_layers", "model.decoder_layers")
 
@@ -77,6 +77,9 @@ _NAMES_OF_KEYS = {
 # Their name -> our full keys.
 KEYS = {name: keys for keys, names in _NAMES_OF_KEYS.items() for name in names.split()}
 
+# The former name of one of our keys -> its name today. Both are in the same section.
+RENAMED = {"eval.measures": "eval.metrics"}
+
 # Their name -> our key, and what it counts instead.
 OTHER_UNITS = {
     **dict.fromkeys(
@@ -106,5 +109,7 @@ def key_hint(key: str, section: str) -> str:
         ours, unit = OTHER_UNITS[key]
         return f"; {ours} {unit}."
     own = f"{section}." if section else ""
+    if (former := f"{own}{key}") in RENAMED:
+        return f": {former} is now {RENAMED[former]}."
     names = [repr(each.removeprefix(own)) for each in KEYS.get(key, ())]
     return f". Did you mean {' or '.join(names)}?" if names else ""

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiment.checks import problems_between_sections
+from experiment.former_keys import with_current_keys
 from experiment.schema import ConfigError, build
-from input_pipeline.config import DataConfig, with_current_keys
+from input_pipeline.config import DataConfig
 from input_pipeline.task_spec import Masking
 from model.config import TransformerConfig
 from training.config import (

@@ -1,11 +1,11 @@
 """Beam search: keeps the best few sequences at every length.
 
 Sequences are ranked by log-probability / ((5 + n) / 6) ** alpha, where n is the number of tokens
-with the end: the length penalty of the 2017 paper (Wu et al., 2016).
+including the end token. This is the length penalty of the 2017 paper (Wu et al., 2016).
 
-The sequences of a row are branches of one tree and share one row of the cache. Each step writes a
-token for every beam into it, and a mask shows each beam its own ancestors. So nothing is copied
-when one branch replaces another, and prompt and source are stored once for all beams.
+The sequences of a row are branches of one tree and share one row of the cache. Each step writes one
+token per beam into it, and a mask lets each beam attend to its own ancestors only. So nothing is
+copied when one branch replaces another, and prompt and source are stored once for all beams.
 """
 
 from collections.abc import Sequence
@@ -17,26 +17,29 @@ from jax import Array
 
 from inference.decoding import Decode
 
-NEVER = -1e9  # worse than any sequence, but finite: its sums are no NaN
+NEVER = -1e9  # a score below that of any sequence; finite, so that adding to it gives no NaN
 
 
 class Beams(NamedTuple):
-    """N sequences for each row, the best first, and their scores; NEVER where there is none."""
+    """N sequences per row, the best first, and their scores; NEVER marks an empty place."""
 
     tokens_bnt: Array
     scores_bn: Array
 
 
 class _Search(NamedTuple):
+    """The state of the search after `step` tokens."""
+
     step: Array
-    live: Beams  # scored by plain log-probability: all are of one length
+    live: Beams  # scored by plain log-probability, because all have the same length
     done: Beams
-    holders_bnt: Array  # the beam that held a live sequence's token t; -1 if there is none yet
+    beams_bnt: Array  # which beam wrote token t of a live sequence; -1: not yet written
     logits_bnv: Array
     cache: Any
 
 
 def length_penalty(tokens: Array | int, alpha: float) -> Array:
+    """The number that the log-probability of a sequence of so many tokens is divided by."""
     return ((5.0 + jnp.asarray(tokens, jnp.float32)) / 6.0) ** alpha
 
 
@@ -55,28 +58,38 @@ def beam_search(
     window: int = 0,
     more_eos_ids: Sequence[int] = (),
 ) -> Beams:
-    """The best `beams` sequences of at most `steps` tokens after each row's prompt.
+    """Finds the best `beams` sequences of at most `steps` tokens after each row's prompt.
 
-    `logits_bv`, `positions_b` and `cache` are those of the prompts, one row each, as in
-    `decoding.advance`. The prompts fill the first `prompt_slots` of the cache, which has room for
-    `beams * steps` more tokens. `decode` also gets the slots that each query may see (B, N, S):
-    those of its prompt and its ancestors, or the `window` newest of them if that is not 0.
+    Args:
+      decode: the model. It also gets `visible_bts` (B, N, S), the slots that each beam may attend
+        to: its prompt and its ancestors, or only the newest `window` of these.
+      logits_bv: logits of the first token after each prompt.
+      positions_b: position of the first token after each prompt.
+      cache: holds the prompts in its first `prompt_slots` slots, one row each, and has room for
+        `beams * steps` more tokens.
+      beams: sequences to keep for each row, and to return.
+      steps: the most tokens of a sequence.
+      alpha: exponent of the length penalty.
+      eos_id, more_eos_ids: tokens that end a sequence; the sequence includes its end token.
+      pad_id: fills a sequence after its end.
+      window: 0 means that a beam attends to all of its ancestors.
 
-    A sequence ends with `eos_id` or one of `more_eos_ids`, which it keeps. Sequences without an
-    end count when there are no more steps. The search ends when no live sequence of any row could
-    still become one of the best.
+    Returns:
+      The best sequences of each row. Sequences without an end token take part only if the search
+      reaches `steps` tokens. It stops earlier when no live sequence of any row can still become
+      one of the best.
     """
     rows, vocab = logits_bv.shape
-    # A beam has at most one continuation per end token, so enough others are left to go on with.
+    # Each beam has at most one candidate per end token, so at least `beams` candidates can go on.
     candidates = min((2 + len(more_eos_ids)) * beams, beams * vocab)
-    # The age of a slot in tokens: all slots that one step filled have the same age.
+    # The index in the sequence of the token in each slot: the slots of one step share an index.
     order_s = jnp.arange(prompt_slots + steps * beams)
     order_s = jnp.minimum(order_s, prompt_slots + (order_s - prompt_slots) // beams)
 
-    def visible(holders_bnt: Array, step: Array) -> Array:
-        is_holder_bntn = holders_bnt[..., None] == jnp.arange(beams)
+    def visible(beams_bnt: Array, step: Array) -> Array:
+        is_ancestor_bntn = beams_bnt[..., None] == jnp.arange(beams)
         visible_bns = jnp.pad(
-            is_holder_bntn.reshape(rows, beams, -1),
+            is_ancestor_bntn.reshape(rows, beams, -1),
             ((0, 0), (0, 0), (prompt_slots, 0)),
             constant_values=True,
         )
@@ -84,70 +97,70 @@ def beam_search(
             visible_bns &= prompt_slots + step - order_s < window
         return visible_bns
 
-    def score(sums: Array, tokens: Array | int) -> Array:
-        # NEVER divided by the penalty would be greater than NEVER, like a sequence's score.
-        return jnp.where(sums > NEVER / 2, sums / length_penalty(tokens, alpha), NEVER)
+    def score(log_probs: Array, tokens: Array | int) -> Array:
+        # NEVER stays NEVER: divided by the penalty, it would rank above an empty place.
+        scores = log_probs / length_penalty(tokens, alpha)
+        return jnp.where(log_probs > NEVER / 2, scores, NEVER)
 
     def could_change(search: _Search) -> Array:
-        # A log-probability can only fall, and the penalty of the maximum length is the largest.
+        # An upper bound: log-probabilities only fall, and the last length has the largest penalty.
         best_possible_b = score(search.live.scores_bn[:, 0], steps)
         return (search.step < steps) & (best_possible_b > search.done.scores_bn[:, -1]).any()
 
     def extend(search: _Search) -> _Search:
-        log_probs_bnv = jax.nn.log_softmax(search.logits_bnv.astype(jnp.float32))
-        sums_bnv = search.live.scores_bn[:, :, None] + log_probs_bnv
-        # From here on, N of next_* counts candidates, of which there are more than beams.
-        next_sums_bn, places_bn = jax.lax.top_k(sums_bnv.reshape(rows, -1), candidates)
+        token_log_probs_bnv = jax.nn.log_softmax(search.logits_bnv.astype(jnp.float32))
+        log_probs_bnv = search.live.scores_bn[:, :, None] + token_log_probs_bnv
+        # In next_*, the axis N has `candidates` entries, more than there are beams.
+        next_log_probs_bn, places_bn = jax.lax.top_k(log_probs_bnv.reshape(rows, -1), candidates)
         next_parents_bn = places_bn // vocab
         next_tokens_bn = (places_bn % vocab).astype(jnp.int32)
-        next_tokens_bnt = _rows_of(search.live.tokens_bnt, next_parents_bn)
+        next_tokens_bnt = _take(search.live.tokens_bnt, next_parents_bn)
         next_tokens_bnt = next_tokens_bnt.at[:, :, search.step].set(next_tokens_bn)
         next_ends_bn = next_tokens_bn == eos_id
         for id in more_eos_ids:
             next_ends_bn |= next_tokens_bn == id
 
-        # An end counts if it is among the best `beams` candidates.
+        # A finished sequence counts only if it is among the best `beams` candidates.
         next_counts_bn = next_ends_bn & (jnp.arange(candidates) < beams)
-        next_scores_bn = jnp.where(next_counts_bn, score(next_sums_bn, search.step + 1), NEVER)
+        next_scores_bn = jnp.where(next_counts_bn, score(next_log_probs_bn, search.step + 1), NEVER)
         done = _best(beams, search.done, Beams(next_tokens_bnt, next_scores_bn))
 
-        next_alive_bn = jnp.where(next_ends_bn, NEVER, next_sums_bn)
-        _, kept_bn = jax.lax.top_k(next_alive_bn, beams)
-        live = Beams(_rows_of(next_tokens_bnt, kept_bn), _rows_of(next_alive_bn, kept_bn))
-        parents_bn = _rows_of(next_parents_bn, kept_bn)
-        holders_bnt = _rows_of(search.holders_bnt, parents_bn)
-        holders_bnt = holders_bnt.at[:, :, search.step].set(jnp.arange(beams))
+        next_live_bn = jnp.where(next_ends_bn, NEVER, next_log_probs_bn)
+        _, top_bn = jax.lax.top_k(next_live_bn, beams)
+        live = Beams(_take(next_tokens_bnt, top_bn), _take(next_live_bn, top_bn))
+        parents_bn = _take(next_parents_bn, top_bn)
+        beams_bnt = _take(search.beams_bnt, parents_bn)
+        beams_bnt = beams_bnt.at[:, :, search.step].set(jnp.arange(beams))
         positions_bn = jnp.broadcast_to(positions_b[:, None] + search.step, (rows, beams))
         logits_bnv, cache = decode(
             live.tokens_bnt[:, :, search.step],
             positions_bn,
             search.cache,
-            visible_bts=visible(holders_bnt, search.step),
+            visible_bts=visible(beams_bnt, search.step),
         )
-        return _Search(search.step + 1, live, done, holders_bnt, logits_bnv, cache)
+        return _Search(search.step + 1, live, done, beams_bnt, logits_bnv, cache)
 
-    nothing = Beams(
-        jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER)
-    )
-    # All beams start equal. Only the first is extended, otherwise they would stay equal.
-    live = nothing._replace(scores_bn=nothing.scores_bn.at[:, 0].set(0.0))
+    empty = Beams(jnp.full((rows, beams, steps), pad_id, jnp.int32), jnp.full((rows, beams), NEVER))
+    # Only the first beam starts as a sequence: equal beams would stay equal.
+    live = empty._replace(scores_bn=empty.scores_bn.at[:, 0].set(0.0))
     logits_bnv = jnp.broadcast_to(logits_bv[:, None], (rows, beams, vocab))
-    holders_bnt = jnp.full((rows, beams, steps), -1, jnp.int32)
-    start = _Search(jnp.zeros((), jnp.int32), live, nothing, holders_bnt, logits_bnv, cache)
+    beams_bnt = jnp.full((rows, beams, steps), -1, jnp.int32)
+    start = _Search(jnp.zeros((), jnp.int32), live, empty, beams_bnt, logits_bnv, cache)
     search = jax.lax.while_loop(could_change, extend, start)
     unfinished_bn = score(search.live.scores_bn, search.step)
-    # Unfinished sequences count only if there are no more steps.
+    # Unfinished sequences count only if the search used all steps.
     unfinished_bn = jnp.where(search.step < steps, NEVER, unfinished_bn)
     return _best(beams, search.done, search.live._replace(scores_bn=unfinished_bn))
 
 
 def _best(count: int, *groups: Beams) -> Beams:
+    """The `count` best sequences of each row among all groups."""
     tokens, scores = (jnp.concatenate(arrays, axis=1) for arrays in zip(*groups, strict=True))
     scores_bn, places_bn = jax.lax.top_k(scores, count)
-    return Beams(_rows_of(tokens, places_bn), scores_bn)
+    return Beams(_take(tokens, places_bn), scores_bn)
 
 
-def _rows_of(array: Array, places_bn: Array) -> Array:
-    """The entries of axis 1 at these places, for each row of the batch."""
+def _take(array: Array, places_bn: Array) -> Array:
+    """The entries of axis 1 at `places_bn`, the indices for each row of the batch."""
     places = places_bn.reshape(*places_bn.shape, *(1,) * (array.ndim - 2))
     return jnp.take_along_axis(array, places, axis=1)

@@ -1,11 +1,11 @@
-"""How parameters lie in memory for decoding, where reading them is most of the work.
+"""The memory layout of parameters for decoding, which spends most of its time reading them.
 
-Training stacks the layers of a stack in one array. A loop over tokens would cut it apart again for
-every token, so here each layer has its own arrays. On a CPU the order of a matrix matters as well:
-libraries that multiply a few rows with a large matrix want its inputs first, or its outputs.
-Kernels have their inputs first; the token table, where it is also the output layer, has its
-outputs first. `lay_out` transposes what has to be, and `reading` lets the model's products
-read it so. The model itself knows nothing of this.
+Training stores the parameters of all layers in one stacked array. Decoding would slice that array
+again for every token, so here each layer has its own arrays. On a CPU the axis order of a matrix
+matters as well: some libraries multiply a few rows by a large matrix faster if its input axis comes
+first, others if its output axis does. Kernels have their inputs first. The token table, when it is
+also the output layer, has its outputs first. `lay_out` transposes the matrices that need it, and
+model calls inside `reading` use the transposed matrices. The model code does not know about this.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ FEW_ROWS = 128  # measured on the shapes of benchmarks/decode.py
 
 @flax.struct.dataclass
 class Transposed:
-    """A parameter as a matrix, transposed."""
+    """A parameter stored as a transposed matrix, with its shape in the model."""
 
     matrix: Array
     shape: tuple[int, ...] = flax.struct.field(pytree_node=False)
 
     def restored(self) -> Array:
-        """In the model's shape. In a compiled function nothing moves: the product reads it so."""
+        """The parameter in the model's shape; a compiled matmul reads the matrix without a copy."""
         return self.matrix.T.reshape(self.shape)
 
 
 def lay_out(params: dict, config: TransformerConfig, order: Order) -> dict:
-    """Parameters of a model that has a decoder -> what `restore` takes."""
+    """Lays out the parameters of a model with a decoder; `restore` is the inverse."""
     backbone = dict(params["backbone"])
     decoder = backbone["decoder"]
     blocks = by_layer(decoder["blocks"], config.decoder_layers)
@@ -56,7 +56,7 @@ def lay_out(params: dict, config: TransformerConfig, order: Order) -> dict:
 
 
 def restore(laid_out: dict) -> dict:
-    """Parameters that the model's `decode` takes, given a cache; to be called inside the loop."""
+    """The parameters as the model's `decode` takes them with a cache. Call it inside the loop."""
     is_transposed = lambda leaf: isinstance(leaf, Transposed)  # noqa: E731
     return jax.tree.map(
         lambda leaf: leaf.restored() if is_transposed(leaf) else leaf,
@@ -66,26 +66,26 @@ def restore(laid_out: dict) -> dict:
 
 
 def _transposed(module: dict, name: str = "") -> dict:
-    """The module with its kernel transposed, or those of the modules inside."""
+    """The module with its kernel transposed, and so all modules inside it."""
     if "kernel" not in module:
         return {
             key: _transposed(value, key) if isinstance(value, dict) else value
             for key, value in module.items()
         }
     kernel = module["kernel"]
-    # Heads and their columns are the inputs of the layer behind attention, elsewhere the outputs.
+    # Heads and head size are input axes in attention's output projection, elsewhere output axes.
     matrix = (-1, kernel.shape[-1]) if name == "out" else (kernel.shape[0], -1)
     return module | {"kernel": Transposed(kernel.reshape(matrix).T, kernel.shape)}
 
 
 @contextlib.contextmanager
 def reading(order: Order) -> Iterator[None]:
-    """Model calls inside read matrices in the order in which `lay_out` has laid them."""
+    """Model calls inside this context read matrices in the order that `lay_out` gave them."""
 
     def multiply(next_function, args, kwargs, context):
-        is_product = context.method_name == "multiply"
+        is_matmul = context.method_name == "multiply"
         is_float = getattr(context.module, "matmul", "float") == "float"
-        if is_product and is_float and isinstance(context.module, Dense | Embedding):
+        if is_matmul and is_float and isinstance(context.module, Dense | Embedding):
             return matmul_transposed(*args)
         return next_function(*args, **kwargs)
 
@@ -96,8 +96,8 @@ def reading(order: Order) -> Iterator[None]:
 def matmul_transposed(x: Array, kernel: Array) -> Array:
     """x @ kernel, for a kernel whose outputs come first in memory.
 
-    Libraries rearrange the right operand of a product before they use it, and read the left one in
-    place. With few rows that takes as long as the product, unless x is the right operand.
+    Libraries rearrange the right operand of a matmul first, and read the left one in place. If x
+    has few rows, rearranging the kernel takes as long as the matmul. So here x is on the right.
     """
     if x.ndim > 2 or len(x) > FEW_ROWS:
         return matmul(x, kernel)
@@ -106,10 +106,10 @@ def matmul_transposed(x: Array, kernel: Array) -> Array:
 
 
 def decoding_order(rows: int) -> Order:
-    """How the matrices should lie to decode so many rows at a time.
+    """The fastest axis order of matrices for decoding this many rows at a time.
 
-    On a CPU, Eigen is the faster for few rows and wants inputs first; it is many times slower with
-    outputs first. For more rows YNN is, which reads outputs first as they lie.
+    On a CPU, Eigen is faster for few rows. It needs inputs first, and is many times slower with
+    outputs first. YNN is faster for more rows, and reads outputs first without rearranging them.
     The bound was measured on the shapes of benchmarks/decode.py.
     """
     if platform() != "cpu":
@@ -118,7 +118,8 @@ def decoding_order(rows: int) -> Order:
 
 
 def decoding_options(rows: int) -> dict[str, bool | str] | None:
+    """Compiler options for decoding this many rows at a time."""
     options = compiler_options()
     if decoding_order(rows) == "outputs_first":
-        del options["xla_cpu_experimental_ynn_fusion_type"]  # by default it does all products
+        del options["xla_cpu_experimental_ynn_fusion_type"]  # the default: YNN for every matmul
     return options

@@ -1,4 +1,4 @@
-"""Generation with a model: prompts in, tokens out, compiled once per shape."""
+"""Generates tokens after prompts with a model; compiles once per shape."""
 
 import functools
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from model.kv_cache import Cache, empty_cache
 class Prompts:
     """Prompts, one per row, with padding after the text."""
 
-    tokens_bt: Array  # the decoder's input so far: at least the start of a sequence
+    tokens_bt: Array  # the decoder's input: at least one token, such as the start of a sequence
     lengths_b: Array
     source_bs: Array | None = None  # the encoder's input
     source_segments_bs: Array | None = None
@@ -32,9 +32,9 @@ class Prompts:
 class Generator:
     """Generates up to `steps` tokens after prompts.
 
-    Methods take parameters as `lay_out` returns them, and a random key for each sampled row. With
-    fewer `slots` than prompt and steps need, the cache drops its oldest tokens. Prompts of the
-    same padded length share a compilation.
+    Methods take parameters as `lay_out` returns them and, for sampling, one random key per output
+    row. If the cache has fewer `slots` than prompt and steps need, it drops its oldest tokens.
+    Prompts of the same padded length share a compilation.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Generator:
         ends: Ends,
         *,
         steps: int,
-        rows: int,  # per model call, with all beams and outputs
-        slots: int = 0,  # of the cache; 0: as many as are needed
-        see_whole_prompt: bool = False,  # bidirectional attention inside the prompt (prefix LM)
+        rows: int,  # per model call: prompts times beams or outputs
+        slots: int = 0,  # of the cache; 0: as many as needed
+        bidirectional_prompt: bool = False,  # every prompt token attends to all others (prefix LM)
         sampling: Sampling = GREEDY,
     ):
         self.config, self.steps = config, steps
         self._model, self._ends, self._sampling = model, ends, sampling
-        self._slots, self._see_whole_prompt = slots, see_whole_prompt
+        self._slots, self._bidirectional_prompt = slots, bidirectional_prompt
         self.order = order = decoding_order(rows)
         jit = functools.partial(jax.jit, compiler_options=decoding_options(rows))
         self.lay_out = jax.jit(lambda params: lay_out(params, config, order))
@@ -63,7 +63,7 @@ class Generator:
     def sequences(
         self, params: dict, prompts: Prompts, keys_b: Array | None = None, *, outputs: int = 1
     ) -> Array:
-        """Tokens (B * outputs, steps), those of one prompt side by side."""
+        """Generated tokens (B * outputs, steps), the outputs of one prompt next to each other."""
         *_, tokens_bt = self.stream(params, prompts, keys_b, outputs=outputs, every=self.steps)
         return tokens_bt
 
@@ -76,7 +76,7 @@ class Generator:
         outputs: int = 1,
         every: int,
     ) -> Iterator[Array]:
-        """The tokens of `sequences` so far, after each `every` more of them."""
+        """Yields the tokens of `sequences` so far, after every `every` new ones."""
         progress = self._begin(params, prompts, outputs=outputs)
         rest = repeat_rows(outputs, (prompts.lengths_b, prompts.source_segments_bs))
         for until in range(every, self.steps + every, every):
@@ -88,9 +88,9 @@ class Generator:
                 return
 
     def compiled(self, params: dict, prompts: Prompts) -> tuple[Compiled, Compiled]:
-        """The two compiled programs of `stream`, for prompts and for tokens, from shapes alone.
+        """Compiles the two programs of `stream`, prefill and decoding, from shapes alone.
 
-        `params` are shapes of the model's parameters with shardings.
+        `params` are the shapes and shardings of the model's parameters.
         """
 
         def results(lowered, compiled):
@@ -98,17 +98,17 @@ class Generator:
 
         laid_out = self.lay_out.lower(params)
         params = results(laid_out, laid_out.compile())
-        begins = self._begin.lower(params, prompts, outputs=1)
-        reads = begins.compile()
-        writes = self._advance.lower(
+        lowered_prefill = self._begin.lower(params, prompts, outputs=1)
+        prefill = lowered_prefill.compile()
+        decoding = self._advance.lower(
             params,
-            results(begins, reads),
+            results(lowered_prefill, prefill),
             prompts.lengths_b,
             prompts.source_segments_bs,
             None,
             until=jax.ShapeDtypeStruct((), jnp.int32),
         )
-        return reads, writes.compile()
+        return prefill, decoding.compile()
 
     def speculate(
         self,
@@ -120,7 +120,10 @@ class Generator:
         *,
         ahead: int,
     ) -> Speculated:
-        """The tokens of `sequences`, drafted by a smaller model with the same tokenizer."""
+        """Generates as `sequences` does; a smaller model with the same tokenizer drafts the tokens.
+
+        `drafter` drafts `ahead` tokens per round.
+        """
         if self._sampling.repetition_penalty != 1:
             raise ConfigError(
                 f"repetition_penalty={self._sampling.repetition_penalty} depends on tokens that "
@@ -130,27 +133,28 @@ class Generator:
         slots = min(self._slots or needed, drafter._slots or needed)
         if slots < needed:
             raise ConfigError(
-                f"a cache of {slots} slots would forget, and drafts cannot be taken back from it; "
+                f"a cache of {slots} slots drops old tokens, so drafts cannot be taken back; "
                 f"with a draft model give it {needed}, or 0 for as many as are needed"
             )
         return self._speculate(params, draft_params, prompts, keys_b, drafter=drafter, ahead=ahead)
 
     def slots(self, prompts: Prompts, beams: int = 1) -> int:
-        """Cache slots for the prompt, which beams share, and all tokens after it."""
+        """The cache slots that the prompt, shared by all beams, and the tokens after it need."""
         return prompts.tokens_bt.shape[1] + beams * self.steps
 
     def _begin(self, params: dict, prompts: Prompts, outputs: int) -> Progress:
         needed = self.slots(prompts)
-        forgets = 0 < self._slots < needed
-        logits_bv, cache = self._read(params, prompts, self._slots or needed, keep_tokens=forgets)
-        seen_bv = None
+        is_sliding = 0 < self._slots < needed
+        slots = self._slots or needed
+        logits_bv, cache = self._prefill(params, prompts, slots, keep_tokens=is_sliding)
+        occurred_bv = None
         if self._sampling.repetition_penalty != 1:
             inside_bt = jnp.arange(prompts.tokens_bt.shape[1]) < prompts.lengths_b[:, None]
             tokens_bt = jnp.where(inside_bt, prompts.tokens_bt, -1)  # one_hot gives zeros for -1
-            seen_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
-        logits_bv, cache, seen_bv = repeat_rows(outputs, (logits_bv, cache, seen_bv))
+            occurred_bv = jax.nn.one_hot(tokens_bt, logits_bv.shape[1], dtype=bool).any(axis=1)
+        logits_bv, cache, occurred_bv = repeat_rows(outputs, (logits_bv, cache, occurred_bv))
         pad_id = self._ends.pad_id
-        return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, seen_bv=seen_bv)
+        return begin(logits_bv, cache, steps=self.steps, pad_id=pad_id, occurred_bv=occurred_bv)
 
     def _advance(
         self,
@@ -167,16 +171,16 @@ class Generator:
         )  # fmt: skip
 
     def _search(self, params: dict, prompts: Prompts, *, beams: int, alpha: Array) -> Beams:
-        """The best `beams` sequences after each prompt; `alpha` is that of the length penalty."""
+        """Finds the best `beams` sequences; `alpha` is the exponent of the length penalty."""
         stops = self._ends.stops
         if longer := [stop for stop in stops if len(stop) > 1]:
             raise ConfigError(
                 f"beam search ends at single tokens, not at sequences such as {longer[0]}; leave "
-                "them out, or write greedily or by sampling"
+                "them out, or decode greedily or by sampling"
             )
-        # Tokens outside the window are masked, but keep their slots.
+        # Tokens outside the window are masked, but stay in their slots.
         slots = self.slots(prompts, beams)
-        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
+        logits_bv, cache = self._prefill(params, prompts, slots, keep_tokens=True)
         return beam_search(
             self._decoder(params, prompts.source_segments_bs),
             logits_bv, prompts.lengths_b, cache,
@@ -196,8 +200,8 @@ class Generator:
         ahead: int,
     ) -> Speculated:
         slots = self.slots(prompts) + ahead
-        logits_bv, cache = self._read(params, prompts, slots, keep_tokens=True)
-        _, draft_cache = drafter._read(draft_params, prompts, slots, keep_tokens=True)
+        logits_bv, cache = self._prefill(params, prompts, slots, keep_tokens=True)
+        _, draft_cache = drafter._prefill(draft_params, prompts, slots, keep_tokens=True)
         return speculate(
             self._decoder(params, prompts.source_segments_bs),
             drafter._decoder(draft_params, prompts.source_segments_bs),
@@ -205,23 +209,23 @@ class Generator:
             ahead=ahead, steps=self.steps, sampling=self._sampling, ends=self._ends,
         )  # fmt: skip
 
-    def _read(
+    def _prefill(
         self, params: dict, prompts: Prompts, slots: int, *, keep_tokens: bool
     ) -> tuple[Array, Cache]:
-        """Logits of the token after each prompt, and a cache of so many slots with the prompt."""
+        """The logits of the token after each prompt, and a cache that holds the prompts."""
         batch, length = prompts.tokens_bt.shape
-        # Prompts are aligned to the right, so that all rows continue in the same slot.
+        # Align prompts to the right, so that all rows continue in the same slot.
         positions_bt = jnp.arange(length, dtype=jnp.int32) - (length - prompts.lengths_b[:, None])
         inside_bt = positions_bt >= 0
         positions_bt = jnp.maximum(positions_bt, 0)
         tokens_bt = jnp.take_along_axis(prompts.tokens_bt, positions_bt, axis=1)
         given = dict(segments_bt=inside_bt.astype(jnp.int32), last_only=True)
-        if self._see_whole_prompt:
+        if self._bidirectional_prompt:
             given["prefix_bt"] = inside_bt
         if 0 < self._slots < length:
             raise ConfigError(
                 f"a cache of {self._slots} slots cannot hold prompts of {length} tokens; "
-                "give it as many at least, or shorter prompts"
+                "give it at least as many, or shorten the prompts"
             )
         source_slots = 0
         if prompts.source_bs is not None:
@@ -238,6 +242,8 @@ class Generator:
         return logits_b1v[:, 0], cache
 
     def _decoder(self, params: dict, source_segments_bs: Array | None) -> Decode:
+        """The model as the function `decode` that decoding, beam search and speculation take."""
+
         def decode(tokens_bt, positions_bt, cache, **options):
             with reading(self.order):
                 return self._model.apply(

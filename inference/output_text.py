@@ -1,4 +1,4 @@
-"""From generated ids to text: with names of sentinels, and cut at stop strings."""
+"""Converts generated ids to text, names sentinels, and cuts the text at stop strings."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from inference.prompts import SENTINEL
 from input_pipeline.tokenizers.id_tokenizer import NO_END, IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
-BROKEN = "\ufffd"  # what decoding shows for bytes that are no character, or not yet one
+REPLACEMENT = "\ufffd"  # stands for bytes that are not, or not yet, a character
 
 
 def up_to_end(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens up to the end of the output; the end itself is one of them if there was room."""
+    """The tokens of the output without padding; includes the end token if there is one."""
     ends = np.flatnonzero(np.isin(tokens, (tokenizer.eos_id, *tokenizer.more_eos_ids)))
     if len(ends):
         return tokens[: ends[0] + 1]
@@ -23,18 +23,22 @@ def up_to_end(tokens: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def to_text(
-    tokens: np.ndarray, tokenizer: Tokenizer, *, behind: Sequence[int] = (), sentinels: bool = False
+    tokens: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    preceding: Sequence[int] = (),
+    sentinels: bool = False,
 ) -> str:
-    """The text of the tokens as it reads after those of `behind`."""
+    """The text of the tokens when they follow the ids of `preceding`."""
     if isinstance(tokenizer, IdTokenizer):
         return tokenizer.decode(tokens)
     if sentinels:
         return _with_sentinels(tokens, tokenizer)
-    if not len(behind):
+    if not len(preceding):
         return tokenizer.decode(tokens)
-    # A piece at the start of a text may lose its space, so both are decoded together.
-    before = tokenizer.decode(behind)
-    both = tokenizer.decode(np.concatenate([behind, tokens]))
+    # The first piece of a text may lose its space, so both parts are decoded together.
+    before = tokenizer.decode(preceding)
+    both = tokenizer.decode(np.concatenate([preceding, tokens]))
     return both[len(before) :] if both.startswith(before) else tokenizer.decode(tokens)
 
 
@@ -48,9 +52,10 @@ def _with_sentinels(tokens: np.ndarray, tokenizer: Tokenizer) -> str:
 
 
 def stop_sequences(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Tokens of the stop strings, which end the generation of a row early.
+    """The ids of the stop strings, so that generation of a row can end early.
 
-    `cut` handles strings that the tokenizer cannot decode back, and other spellings.
+    It leaves out strings that the tokenizer does not decode back. `cut` finds those, and stop
+    strings that the model spells with other ids.
     """
     encoded = [tokenizer.encode(stop) for stop in stops]
     pairs = zip(stops, encoded, strict=True)
@@ -58,15 +63,15 @@ def stop_sequences(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[in
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop string."""
+    """The text up to the first stop string, without it."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
-    """The part of an unfinished text that cannot change.
+    """The part of an unfinished text that more tokens cannot change.
 
-    The rest may be half of a character, or the beginning of a stop string.
+    The rest may be an incomplete character or the beginning of a stop string.
     """
-    text = text.rstrip(BROKEN)
-    begun = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
-    return text[: len(text) - max(begun, default=0)]
+    text = text.rstrip(REPLACEMENT)
+    partial = [n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])]
+    return text[: len(text) - max(partial, default=0)]

@@ -1,9 +1,10 @@
-"""Predictors: from lines of text, or paths of images, to outputs.
+"""Predictors turn lines of text, or paths of images, into outputs.
 
-The predictor depends on what the model was trained for. All of them have the same two methods:
+The model's objective decides which predictor it gets. All predictors have the same two methods:
 
-    prompt(line, name) -> the fields of its row; `name` is the line's name in error messages
-    predict(batch, numbers) -> outputs for the first rows of a batch, the lines of these numbers
+    prompt(line, name) -> the fields of the line's row; `name` is its name in error messages
+    predict(batch, numbers) -> outputs for each line; row i of the batch is line numbers[i], and
+        rows after those only fill up the batch
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +42,10 @@ def make_predictor(
     strict: bool = False,
     ids: bool = False,
 ):
-    """The predictor of a model. `given` are sampling options, for models that generate text.
+    """Makes the predictor of a model.
 
-    `strict` refuses text that the vocabulary cannot spell. With `ids`, lines and outputs are ids.
+    `given` are sampling options, which only models that generate text take. `strict` refuses text
+    that the vocabulary cannot spell. With `ids`, lines and outputs are token ids.
     """
     objective, tokenizer = model.experiment.task.objective, model.tokenizer
     if ids:
@@ -75,7 +77,7 @@ def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokeniz
 def predict(
     predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
 ) -> list[Outputs]:
-    """The outputs for each line, in order. All lines are checked before the first prediction."""
+    """Predicts the outputs of each line, in order. Checks all lines before the first prediction."""
     rows = [predictor.prompt(line, name) for line, name in zip(lines, names, strict=True)]
     note_unknown(predictor.unknown, len(lines))
     note_long_rows(rows, predictor.trained_length)
@@ -90,7 +92,7 @@ def predict(
 
 
 def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:
-    """The output for one line, in pieces."""
+    """Yields the output for one line in pieces."""
     sampler.unknown.clear()
     row = sampler.prompt(line, name)
     note_unknown(sampler.unknown, 1)
@@ -100,7 +102,7 @@ def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int)
 
 
 def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
-    """Warns about rows that are longer than those of training."""
+    """Warns about rows that are longer than the rows of training."""
     sizes = [len(row.get("encoder_inputs", row.get("inputs", ()))) for row in rows]
     long = sum(size > trained_length for size in sizes)
     if long:
@@ -122,7 +124,7 @@ def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
 
 
 class _EncoderPredictor:
-    """Base of predictors that need one pass over a text or an image."""
+    """Base class of predictors that call the model once for a text or an image."""
 
     def __init__(
         self, model: loaded_run.LoadedRun, tokenizer: Tokenizer | None, *, strict: bool = False
@@ -165,25 +167,25 @@ class FillMask(_EncoderPredictor):
 
     def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
         if tokenizer.mask_id is None:
-            raise ConfigError("this model's tokenizer has no mask, so there is no gap to fill in")
+            raise ConfigError("this model's tokenizer has no mask token, so it cannot fill gaps")
         self._tokenizer, self._text_ids_v = tokenizer, jnp.asarray(tokenizer.text_ids)
         super().__init__(model, tokenizer, strict=strict)
 
     def _from_outputs(self, outputs: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        shares_btv = jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
-        # Only tokens of text, no special tokens.
-        text_shares_btv = shares_btv[..., self._text_ids_v]
-        shares_btn, places_btn = jax.lax.top_k(text_shares_btv, CANDIDATES)
-        return shares_btn, self._text_ids_v[places_btn]
+        probs_btv = jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+        # Special tokens are left out.
+        text_probs_btv = probs_btv[..., self._text_ids_v]
+        probs_btn, places_btn = jax.lax.top_k(text_probs_btv, CANDIDATES)
+        return probs_btn, self._text_ids_v[places_btn]
 
     def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        shares_btn, ids_btn = self._outputs(batch)
+        probs_btn, ids_btn = self._outputs(batch)
         lengths_b = (batch["segment_ids"] > 0).sum(axis=1)
-        rows = zip(batch["inputs"], lengths_b, ids_btn, shares_btn, numbers, strict=False)
+        rows = zip(batch["inputs"], lengths_b, ids_btn, probs_btn, numbers, strict=False)
         return [[self._filled(row[:length], *found)] for row, length, *found, _ in rows]
 
     def _filled(
-        self, inputs_t: np.ndarray, ids_tn: np.ndarray, shares_tn: np.ndarray
+        self, inputs_t: np.ndarray, ids_tn: np.ndarray, probs_tn: np.ndarray
     ) -> dict[str, Any]:
         gaps = np.flatnonzero(inputs_t == self._tokenizer.mask_id)
         filled_t = inputs_t.copy()
@@ -195,8 +197,8 @@ class FillMask(_EncoderPredictor):
             "text": "\t".join(self._tokenizer.decode(part) for part in parts),
             "gaps": [
                 [
-                    {"token": self._tokenizer.decode([id]), "id": id, "probability": share}
-                    for id, share in zip(ids_tn[gap].tolist(), shares_tn[gap].tolist(), strict=True)
+                    {"token": self._tokenizer.decode([id]), "id": id, "probability": prob}
+                    for id, prob in zip(ids_tn[gap].tolist(), probs_tn[gap].tolist(), strict=True)
                 ]
                 for gap in gaps
             ],
@@ -204,10 +206,10 @@ class FillMask(_EncoderPredictor):
 
 
 class ClassPredictor(_EncoderPredictor):
-    """Predicts classes with probabilities, the likeliest first."""
+    """Predicts the probability of each class, the likeliest class first."""
 
     def prompt(self, text: str, name: str) -> Fields:
-        # Training refuses empty texts, too.
+        # Empty texts are refused, as in training.
         parts = text.split("\t") if _takes_two(self._model) else [text]
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
@@ -225,16 +227,16 @@ class ClassPredictor(_EncoderPredictor):
         return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
 
     def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
-        shares_bc = self._outputs(batch)
+        probs_bc = self._outputs(batch)
         labels = self._model.labels
         return [
-            [{"label": labels[c], "probability": float(shares_c[c])} for c in np.argsort(-shares_c)]
-            for shares_c in shares_bc[: len(numbers), : len(labels)]
+            [{"label": labels[c], "probability": float(probs_c[c])} for c in np.argsort(-probs_c)]
+            for probs_c in probs_bc[: len(numbers), : len(labels)]
         ]
 
 
 class EmbeddingPredictor(_EncoderPredictor):
-    """Predicts the embedding of a text or an image."""
+    """Computes the embedding of a text or an image."""
 
     @staticmethod
     def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
@@ -246,13 +248,13 @@ class EmbeddingPredictor(_EncoderPredictor):
 
 
 def _longest(model: loaded_run.LoadedRun) -> int:
-    """The maximum length of a row; 0: no maximum."""
+    """The maximum length of a row in tokens; 0: no maximum."""
     config = model.model_config
     return config.max_length if config.position == "learned" else 0
 
 
 def _takes_two(model: loaded_run.LoadedRun) -> bool:
-    """Whether lines may be pairs of texts, with a tab between them."""
+    """Whether a line may be two texts, separated by a tab."""
     data, task = model.experiment.data, model.experiment.task
     if task.objective == "masked_lm":
         return task.next_sentence

@@ -1,7 +1,7 @@
-"""Prompts: from text or image files to rows of ids or pixels.
+"""Prompts: turns text and image files into rows of ids or pixels.
 
-Special ids are placed as objectives.py places them in training. Masks in a text are [MASK] for a
-masked LM, and <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
+Special ids have the same places as in training (objectives.py). The text of a prompt marks gaps
+with [MASK] for a masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
 """
 
 import re
@@ -28,12 +28,12 @@ SMALLEST_BUCKET = 16
 
 
 class TextPrompts:
-    """Texts -> the fields of their rows, without padding.
+    """Turns texts into the fields of their rows, without padding.
 
     `kind` is the kind of examples in training. With `takes_two`, a tab separates two texts.
     `begin_with` is the beginning of every output of an encoder-decoder. Text that the vocabulary
-    cannot spell becomes its unknown token and is listed in `unknown`; `strict` refuses it. Texts to
-    embed are truncated so that their rows have at most `longest` ids; 0: no limit.
+    cannot spell becomes its unknown token and is listed in `unknown`; `strict` refuses such text.
+    Texts to embed are truncated so that their rows have at most `longest` ids; 0: no limit.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TextPrompts:
     ):
         self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
         self._takes_two, self._strict, self._longest = takes_two, strict, longest
-        self.unknown: dict[str, str] = {}  # by the name of a text: the first unknown part
+        self.unknown: dict[str, str] = {}  # name of a text -> its first unknown part
         start = list(tokenizer.causal_prefix)
         if objective in ("seq2seq", "span_corruption"):
             start = [tokenizer.bos_id, *tokenizer.text_start_ids]
@@ -57,7 +57,7 @@ class TextPrompts:
         self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
 
     def __call__(self, text: str, name: str) -> Fields:
-        """`name` is the text's name in error messages, such as "line 3"."""
+        """The fields of a text's row; `name` is its name in error messages, such as "line 3"."""
         tokenizer = self._tokenizer
         match self._objective:
             case "prefix_lm" if self._kind == "pairs":
@@ -66,7 +66,7 @@ class TextPrompts:
             case "causal_lm" | "prefix_lm":
                 affixes = self._start, tokenizer.causal_suffix
                 inputs = objectives.between(affixes, self._encode(text, name))
-                return {"inputs": inputs if len(inputs) else self._begun_from_nothing(name)}
+                return {"inputs": inputs if len(inputs) else self._empty_prompt(name)}
             case "seq2seq":
                 source = objectives.between(tokenizer.source_affixes, self._encode(text, name))
                 return {"encoder_inputs": source, "inputs": self._start}
@@ -105,11 +105,11 @@ class TextPrompts:
             )
         return parts
 
-    def _begun_from_nothing(self, name: str) -> np.ndarray:
-        """The row of an empty prompt whose tokenizer adds no start: bos, if there is one."""
+    def _empty_prompt(self, name: str) -> np.ndarray:
+        """The row of an empty prompt when the tokenizer adds no start: bos, if there is one."""
         if self._tokenizer.bos_id is None or isinstance(self._tokenizer, IdTokenizer):
             raise ConfigError(
-                f"{name} is empty, and there is nothing to begin from; write something"
+                f"{name} is empty, and this model has no start token to begin with; write something"
             )
         return np.array([self._tokenizer.bos_id], np.int32)
 
@@ -130,19 +130,19 @@ class TextPrompts:
         if self._tokenizer.reads_mask:
             return self._encode(text.replace(MASK, self._tokenizer.mask_name), name)
         marks = [re.escape(mark) for mark in (MASK, self._tokenizer.mask_name) if mark]
-        parts = self._around(marks, text)
+        parts = self._split_at(marks, text)
         ids = [self._encode(part, name) for part in parts[0::2]]
-        return _between(ids, [self._tokenizer.mask_id] * len(parts[1::2]))
+        return _joined(ids, [self._tokenizer.mask_id] * len(parts[1::2]))
 
     def _with_sentinels(self, text: str, name: str) -> np.ndarray:
-        parts = self._around([re.escape(MASK), SENTINEL.format(r"\d+")], text)
+        parts = self._split_at([re.escape(MASK), SENTINEL.format(r"\d+")], text)
         numbers = [
             place if mark == MASK else int(re.sub(r"\D", "", mark))
             for place, mark in enumerate(parts[1::2])
         ]
         if len(set(numbers)) < len(numbers):
             raise ConfigError(
-                f"{name} has two gaps with one name; give each a number of its own, or write "
+                f"{name} has two gaps with the same number; give each its own, or write "
                 f"{MASK} for all"
             )
         known = self._tokenizer.sentinel_count
@@ -152,47 +152,47 @@ class TextPrompts:
                 f"the last that it knows is {SENTINEL.format(known - 1)}"
             )
         ids = [self._encode(part, name) for part in parts[0::2]]
-        return _between(ids, self._tokenizer.sentinel_ids[numbers])
+        return _joined(ids, self._tokenizer.sentinel_ids[numbers])
 
-    def _around(self, marks: list[str], text: str) -> list[str]:
-        """Text, mark, text, ..., mark, text."""
-        # In training a mask includes the space before the word, unless spaces are tokens.
+    def _split_at(self, marks: list[str], text: str) -> list[str]:
+        """The text split at marks (regular expressions): text, mark, text, ..., mark, text."""
+        # A mask of training covers the space before the word, unless spaces are tokens.
         space = "" if self._tokenizer.space_is_a_token else " ?"
         return re.split(f"{space}({'|'.join(marks)})", text)
 
 
 def _refuse_without(marks: Sequence[int], ids: np.ndarray, mark: str, name: str) -> None:
     if not np.isin(ids, marks).any():
-        raise ConfigError(f"{name} has no gap to be filled in; put {mark} where one is")
+        raise ConfigError(f"{name} has no gap to fill in; put {mark} where a gap is")
 
 
-def _between(texts: Sequence[np.ndarray], marks: Sequence[int]) -> np.ndarray:
-    """Text, mark, text, ..., mark, text: one mark fewer than texts."""
+def _joined(texts: Sequence[np.ndarray], marks: Sequence[int]) -> np.ndarray:
+    """Texts with one mark between each two: text, mark, text, ..., mark, text."""
     first, *others = texts
-    behind = (part for mark, text in zip(marks, others, strict=True) for part in ([mark], text))
-    return np.concatenate([first, *behind]).astype(np.int32)
+    rest = (part for mark, text in zip(marks, others, strict=True) for part in ([mark], text))
+    return np.concatenate([first, *rest]).astype(np.int32)
 
 
 class ImagePrompts:
-    """Paths of image files -> images as in training, resized if necessary."""
+    """Reads image files into rows as in training, resized if necessary."""
 
     def __init__(self, size: int, channels: int, data: DataConfig):
         mode = "L" if channels == 1 else "RGB"
-        self._form = ImageSpec(mode, size, True, data.image_fit, data.image_resample)
+        self._spec = ImageSpec(mode, size, True, data.image_fit, data.image_resample)
         self._mean, self._std = data.image_mean, data.image_std
 
     def __call__(self, path: str, name: str) -> Fields:
         refuse_remote(name, path)
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
-        row = {"image": read(Path(path), self._form), "label": 0}
-        rng = np.random.default_rng(0)  # this objective does not use it
+        row = {"image": read(Path(path), self._spec), "label": 0}
+        rng = np.random.default_rng(0)  # the objective takes one, but draws nothing
         fields = objectives.classify_images(row, rng, mean=self._mean, std=self._std)
         return {"images": fields["images"]}
 
 
 def bucket(length: int, longest: int = 0) -> int:
-    """The padded length of a row: a power of two, but at most `longest`."""
+    """The padded length of a row: a power of two, at most `longest`; 0: no limit."""
     size = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
     return min(size, longest) if longest else size
 
@@ -200,12 +200,12 @@ def bucket(length: int, longest: int = 0) -> int:
 def in_batches(
     rows: Sequence[Fields], size: int, longest: int = 0
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Batches of `size` rows, long ones first, as (numbers of the rows, fields).
+    """Yields batches of `size` rows, the longest rows first, as (row numbers, fields).
 
-    The padded length of a row depends on that row alone, and an incomplete batch is filled up with
-    copies. So outputs do not depend on the other rows, and few shapes compile.
+    The padded length of a row depends on that row alone, so outputs do not depend on other rows.
+    Copies of a row fill up an incomplete batch, so few shapes compile.
     """
-    groups = defaultdict(list)  # by size and by fields: only pairs of texts have token types
+    groups = defaultdict(list)  # by padded sizes and fields: only pairs of texts have token types
     for number, row in enumerate(rows):
         groups[_padded_sizes(row, longest), tuple(row)].append(number)
     for (sizes, _), numbers in sorted(groups.items(), reverse=True):
@@ -218,7 +218,7 @@ def in_batches(
 
 
 def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
-    """(decoder length, encoder length). With a source, the decoder's length is not padded."""
+    """(decoder length, encoder length). With a source, the decoder's prompt is not padded."""
     if "images" in row:
         return 0, 0
     if "encoder_inputs" in row:

@@ -1,4 +1,4 @@
-"""The predictor of models that generate text: greedily, by sampling, or by beam search."""
+"""The predictor for models that generate text: greedily, by sampling or by beam search."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ SHOWN_EVERY = 4  # tokens, when streaming
 
 
 class Sampler:
-    """Generates text after prompts. Parameters are laid out once; every shape compiles once."""
+    """Generates text after prompts. It lays out parameters once and compiles once per shape."""
 
     def __init__(
         self,
@@ -56,8 +56,7 @@ class Sampler:
         self._draft = _load_draft(options, model) if options.draft_workdir else None
         self._slots = data.length if options.slide else 0
         # Number of positions; 0: no limit.
-        drafting = [self._draft.model_config] if self._draft else []
-        configs = [model.model_config, *drafting]
+        configs = [each.model_config for each in (model, self._draft) if each]
         learned = [each.max_length for each in configs if each.position == "learned"]
         self._positions = min(learned, default=0)
         given = len(self._tokenizer.text_start_ids) if self._has_source else 0
@@ -68,11 +67,11 @@ class Sampler:
 
     @property
     def unknown(self) -> dict[str, str]:
-        """What the vocabulary cannot spell, by the name of the text."""
+        """Name of a text -> its first part that the vocabulary cannot spell."""
         return self._prompt.unknown
 
     def prompt(self, text: str, name: str) -> Fields:
-        """The row of a text; refuses one that leaves no room for the output."""
+        """The fields of a text's row; refuses a text that leaves no room for the output."""
         fields = self._prompt(text, name)
         source, start = len(fields.get("encoder_inputs", ())), len(fields["inputs"])
         if self._positions and source > self._positions:
@@ -82,13 +81,13 @@ class Sampler:
             )
         given = name
         if self._has_source:
-            given = "--prefix" if self._options.prefix else "the start of an answer"
+            given = "--prefix" if self._options.prefix else "the start of an output"
         if self._slots and start > self._slots:
             raise ConfigError(
                 f"{given} has {start} tokens with the special ones, and --slide keeps "
                 f"{self._slots}, the length of training; shorten it"
             )
-        if self._needed > self._room_behind(start):
+        if self._needed > self._room_after(start):
             raise ConfigError(
                 f"{given} has {start} tokens with the special ones, which leaves no room for "
                 f"{self._needed} more: model.position=learned ends at model.max_length="
@@ -100,20 +99,20 @@ class Sampler:
     def _needed(self) -> int:
         """The number of output tokens that must fit.
 
-        Without --max_new_tokens, a text may also end at the last position. Beam search compares
-        complete texts, so it needs room for all.
+        Without --max_new_tokens, an output may be cut off at the last position, so one token is
+        enough. Beam search compares complete outputs, so it needs room for all steps.
         """
         options = self._options
         return self._steps if options.max_new_tokens or options.method == "beam" else 1
 
-    def _room_behind(self, start: int) -> int:
-        """Tokens that fit after a prompt of this length. The last one is never fed back."""
+    def _room_after(self, start: int) -> int:
+        """How many tokens fit after a prompt of this length; the last one needs no position."""
         return self._positions - start + 1 if self._positions else sys.maxsize
 
     def predict(
         self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
     ) -> list[list[dict[str, Any]]]:
-        """The outputs for the first rows of the batch, the lines of these numbers."""
+        """The outputs for each line; row i of the batch is line numbers[i]."""
         if self._options.method == "beam":
             tokens_bnt, scores_bn = self._search(batch)
         else:
@@ -138,7 +137,7 @@ class Sampler:
         return jax.device_get(found)
 
     def _sample(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> np.ndarray:
-        """Tokens (B, outputs, steps)."""
+        """Generated tokens (B, outputs, steps)."""
         outputs = self._options.num_outputs
         prompts, keys_b = self._prompts(batch), self._keys(numbers)
         if self._draft:
@@ -155,7 +154,7 @@ class Sampler:
         return jax.device_get(tokens_bt).reshape(self._batch_size, outputs, -1)
 
     def stream(self, batch: Mapping[str, np.ndarray], number: int) -> Iterator[str]:
-        """The output for the first row of the batch, in pieces."""
+        """Yields the output for the first row of the batch in pieces."""
         yield self._options.prefix
         shown, text = 0, ""
         for tokens_bt in self._generator.stream(
@@ -180,14 +179,14 @@ class Sampler:
     def _generated(
         self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
     ) -> np.ndarray:
-        room = self._room_behind(len(_real(batch, row)))
+        room = self._room_after(len(_prompt_ids(batch, row)))
         return output_text.up_to_end(tokens[:room], self._tokenizer)
 
     def _text(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:
         return output_text.to_text(
             tokens,
             self._tokenizer,
-            behind=_real(batch, row) if self._continues or self._options.prefix else (),
+            preceding=_prompt_ids(batch, row) if self._continues or self._options.prefix else (),
             sentinels=self._task.objective == "span_corruption",
         )
 
@@ -202,7 +201,7 @@ class Sampler:
         )
 
     def _keys(self, numbers: Sequence[int]) -> Array | None:
-        """A key for each output of each row, from the seed, the line number and the output."""
+        """One random key per output, derived from the seed, line number and output number."""
         if self._options.method != "sample":
             return None
         lines = [*numbers, *[numbers[0]] * (self._batch_size - len(numbers))]
@@ -239,12 +238,12 @@ class Sampler:
             steps=self._steps,
             rows=self._batch_size * options.rows_per_prompt,
             slots=self._slots,
-            see_whole_prompt=self._task.objective == "prefix_lm",
+            bidirectional_prompt=self._task.objective == "prefix_lm",
             sampling=_sampling(options),
         )
 
 
-def _real(batch: Mapping[str, np.ndarray], row: int) -> np.ndarray:
+def _prompt_ids(batch: Mapping[str, np.ndarray], row: int) -> np.ndarray:
     """The decoder's prompt of a row, without padding."""
     return batch["inputs"][row][batch["segment_ids"][row] > 0]
 
@@ -268,22 +267,22 @@ def _refuse_unsupported_options(options: SamplingOptions, model: loaded_run.Load
     config = model.model_config
     if options.prefix and config.family != "encoder_decoder":
         raise ConfigError(
-            "--prefix is what answers of an encoder-decoder begin with, and this model is a "
-            "decoder alone; write it at the end of the prompt"
+            "--prefix is the beginning of an encoder-decoder's outputs, and this model has no "
+            "encoder; write it at the end of the prompt"
         )
     if options.slide and config.position == "learned":
         raise ConfigError(
-            f"--slide goes on for ever, but model.position=learned ends at model.max_length="
-            f"{config.max_length}; leave it out"
+            f"--slide generates without a limit, but model.position=learned ends at "
+            f"model.max_length={config.max_length}; leave it out"
         )
 
 
 def _load_draft(options: SamplingOptions, model: loaded_run.LoadedRun) -> loaded_run.LoadedRun:
-    """The draft model, on the mesh of the main model."""
+    """Loads the draft model on the mesh of the main model; refuses one that does not fit it."""
     workdir = options.draft_workdir
     config = loaded_run.recorded_config(workdir, "--draft_workdir")
     draft = loaded_run.load(workdir, config={**config, "mesh": dict(model.mesh.shape)})
-    mine, theirs = (
+    ours, theirs = (
         {
             "task.objective": each.experiment.task.objective,
             "kind of examples": each.experiment.data.example_kind,
@@ -292,7 +291,7 @@ def _load_draft(options: SamplingOptions, model: loaded_run.LoadedRun) -> loaded
         }
         for each in (model, draft)
     )
-    for name, value in mine.items():
+    for name, value in ours.items():
         if theirs[name] != value:
             raise ConfigError(
                 f"--draft_workdir={workdir} cannot draft for this model: its {name} is "

@@ -1,4 +1,4 @@
-"""Sampling options of the command line, validated once."""
+"""The sampling options of the command line, validated."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from experiment.schema import (
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
-    """Each field is a flag of generate.py, which explains it."""
+    """Each field is a flag of generate.py; its help text explains the field."""
 
     method: Literal["greedy", "beam", "sample"]
     max_new_tokens: Count
@@ -41,24 +41,25 @@ class SamplingOptions:
 
     @property
     def rows_per_prompt(self) -> int:
+        """Rows that a model call has for each prompt."""
         return self.beam_size if self.method == "beam" else self.num_outputs
 
     def problems(self) -> Iterator[str]:
         if self.method == "greedy" and self.num_outputs > 1:
             yield (
                 f"num_outputs={self.num_outputs} does not go with --method=greedy, which has one "
-                "answer; choose --method=beam or --method=sample"
+                "output; choose --method=beam or --method=sample"
             )
         if self.method == "beam" and self.num_outputs > self.beam_size:
             yield (
                 f"num_outputs={self.num_outputs} exceeds --beam_size={self.beam_size}, the number "
-                "of answers that are kept; raise --beam_size"
+                "of outputs that beam search returns; raise --beam_size"
             )
         if "" in self.stop:
-            yield "stop is empty, and every text begins with that; leave it out"
+            yield "stop is empty, and every text contains the empty text; leave it out"
         if self.stream and self.num_outputs > 1:
             yield (
-                f"stream shows one answer as it is written, not --num_outputs={self.num_outputs}; "
+                f"stream shows one output as it is written, not --num_outputs={self.num_outputs}; "
                 "leave one of them out"
             )
         yield from path_problems("draft_workdir", self.draft_workdir)
@@ -68,14 +69,14 @@ class SamplingOptions:
     def _draft_problems(self) -> Iterator[str]:
         if self.repetition_penalty != 1:
             yield (
-                "repetition_penalty changes with every token, which a draft cannot know ahead; "
+                "repetition_penalty depends on all tokens so far, which a draft does not know yet; "
                 "leave it or --draft_workdir out"
             )
         for name in ("slide", "stream"):
             if getattr(self, name):
                 yield (
-                    f"{name} does not go with --draft_workdir, whose tokens come several at a "
-                    "time and may be taken back; leave one of them out"
+                    f"{name} does not go with --draft_workdir: drafted tokens come several at a "
+                    "time and may be rejected; leave one of them out"
                 )
 
 
@@ -87,7 +88,7 @@ DEFAULTS = SamplingOptions(
 
 NAMES = tuple(field.name for field in dataclasses.fields(SamplingOptions))
 
-# The methods that use an option; an option that is not here is used by all.
+# Option -> the methods that use it. All methods use the options that are not listed.
 METHODS_WITH = {
     **dict.fromkeys(("beam_size", "length_penalty"), ("beam",)),
     **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "seed"), ("sample",)),
@@ -99,7 +100,7 @@ METHODS_WITH = {
 
 
 def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
-    """The given options, with defaults for the others; refuses options without effect."""
+    """Options from the flags that were given; refuses options without effect."""
     options, problems = build(SamplingOptions, {**dataclasses.asdict(DEFAULTS), **given}, "")
     if not problems:
         # A default value is allowed with every method.
@@ -115,6 +116,6 @@ def from_flags(given: Mapping[str, Any]) -> SamplingOptions:
                 "draft_tokens needs a model that drafts them; name it with --draft_workdir=DIR"
             )
     if problems:
-        # Problems begin with the name of an option, which is a flag here.
+        # Problems begin with the name of an option, which is also the name of its flag.
         raise ConfigError([f"--{problem}" for problem in problems])
     return options

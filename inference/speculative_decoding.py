@@ -1,7 +1,7 @@
-"""Speculative decoding: a small model drafts tokens, the large one checks several in one call.
+"""Speculative decoding: a small model drafts tokens, and the large one checks several in one call.
 
-The result is that of the large model alone: the same tokens when greedy, the same distribution
-when sampling (Leviathan et al., 2023; Chen et al., 2023).
+The result equals that of the large model alone: the same tokens with greedy decoding, the same
+distribution with sampling (Leviathan et al., 2023; Chen et al., 2023).
 """
 
 from typing import Any, NamedTuple
@@ -14,16 +14,20 @@ from inference.decoding import Decode, Ends, Sampling, adjust_logits, fast_argma
 
 
 class _State(NamedTuple):
+    """The state after a number of rounds."""
+
     rounds: Array
-    counts_b: Array  # tokens of each row so far
+    counts_b: Array  # number of tokens that each row has
     tokens_bt: Array
     ended_b: Array
-    last_b: Array  # the newest token, which is in neither cache
+    last_b: Array  # the newest token, which neither cache holds yet
     cache: Any
     draft_cache: Any
 
 
 class Speculated(NamedTuple):
+    """The tokens, and how many rounds they took."""
+
     tokens_bt: Array
     rounds: Array  # calls of the large model after the prompt
 
@@ -42,36 +46,42 @@ def speculate(
     sampling: Sampling,
     ends: Ends,
 ) -> Speculated:
-    """Generates `steps` tokens after each row's prompt, which is in both caches.
+    """Generates up to `steps` tokens after each row's prompt.
 
-    Each round drafts `ahead` tokens; the checking call adds one more. Rows accept different
-    numbers of tokens, so each row has its own index into the caches. The next round overwrites
-    rejected tokens. The caches need room for `steps` + `ahead` tokens.
+    `decode` is the large model and `draft` the small one; both caches hold the prompts and have
+    room for `steps` + `ahead` tokens more. `logits_bv` and `positions_b` are the logits and the
+    position of the first token after each prompt. `keys_b` is one random key per row, or None for
+    greedy decoding.
+
+    Each round drafts `ahead` tokens, and the call that checks them adds one more. Rows accept
+    different numbers of tokens, so each row has its own index into the caches. The next round
+    overwrites rejected tokens.
     """
     rows = len(logits_bv)
-    everyone = jnp.arange(rows)
+    rows_b = jnp.arange(rows)
 
     def keys_of(purpose: int, number: Array) -> Array | None:
+        """Random keys of the rows for one purpose; None for greedy decoding."""
         if not sampling.is_random:
             return None
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         return fold(fold(keys_b, purpose), number)
 
     def probabilities(logits: Array) -> Array:
-        """The distribution (B, T, V) that tokens are drawn from; one-hot when greedy."""
+        """The distribution (B, T, V) that tokens are drawn from; one-hot for greedy decoding."""
         if sampling.is_random:
             flat = logits.reshape(-1, logits.shape[-1])
             return jax.nn.softmax(adjust_logits(flat, sampling)).reshape(logits.shape)
         return jax.nn.one_hot(fast_argmax(logits), logits.shape[-1])
 
-    def draw(keys_b: Array | None, shares_bv: Array) -> Array:
+    def draw(keys_b: Array | None, probs_bv: Array) -> Array:
         if keys_b is None:
-            return fast_argmax(shares_bv)
-        return jax.vmap(jax.random.categorical)(keys_b, jnp.log(shares_bv)).astype(jnp.int32)
+            return fast_argmax(probs_bv)
+        return jax.vmap(jax.random.categorical)(keys_b, jnp.log(probs_bv)).astype(jnp.int32)
 
-    def a_round(state: _State) -> _State:
+    def run_round(state: _State) -> _State:
         newest_b = positions_b + state.counts_b - 1
-        # Drafts may go beyond the last token, but not beyond the model's positions.
+        # Drafts may go beyond `steps` tokens, but not beyond the model's positions.
         positions_tb = jnp.minimum(
             newest_b + jnp.arange(ahead + 1)[:, None], positions_b + steps - 1
         )
@@ -79,46 +89,46 @@ def speculate(
         def draft_one(carry, number):
             token_b, cache = carry
             logits_b1v, cache = draft(token_b[:, None], positions_tb[number][:, None], cache)
-            shares_bv = probabilities(logits_b1v)[:, 0]
-            next_b = draw(keys_of(0, state.rounds * (ahead + 1) + number), shares_bv)
-            return (next_b, cache), (next_b, shares_bv)
+            probs_bv = probabilities(logits_b1v)[:, 0]
+            next_b = draw(keys_of(0, state.rounds * (ahead + 1) + number), probs_bv)
+            return (next_b, cache), (next_b, probs_bv)
 
-        # One more call than drafted tokens, to put the last token into the draft's cache.
-        (_, draft_cache), (drafted_tb, draft_shares_tbv) = jax.lax.scan(
+        # One call more than drafted tokens puts the last drafted token into the draft's cache.
+        (_, draft_cache), (drafted_tb, draft_probs_tbv) = jax.lax.scan(
             draft_one, (state.last_b, state.draft_cache), jnp.arange(ahead + 1)
         )
         drafted_bt = drafted_tb[:ahead].T
-        draft_shares_btv = jnp.moveaxis(draft_shares_tbv[:ahead], 0, 1)
+        draft_probs_btv = jnp.moveaxis(draft_probs_tbv[:ahead], 0, 1)
 
         given_bt = jnp.concatenate([state.last_b[:, None], drafted_bt], axis=1)
         logits_btv, cache = decode(given_bt, positions_tb.T, state.cache)
-        shares_btv = probabilities(logits_btv)
+        probs_btv = probabilities(logits_btv)
 
-        # A token is accepted with the ratio of its two probabilities, if all before it were.
-        here = everyone[:, None], jnp.arange(ahead), drafted_bt
-        ratios_bt = shares_btv[here] / draft_shares_btv[here]
-        chances_bt = jnp.full((rows, ahead), 0.5)
+        # If all tokens before it were accepted, a token is accepted with the probability
+        # p / q, where p is its probability in the large model and q that in the draft model.
+        here = rows_b[:, None], jnp.arange(ahead), drafted_bt
+        ratios_bt = probs_btv[here] / draft_probs_btv[here]
+        thresholds_bt = jnp.full((rows, ahead), 0.5)
         if sampling.is_random:
             uniform = jax.vmap(lambda key: jax.random.uniform(key, (ahead,)))
-            chances_bt = uniform(keys_of(1, state.rounds))
-        accepted_bt = jnp.cumprod(chances_bt < ratios_bt, axis=1)
+            thresholds_bt = uniform(keys_of(1, state.rounds))
+        accepted_bt = jnp.cumprod(thresholds_bt < ratios_bt, axis=1)
         accepted_b = accepted_bt.sum(axis=1)
 
-        # The next token is drawn from what the draft's distribution lacks; after a fully accepted
-        # draft, from the large model's distribution.
-        none_b1v = jnp.zeros_like(draft_shares_btv[:, :1])
-        taken_btv = jnp.concatenate([draft_shares_btv, none_b1v], axis=1)
-        missing_bv = jnp.maximum(shares_btv - taken_btv, 0)[everyone, accepted_b]
-        final_b = draw(keys_of(2, state.rounds), missing_bv)
+        # The token after the accepted ones is drawn from the positive part of the difference of
+        # the two distributions; after a fully accepted draft, from the large model's distribution.
+        none_b1v = jnp.zeros_like(draft_probs_btv[:, :1])
+        subtracted_btv = jnp.concatenate([draft_probs_btv, none_b1v], axis=1)
+        difference_bv = jnp.maximum(probs_btv - subtracted_btv, 0)[rows_b, accepted_b]
+        final_b = draw(keys_of(2, state.rounds), difference_bv)
 
-        new_bt = jnp.where(jnp.arange(ahead + 1) < accepted_b[:, None], _padded(drafted_bt), 0)
-        new_bt = new_bt.at[everyone, accepted_b].set(final_b)
+        new_bt = jnp.pad(drafted_bt, ((0, 0), (0, 1))).at[rows_b, accepted_b].set(final_b)
         tokens_bt, ended_b, counts_b = state.tokens_bt, state.ended_b, state.counts_b
         for number in range(ahead + 1):
             open_b = ~ended_b & (number <= accepted_b) & (counts_b < steps)
             place_b = jnp.minimum(counts_b, steps - 1)
-            token_b = jnp.where(open_b, new_bt[:, number], tokens_bt[everyone, place_b])
-            tokens_bt = tokens_bt.at[everyone, place_b].set(token_b)
+            token_b = jnp.where(open_b, new_bt[:, number], tokens_bt[rows_b, place_b])
+            tokens_bt = tokens_bt.at[rows_b, place_b].set(token_b)
             ended_b |= open_b & _ended_at(tokens_bt, place_b, ends)
             counts_b += open_b.astype(jnp.int32)
         index_b = cache.index - (ahead + 1) + accepted_b + 1
@@ -147,12 +157,8 @@ def speculate(
         cache=cache.replace(index=index_b),
         draft_cache=draft_cache.replace(index=index_b),
     )
-    state = jax.lax.while_loop(unfinished, a_round, start)
+    state = jax.lax.while_loop(unfinished, run_round, start)
     return Speculated(state.tokens_bt, state.rounds)
-
-
-def _padded(tokens_bt: Array) -> Array:
-    return jnp.pad(tokens_bt, ((0, 0), (0, 1)))
 
 
 def _ended_at(tokens_bt: Array, places_b: Array, ends: Ends) -> Array:

@@ -49,8 +49,6 @@ MOST_BUCKETS = 16  # each one costs a compilation
 
 # The options of a source, `data.options`: a dataclass in its file, with defaults.
 OPTIONS = {"listops": ListOpsOptions}
-# Keys that became options of a source.
-FORMER_KEYS = {f"listops_{field.name}": field.name for field in dataclasses.fields(ListOpsOptions)}
 
 # The kind of a source's examples; for public data sets data.kind says it.
 KINDS = {
@@ -202,25 +200,6 @@ class DataConfig:
             yield from problems
             if not problems:
                 yield from options.problems_with(self)
-
-
-def with_current_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of any version, with former keys moved to `data.options`, and those complete.
-
-    Every config once had the keys of ListOps; they are dropped where it is not the source.
-    """
-    data = config.get("data")
-    if not isinstance(data, Mapping):
-        return dict(config)
-    former = {FORMER_KEYS[key]: value for key, value in data.items() if key in FORMER_KEYS}
-    data = {key: value for key, value in data.items() if key not in FORMER_KEYS}
-    mixture = data.get("mixture")
-    mixed = mixture if isinstance(mixture, list | tuple) else ()  # nothing is checked yet
-    mixed = [str(each[0]).partition(":")[0] for each in mixed if isinstance(each, list | tuple)]
-    if "listops" in (data.get("source"), *mixed) and isinstance(data.get("options", {}), Mapping):
-        defaults = dataclasses.asdict(ListOpsOptions())
-        data["options"] = {**defaults, **former, **data.get("options", {})}
-    return {**config, "data": data}
 
 
 def tokenizer_problems(name: str) -> Iterator[str]:

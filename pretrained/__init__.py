@@ -1,1 +1,1 @@
-"""Published models: their config keys, tensor names and layouts, and ours."""
+"""Published models: translates their config keys, tensor names and layouts to ours, and back."""

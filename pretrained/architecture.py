@@ -1,4 +1,4 @@
-"""Architectures: tables between a published config.json and our `model` section."""
+"""Architectures: tables that translate between a published config.json and our `model` section."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The output of one of transformers' classes, in terms of our `task` section."""
+    """What a class of transformers predicts, as keys of our `task` section."""
 
     objective: str
     next_sentence: bool = False
@@ -28,67 +28,68 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Specials:
-    """The special ids in a published config; None if it has none."""
+    """The special ids of a published config; None if the config has no such id."""
 
     pad: int | None = None
     bos: int | None = None
     eos: int | None = None
     decoder_start: int | None = None
-    more_eos: tuple[int, ...] = ()  # further ids that end an answer, in chat models
-    forced_bos: int | None = None  # begins an answer, after decoder_start
+    more_eos: tuple[int, ...] = ()  # further ids that end an output, in chat models
+    forced_bos: int | None = None  # the first token of an output, after decoder_start
 
 
 Shapes = Mapping[str, tuple[int, ...]]
-REQUIRED = None  # in place of a default
+REQUIRED = None  # stands for a default: the key must be there
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """How models of one `model_type` are read and written."""
+    """How to read and write models of one `model_type`."""
 
     model_type: str
-    heads: Mapping[str, Head]  # by the name of transformers' class
-    # The keys of our `model` section that are the same in all its models.
+    heads: Mapping[str, Head]  # class of transformers -> head
+    # Keys of our `model` section that have the same value in all models of this type.
     style: Mapping[str, Any]
-    # Our key -> their key, and its default in transformers.
+    # Our key -> (their key, its default in transformers).
     keys: Mapping[str, tuple[str, Any]]
-    # Their key -> the only value that is supported, which is also the default.
-    fixed: Mapping[str, Any]
+    # Their key -> the only supported value, which is also the default.
+    required_values: Mapping[str, Any]
     # (model, head, special ids) -> the table from our modules to theirs.
     table: Callable[[TransformerConfig, Head, Specials], ModuleTable]
-    # Keys that need more than renaming: (their config, the shapes of their tensors, head) -> our
-    # keys; and (our model, head, special ids) -> their keys, or MisfitError.
+    # Keys that need more than renaming. read_more: (their config, the shapes of their tensors,
+    # head) -> our keys. write_more: (our model, head, special ids) -> their keys, or MisfitError.
     read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
-    # Parameters of ours, by path, of which only the first rows are exported.
+    # Path of a parameter of ours -> the number of its rows to export.
     used_rows: Callable[[TransformerConfig], Mapping[str, int]] = lambda model: {}
-    base: str = ""  # prefix of names in a full model, which a base model lacks
+    base: str = ""  # prefix of tensor names in a model with a head; a base model has no prefix
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names of other versions
-    derived: tuple[str, ...] = ()  # patterns of tensors that are computed: masks, sinusoids
-    copies: tuple[tuple[str, str], ...] = ()  # (tied tensor, its original)
-    zero_if_missing: tuple[str, ...] = ()  # tensors that files may lack
-    # Modules of other heads, which files may have.
+    derived: tuple[str, ...] = ()  # patterns of tensors that code can compute: masks, sinusoids
+    copies: tuple[tuple[str, str], ...] = ()  # (tied tensor, the tensor that it equals)
+    zero_if_missing: tuple[str, ...] = ()  # tensors that are zeros if the files lack them
+    # Modules of other heads, which files may contain.
     other_heads: tuple[str, ...] = ()
     # Other names that transformers accepts for their keys, such as hidden_size for n_embd.
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # Keys that change nothing, and keys that change nothing at these values.
+    # Keys that never change the result, and keys that do not change it at these values.
     harmless: frozenset[str] = frozenset()
     neutral: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    # Their key -> the value at which tensors of the pattern are missing, which means zeros.
+    # Their key -> (value, pattern): at this value, tensors that match the pattern are missing and
+    # stand for zeros.
     absent_at: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
-    generates: bool = False
+    generates: bool = False  # whether generate.py can write text with it
 
 
 class PublishedConfig:
-    """A config.json that records which keys were read, so that none is overlooked."""
+    """A config.json that records which of its keys were read, so that no key is overlooked."""
 
     def __init__(self, config: Mapping[str, Any], path: str):
         self._config, self.path = config, path
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, which must have the default's type; the default if it is missing or null."""
-        self._asked.add(key)
+        """The value of a key, of the default's type; the default if the key is missing or null."""
+        self._read_keys.add(key)
         value = self._config.get(key)
         if value is None or default is None:
             return default if value is None else value
@@ -101,7 +102,7 @@ class PublishedConfig:
         return value
 
     def need(self, key: str) -> Any:
-        """The value of a required key."""
+        """The value of a required key; raises ConfigError without it."""
         if self.get(key) is None:
             raise ConfigError(
                 f"{self.path} has no {key}, which this model_type needs; download it again"
@@ -118,34 +119,36 @@ class PublishedConfig:
         return value
 
     def translate(self, key: str, choices: Mapping[str, Any], default: Any = None) -> Any:
-        """Our name for a value: `choices[value]`."""
+        """Our name for the value of a key, `choices[value]`; refuses other values."""
         value = self.get(key, default)
         if not isinstance(value, str) or value not in choices:
             self.refuse(key, value, f"supported are: {', '.join(choices)}")
         return choices[value]
 
     def differs(self, key: str, wanted: Any) -> str | None:
-        """The problem if a value is not the only supported one, else None."""
+        """A problem if the value of a key is not `wanted`, the only supported one; else None."""
         value = self.get(key, wanted)
         if value == wanted:
             return None
-        return f"{self.path}: {key}={value!r} is not supported; only {wanted!r} is computed here"
+        return f"{self.path}: {key}={value!r} is not supported; only {wanted!r} is"
 
     def require(self, key: str, wanted: Any) -> None:
+        """Refuses any value but `wanted`."""
         if problem := self.differs(key, wanted):
             raise ConfigError(problem)
 
     def refuse(self, key: str, value: Any, why: str):
+        """Raises ConfigError for the value of a key."""
         raise ConfigError(f"{self.path}: {key}={value!r} is not supported; {why}")
 
     @property
-    def asked(self) -> frozenset[str]:
+    def read_keys(self) -> frozenset[str]:
         """The keys that were read."""
-        return frozenset(self._asked)
+        return frozenset(self._read_keys)
 
 
 def heads_of(config: PublishedConfig, width: str, heads: str) -> dict[str, Any]:
-    """Our keys for heads that share the width evenly, from their keys for width and heads."""
+    """Our keys for attention heads; `width` and `heads` are their keys for the two numbers."""
     size, count = config.size(width), config.size(heads)
     if size % count:
         config.refuse(heads, count, f"it does not divide {width}={size}")
@@ -153,12 +156,15 @@ def heads_of(config: PublishedConfig, width: str, heads: str) -> dict[str, Any]:
 
 
 def require_plain_heads(model: TransformerConfig) -> None:
-    """Raises MisfitError unless heads share the width evenly and have their own keys and values."""
+    """Raises MisfitError unless heads * head_size = width and heads share no keys and values."""
     if model.kv_heads != model.heads or model.head_size * model.heads != model.width:
-        raise MisfitError("needs model.kv_heads=0 and model.head_size=0: equal heads of their own")
+        raise MisfitError(
+            "needs model.kv_heads=0 and model.head_size=0: plain multi-head attention"
+        )
 
 
 def their_activation(ours: str) -> str:
+    """Their name for our activation; raises MisfitError if there is none."""
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     if ours not in names:
         raise MisfitError(f"model.activation={ours} is not one of: {', '.join(names)}")
@@ -166,4 +172,4 @@ def their_activation(ours: str) -> str:
 
 
 class MisfitError(ValueError):
-    """Our model cannot be written as this architecture; says why."""
+    """Our model cannot be exported as this architecture; the message says why."""

@@ -33,9 +33,9 @@ KEYS = dict(
     dropout_attention=("attention_dropout", 0.0),
     dropout_feed_forward=("activation_dropout", 0.0),
 )
-FIXED = dict(
+REQUIRED_VALUES = dict(
     tie_word_embeddings=True,
-    # Switches of early files; transformers has separate models for them since.
+    # Early files have these switches; transformers now has separate models for them.
     normalize_before=False,
     add_final_layer_norm=False,
 )
@@ -52,9 +52,10 @@ NEUTRAL = dict(add_bias_logits=(False,), do_blenderbot_90_layernorm=(False,))
 BART_OFFSET = 2  # unused rows at the start of the position table
 
 
-def stack(side: str) -> dict[str, str]:
+def stack(name: str) -> dict[str, str | At]:
+    """The table of the encoder or the decoder; `name` says which."""
     kinds = {"self_attention": "self_attn"}
-    if side == "decoder":
+    if name == "decoder":
         kinds["cross_attention"] = "encoder_attn"
     modules = {
         "feed_forward/in": "fc1",
@@ -66,11 +67,11 @@ def stack(side: str) -> dict[str, str]:
         modules |= below(ours, theirs, names)
         modules[f"{ours}_norm"] = f"{theirs}_layer_norm"
     return {
-        **below(f"backbone/{side}/blocks", f"model.{side}.layers.{{layer}}", modules),
-        f"backbone/{side}/position_embedding": At(
-            f"model.{side}.embed_positions", rows_before=BART_OFFSET
+        **below(f"backbone/{name}/blocks", f"model.{name}.layers.{{layer}}", modules),
+        f"backbone/{name}/position_embedding": At(
+            f"model.{name}.embed_positions", rows_before=BART_OFFSET
         ),
-        f"backbone/{side}/embedding_norm": f"model.{side}.layernorm_embedding",
+        f"backbone/{name}/embedding_norm": f"model.{name}.layernorm_embedding",
     }
 
 
@@ -84,7 +85,7 @@ def table(model, head, ids):
     }
 
 
-# What transformers takes where a config leaves the decoder's sizes out.
+# transformers' defaults for a config without the decoder's sizes.
 DECODER_DEFAULTS = {"attention_heads": 16, "ffn_dim": 4096}
 
 
@@ -95,7 +96,7 @@ def read_more(config, shapes, head):
     for name, size in encoder.items():
         decoder = config.get(f"decoder_{name}", DECODER_DEFAULTS[name])
         if decoder != size:
-            config.refuse(f"decoder_{name}", decoder, f"only {size}, as in the encoder, is")
+            config.refuse(f"decoder_{name}", decoder, f"only {size}, the encoder's value, is")
     return dict(**sizes, activation=config.translate("activation_function", ACTIVATIONS, "gelu"))
 
 
@@ -129,11 +130,12 @@ COPIES = (
 
 BART = Architecture(
     model_type="bart",
-    # A base model is the same: its output uses the embeddings, and a bias of zeros.
+    # A base model is the same model: its output layer is the embeddings with a bias of zeros.
     heads={"BartForConditionalGeneration": Head("seq2seq"), "BartModel": Head("seq2seq")},
     style=STYLE | dict(position="learned", embedding_norm=True),
     keys=KEYS,
-    fixed=FIXED | dict(static_position_embeddings=False, normalize_embedding=True),
+    required_values=REQUIRED_VALUES
+    | dict(static_position_embeddings=False, normalize_embedding=True),
     aliases=ALIASES,
     harmless=HARMLESS,
     neutral=NEUTRAL | dict(extra_pos_embeddings=(BART_OFFSET,)),
@@ -151,14 +153,14 @@ MARIAN = Architecture(
     heads={"MarianMTModel": Head("seq2seq")},
     style=STYLE | dict(position="sinusoidal", sinusoidal_scale=1.0, embedding_norm=False),
     keys=KEYS,
-    fixed=FIXED
+    required_values=REQUIRED_VALUES
     | dict(
         static_position_embeddings=True,
         normalize_embedding=False,
         share_encoder_decoder_embeddings=True,
     ),
     aliases=ALIASES,
-    harmless=HARMLESS | {"extra_pos_embeddings"},  # sinusoids always begin at 0
+    harmless=HARMLESS | {"extra_pos_embeddings"},  # sinusoidal positions always begin at 0
     neutral=NEUTRAL,
     table=table,
     read_more=read_more_marian,

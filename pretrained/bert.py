@@ -1,4 +1,4 @@
-"""BERT, and MiniLM: post-norm encoder, token types, a pooler with tanh."""
+"""BERT and MiniLM: a post-norm encoder with token types and a tanh pooler."""
 
 from pretrained.architecture import (
     ACTIVATIONS,
@@ -28,13 +28,13 @@ KEYS = dict(
     dropout_residual=("hidden_dropout_prob", 0.1),
     dropout_attention=("attention_probs_dropout_prob", 0.1),
 )
-FIXED = dict(
+REQUIRED_VALUES = dict(
     position_embedding_type="absolute",
     is_decoder=False,
     add_cross_attention=False,
     tie_word_embeddings=True,
 )
-# Keys of Google's first files, which transformers does not read.
+# Keys of Google's first files; transformers does not read them.
 HARMLESS = frozenset(
     (
         "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
@@ -46,6 +46,7 @@ OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "
 
 
 def encoder(base: str, rows_before: int = 0) -> dict[str, str | At]:
+    """The table of an encoder whose tensor names begin with `base`."""
     return {
         "backbone/token_embedding": f"{base}.embeddings.word_embeddings",
         "backbone/token_type_embedding": f"{base}.embeddings.token_type_embeddings",
@@ -95,12 +96,13 @@ def read_more(config, shapes, head):
 
 
 def write_sizes(model, head):
+    """Their keys for the sizes, which RoBERTa has too."""
     require_plain_heads(model)
     has_pooler = model.pooler and model.pooler_activation == "tanh"
     if not has_pooler and (head.objective == "classify_text" or head.next_sentence):
         raise MisfitError("model.pooler=True with model.pooler_activation=tanh is needed")
     if not model.token_types:
-        raise MisfitError("model.token_types=0, but there are token types")
+        raise MisfitError("model.token_types=0, but this architecture has token types")
     return dict(
         hidden_size=model.width,
         num_attention_heads=model.heads,
@@ -124,7 +126,7 @@ BERT = Architecture(
     },
     style=STYLE,
     keys=KEYS,
-    fixed=FIXED,
+    required_values=REQUIRED_VALUES,
     harmless=HARMLESS,
     table=table,
     read_more=read_more,

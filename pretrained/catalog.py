@@ -1,4 +1,4 @@
-"""The supported architectures, and the one that a config.json names."""
+"""The supported architectures; finds the one that a config.json names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,16 +16,17 @@ from pretrained.roberta import ROBERTA
 from pretrained.t5 import MT5, T5
 from pretrained.vit import VIT
 
-# In the order in which our models are matched: RoBERTa also fits BERT, mT5 also fits T5.
+# An export takes the first architecture that fits: a RoBERTa model also fits BERT, mT5 also T5.
 ARCHITECTURES = {
     each.model_type: each
     for each in (DISTILBERT, ROBERTA, BERT, GPT2, LLAMA, T5, MT5, VIT, MARIAN, BART)
 }
 REFUSED = {
-    "deit": "its distillation token is not computed here; models without one are published as vit",
-    "albert": "layers that share their weights are not computed here",
+    "deit": "its distillation token is not supported; models without one are published as vit",
+    "albert": "layers with shared weights are not supported",
 }
-# Architectures of transformers with names like these: not misspelt, so they get no hint.
+# Other architectures of transformers. Their names resemble supported ones, but are not misspelt,
+# so their error messages have no "did you mean".
 OTHERS = {
     "aria", "bamba", "bark", "beit", "biogpt", "bit", "bitnet", "bort", "camembert", "convbert",
     "cvt", "deberta", "deberta-v2", "diffllama", "eurobert", "flaubert", "flava", "git",
@@ -40,7 +41,7 @@ OTHERS = {
 
 
 def recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture, Head]:
-    """The architecture and the head that a config names."""
+    """The architecture and the head that a published config names; refuses unsupported ones."""
     path, kind = directory / files.CONFIG, config.get("model_type")
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else classes
@@ -58,7 +59,7 @@ def recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture,
     name = name or next(iter(heads))
     if not isinstance(name, str) or name not in heads:
         raise ConfigError(
-            f"{path}: architectures={name!r} is not supported; of model_type={kind} these are: "
+            f"{path}: architectures={name!r} is not supported; for model_type={kind} these are: "
             f"{', '.join(heads)}"
         )
     return ARCHITECTURES[kind], heads[name]
@@ -67,8 +68,8 @@ def recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture,
 def _type_to_add(config: Mapping[str, Any], name: Any) -> str:
     if isinstance(config.get("model"), dict) and isinstance(config.get("task"), dict):
         return (
-            "this is the config of a run of train.py, whose checkpoints are not beside it; give "
-            "the whole workdir"
+            "this is the config of a run of train.py without its checkpoints; give the complete "
+            "workdir"
         )
     if not isinstance(name, str):
         name = None

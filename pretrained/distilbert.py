@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without token types and pooler; a ReLU layer before the classifier."""
+"""DistilBERT: BERT without token types and pooler, with a ReLU layer before the classifier."""
 
 from pretrained import bert
 from pretrained.architecture import (
@@ -61,7 +61,7 @@ def write_more(model, head, ids):
     ):
         raise MisfitError("model.pooler=True with model.pooler_activation=relu is needed")
     if head.objective == "embed" and model.pooler:
-        raise MisfitError("model.pooler=True, but the base model has none")
+        raise MisfitError("model.pooler=True, but DistilBERT's base model has no pooler")
     return dict(dim=model.width, n_heads=model.heads, activation=their_activation(model.activation))
 
 
@@ -72,7 +72,7 @@ DISTILBERT = Architecture(
         "DistilBertForMaskedLM": Head("masked_lm"),
         "DistilBertForSequenceClassification": Head("classify_text"),
     },
-    # The norm's epsilon is fixed.
+    # The epsilon of the norm is a constant, not a config key.
     style=bert.STYLE | dict(token_types=0, norm_epsilon=1e-12),
     keys=dict(
         vocab_size=("vocab_size", REQUIRED),
@@ -84,9 +84,9 @@ DISTILBERT = Architecture(
         dropout_residual=("dropout", 0.1),
         dropout_attention=("attention_dropout", 0.1),
     ),
-    fixed=dict(tie_word_embeddings=True),
+    required_values=dict(tie_word_embeddings=True),
     aliases=dict(hidden_size="dim", num_attention_heads="n_heads", num_hidden_layers="n_layers"),
-    # Sinusoids are stored like learned positions.
+    # Sinusoidal positions are stored as learned ones are.
     harmless=frozenset(
         ("sinusoidal_pos_embds", "seq_classif_dropout", "qa_dropout", "tie_weights_")
     ),

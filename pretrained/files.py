@@ -1,7 +1,7 @@
-"""Reads the files of a published model without trusting them; writes one tensor at a time.
+"""Reads the files of a published model, which are not trusted, and writes such files.
 
-No code from a file is run: the only format of weights is safetensors, whose library checks the
-header, and no name in a file may lead out of the model's directory.
+It never runs code from a file. Weights must be safetensors, whose library checks the header. No
+name in a file may lead out of the model's directory. Tensors are written one at a time.
 """
 
 import json
@@ -20,31 +20,31 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 WEIGHT_FILES = (WEIGHTS, INDEX)
 _TAKE = "take the safetensors of the same repository"
 _PICKLE = (
-    "a pickle, which can run any program when it is loaded, and is never opened; take the "
-    "repository's safetensors, or, if it has none, load the model with transformers where it may "
-    "run programs, such as a container, and write it with save_pretrained, which makes safetensors"
+    "a pickle, which is never opened, because loading it can run any program; take the "
+    "repository's safetensors. If it has none, load the model with transformers in a safe place, "
+    "such as a container, and write it with save_pretrained, which makes safetensors"
 )
-# Other formats of weights, by ending, and what to do.
+# Ending of a file in another format -> what it is, and what to do.
 FORMATS = {
     ".gguf": (
-        "a file of llama.cpp, mostly with quantised weights, which are not read; take the "
+        "a file of llama.cpp, mostly with quantised weights, which are not supported; take the "
         "safetensors of the repository that it was made from"
     ),
     **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt", ".pkl", ".ot"), _PICKLE),
-    ".h5": f"a file of TensorFlow's weights, which are not read; {_TAKE}",
-    ".msgpack": f"a file of Flax's weights, which are not read; {_TAKE}",
-    ".npz": f"a file of NumPy's arrays, which are not read; {_TAKE}",
-    ".onnx": f"an exported graph, which is not read; {_TAKE}",
+    ".h5": f"a file of TensorFlow weights, which are not supported; {_TAKE}",
+    ".msgpack": f"a file of Flax weights, which are not supported; {_TAKE}",
+    ".npz": f"a file of NumPy arrays, which are not supported; {_TAKE}",
+    ".onnx": f"an exported graph, which is not supported; {_TAKE}",
 }
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SAME_MODEL = "get all files of one model"  # the remedy for files that contradict each other
-LARGEST_JSON = 2**24  # bytes of a config or an index
-SHARD_BYTES = 5 * 10**9  # of one file of weights at most, as on the hub
+LARGEST_JSON = 2**24  # the most bytes of a config or an index
+SHARD_BYTES = 5 * 10**9  # the most bytes of one file of weights, as on the hub
 
 
 def read_json(directory: Path, name: str, kind: type = dict) -> Any:
-    """The JSON object (or list, by `kind`) in a file of this directory."""
+    """Reads a JSON file of this directory; `kind` is dict for an object, or list."""
     path = inside(directory, name)
     if path.is_file() and path.stat().st_size > LARGEST_JSON:
         raise ConfigError(f"{path} has more than {LARGEST_JSON:,} bytes; download it again")
@@ -60,16 +60,18 @@ def read_json(directory: Path, name: str, kind: type = dict) -> Any:
         ) from error
     if not isinstance(content, kind):
         raise ConfigError(
-            f"{path} is no JSON {'object' if kind is dict else 'list'}; download it again"
+            f"{path} is not a JSON {'object' if kind is dict else 'list'}; download it again"
         )
     return content
 
 
 def inside(directory: Path, name: str) -> Path:
-    """The path of a file of this directory; refuses names and links that lead out of it."""
+    """The path of a file in this directory; refuses names and links that lead out of it."""
     path = directory / name
     roots = [directory.resolve()]
-    if directory.resolve().parent.name == "snapshots":  # the hub's cache links to its own blobs
+    if (
+        directory.resolve().parent.name == "snapshots"
+    ):  # files in the hub's cache are links to its blobs
         roots.append(directory.resolve().parent.parent / "blobs")
     is_plain = Path(name).name == name and name not in ("", ".", "..")
     if not is_plain or not any(path.resolve().is_relative_to(root) for root in roots):
@@ -80,7 +82,7 @@ def inside(directory: Path, name: str) -> Path:
 
 
 class Tensors:
-    """The weights in a directory: their shapes, and parts of them."""
+    """The weights in a directory: shapes of the tensors, and reading of their parts."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -120,7 +122,7 @@ class Tensors:
             found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as error:
             raise ConfigError(
-                f"{path} is no valid safetensors file ({_one_line(error)}); download it again"
+                f"{path} is not a valid safetensors file ({_one_line(error)}); download it again"
             ) from error
         for key, part in found.items():
             if key in self.shapes:
@@ -130,20 +132,21 @@ class Tensors:
             self._types[key] = part.get_dtype()
 
     def require_float(self, name: str) -> None:
+        """Refuses a tensor of another type, such as quantised weights."""
         if self._types[name] not in FLOATS:
             raise ConfigError(
                 f"{self._directory}: {name} has the type {self._types[name]}; quantised weights "
-                f"are not read, only {', '.join(FLOATS)}"
+                f"are not supported, only {', '.join(FLOATS)}"
             )
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """A part of a tensor, copied from the memory-mapped file."""
+        """A part of a tensor, copied from the memory-mapped file; `index` is one slice per axis."""
         return self._files[name].get_slice(name)[index]
 
 
 def _no_weights(directory: Path) -> str:
     if not directory.is_dir():
-        return f"{directory} is no directory; give that of a published model"
+        return f"{directory} is not a directory; give the directory of a published model"
     others = sorted(p.name for p in directory.iterdir() if p.suffix in FORMATS)
     if others:
         return f"{directory} has no {WEIGHTS}, but {others[0]}: {_why_not(others[0])}"
@@ -151,7 +154,7 @@ def _no_weights(directory: Path) -> str:
 
 
 def _why_not(file: str) -> str:
-    return FORMATS.get(Path(file).suffix, "only safetensors are read")
+    return FORMATS.get(Path(file).suffix, "only safetensors are supported")
 
 
 def _one_line(error: Exception) -> str:
@@ -159,6 +162,7 @@ def _one_line(error: Exception) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file, indented, in UTF-8."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -169,7 +173,10 @@ def write_tensors(
     tensors: Iterator[tuple[str, np.ndarray]],
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Writes tensors, in the order of `shapes`, to one file or to several with an index."""
+    """Writes tensors to one safetensors file, or to several with an index.
+
+    `tensors` yields (name, array) in the order of `shapes`, so only one is in memory at a time.
+    """
     itemsize = 8 if dtype == "float64" else 4 if dtype == "float32" else 2
     sizes = {name: int(np.prod(shape)) * itemsize for name, shape in shapes.items()}
     shards: list[list[str]] = [[]]
@@ -190,7 +197,7 @@ def write_tensors(
 
 
 def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:
-    # Not by the library, which needs all tensors in memory at once.
+    # Written by hand: the safetensors library needs all tensors in memory at once.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     start = 0
     for name, shape in shapes.items():
@@ -201,10 +208,10 @@ def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:
         }
         start += sizes[name]
     encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)  # the format aligns the data
+    encoded += b" " * (-len(encoded) % 8)  # the format wants the data aligned
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for name in shapes:
-            came, tensor = next(tensors)
-            assert came == name and tensor.shape == shapes[name], (came, name)
+            next_name, tensor = next(tensors)
+            assert next_name == name and tensor.shape == shapes[name], (next_name, name)
             file.write(np.ascontiguousarray(tensor).tobytes())

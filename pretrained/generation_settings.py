@@ -1,7 +1,7 @@
-"""generation_config.json: how transformers writes text with a model.
+"""generation_config.json: how transformers generates text with a model.
 
-generate.py takes such settings as flags. So an import keeps them for the way out, and names the
-flags that stand for them.
+generate.py takes such settings as flags. An import stores them for a later export, and names the
+flags that have the same effect.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any
 
 from pretrained import files
 
-# Ids that a model of ours knows by itself, and what says nothing about the text.
-NOT_KEPT = (
+# Ids that our models store elsewhere, and keys that say nothing about the text.
+EXCLUDED = (
     "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "transformers_version", "_from_model_config",
 )  # fmt: skip
@@ -23,7 +23,7 @@ WITHOUT_EFFECT = (
     "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
     "assistant_lookbehind", "target_lookbehind",
 )  # fmt: skip
-# What transformers does where a file does not say; it does nothing where the default is None.
+# transformers' defaults; settings that are not listed have the default None, which means no effect.
 DEFAULTS = {
     "max_length": 20, "min_length": 0, "do_sample": False, "early_stopping": False, "num_beams": 1,
     "num_beam_groups": 1, "diversity_penalty": 0.0, "temperature": 1.0, "top_k": 50, "top_p": 1.0,
@@ -31,45 +31,48 @@ DEFAULTS = {
     "encoder_repetition_penalty": 1.0, "length_penalty": 1.0, "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0, "num_return_sequences": 1, "remove_invalid_values": False,
 }  # fmt: skip
-# Settings that only samples, or only beams, heed.
+# Settings that only sampling uses, and settings that only beam search uses.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 BEAMS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
-# Settings that are flags of generate.py under the same name.
+# Settings whose flags of generate.py have the same name.
 SAME = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
-LONGEST = 40  # characters of a value that are shown
+LONGEST = 40  # the most characters of a value in a log line
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """The settings in a directory's file; none where it has no such file."""
+    """The settings in the directory's generation_config.json; {} if there is no such file."""
     if not (directory / files.GENERATION).is_file():
         return {}
     found = files.read_json(directory, files.GENERATION)
-    return {key: value for key, value in found.items() if key not in NOT_KEPT}
+    return {key: value for key, value in found.items() if key not in EXCLUDED}
 
 
 def describe(settings: Mapping[str, Any], *, family: str, forced_bos: bool) -> str:
-    """What the settings change, and the flags of generate.py that stand for it; "" for nothing.
+    """A line on what the settings change and on the flags of generate.py that do the same.
 
-    `forced_bos`: transformers counts a first token that is forced, generate.py does not.
+    "" if they change nothing. `forced_bos` says whether the first token is forced: transformers
+    counts this token, generate.py does not.
     """
     samples, beams = settings.get("do_sample") is True, _number(settings.get("num_beams")) > 1
-    asked = {key: value for key, value in settings.items() if _has_effect(key, value)}
+    active = {key: value for key, value in settings.items() if _has_effect(key, value)}
     idle = (() if samples else SAMPLING) + (() if beams else BEAMS)
-    if _number(asked.get("max_new_tokens")):
+    if _number(active.get("max_new_tokens")):
         idle += ("max_length",)
-    asked = {key: value for key, value in asked.items() if key not in idle}
-    if not asked:
+    active = {key: value for key, value in active.items() if key not in idle}
+    if not active:
         return ""
     found, without = [], []
-    for key, value in asked.items():
+    for key, value in active.items():
         flag = _flag(key, value, family, first_tokens=int(forced_bos))
-        # With beams, generate.py neither samples nor penalises repetition.
+        # With beam search, generate.py neither samples nor penalises repetition.
         if beams and key in (*SAMPLING, "do_sample", "repetition_penalty"):
             flag = ""
         (found if flag else without).append(flag or _shown(key, value))
     if samples and not beams and settings.get("top_k") in (None, DEFAULTS["top_k"]):
-        found.append(f"--top_k={DEFAULTS['top_k']}")  # there by default, here not
-    line = f"{files.GENERATION} asks for {', '.join(_shown(*each) for each in asked.items())}"
+        found.append(
+            f"--top_k={DEFAULTS['top_k']}"
+        )  # the default in transformers, not in generate.py
+    line = f"{files.GENERATION} asks for {', '.join(_shown(*each) for each in active.items())}"
     parts = [f"generate.py takes {' '.join(found)}"] if found else []
     if without:
         parts.append(f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no flag here")
@@ -83,7 +86,7 @@ def _has_effect(key: str, value: Any) -> bool:
 
 
 def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
-    """The flag, or "" where there is none. Penalties of length have another formula here."""
+    """The flag for a setting, or "". Length penalties have none: the formulas differ."""
     if key == "do_sample" and value is True:
         return "--method=sample"
     if key == "stop_strings":
@@ -97,13 +100,15 @@ def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
         return f"--num_outputs={value}"
     if key == "max_new_tokens":
         return f"--max_new_tokens={max(1, value - first_tokens)}"
-    if key == "max_length" and family == "encoder_decoder":  # a decoder's counts the prompt
+    if (
+        key == "max_length" and family == "encoder_decoder"
+    ):  # in a decoder, max_length counts the prompt too
         return f"--max_new_tokens={max(1, value - 1 - first_tokens)}"
     return f"--{key}={value}" if key in SAME else ""
 
 
 def _quoted(text: str) -> str:
-    """For a shell, in one line."""
+    """The text quoted for a shell, on one line."""
     if text.isprintable():
         return shlex.quote(text)
     return "$'{}'".format(text.encode("unicode_escape").decode().replace("'", r"\'"))

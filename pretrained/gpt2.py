@@ -1,4 +1,4 @@
-"""GPT-2: pre-norm decoder with learned positions. Its kernels are (inputs, outputs), as ours."""
+"""GPT-2: a pre-norm decoder with learned positions. Its kernels are (inputs, outputs), as ours."""
 
 from pretrained.architecture import (
     ACTIVATIONS,
@@ -60,7 +60,7 @@ def write_more(model, head, ids):
 
 GPT2 = Architecture(
     model_type="gpt2",
-    # A base model lacks only the output layer, which has no weights of its own.
+    # A base model lacks only the output layer, whose weights are the embeddings.
     heads={"GPT2LMHeadModel": Head("causal_lm"), "GPT2Model": Head("causal_lm")},
     style=dict(
         family="decoder", input="tokens", position="learned", token_types=0,
@@ -78,7 +78,7 @@ GPT2 = Architecture(
         dropout_residual=("resid_pdrop", 0.1),
         dropout_attention=("attn_pdrop", 0.1),
     ),
-    fixed=dict(
+    required_values=dict(
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
         add_cross_attention=False,
@@ -88,7 +88,7 @@ GPT2 = Architecture(
         hidden_size="n_embd", max_position_embeddings="n_positions",
         num_attention_heads="n_head", num_hidden_layers="n_layer",
     ),
-    # The summary belongs to another head. Upcasting computes the same with more bits.
+    # The summary_* keys belong to another head. Upcasting computes the same in a wider dtype.
     harmless=frozenset(
         (
             "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn",

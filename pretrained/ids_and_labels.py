@@ -1,4 +1,4 @@
-"""The special ids and classes of a published config.json, by transformers' rules."""
+"""Reads special ids and class names from a published config.json, by transformers' rules."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,13 +8,16 @@ from experiment.schema import ConfigError
 from pretrained.architecture import Architecture, Head, PublishedConfig, Specials
 
 CLASSIFIES = ("classify_text", "classify_images")
-MOST_LABELS = 2**20
+MOST_LABELS = 2**20  # the largest number of classes that is accepted
 
 
 def without_aliases(
     config: Mapping[str, Any], architecture: Architecture, path: str
 ) -> dict[str, Any]:
-    """The config with aliases replaced by their keys; raises ConfigError if both differ."""
+    """The config with the values of aliases under the keys that they stand for.
+
+    Raises ConfigError if a key and its alias have different values.
+    """
     named = dict(config)
     for alias, key in architecture.aliases.items():
         value = config.get(alias)
@@ -36,21 +39,24 @@ def read_specials(
     notes: list[str],
     generation: PublishedConfig | None = None,
 ) -> Specials:
-    """The special ids. `generation` is generation_config.json, if there is one."""
+    """Reads the special ids; appends warnings to `notes`.
+
+    `generation` is generation_config.json, if there is one.
+    """
 
     def read_ids(key: str, options: PublishedConfig = options) -> list[int]:
         ids = options.get(key, None)
         ids = ids if isinstance(ids, list) else [ids]  # several ids may end a text
         for id in ids:
             if id is not None and type(id) is not int:
-                options.refuse(key, id, "an id is a number from 0 on")
+                options.refuse(key, id, "an id must be a whole number from 0 on")
         size = model.get("vocab_size", 2**31)
         inside = [id for id in ids if id is not None and 0 <= id < size]
         if not inside and any(id is not None for id in ids):
-            # As in transformers. Small test models often keep the ids of the large model.
+            # As in transformers. Small test models often have the ids of a large model.
             notes.append(
                 f"{key}={ids[0] if len(ids) == 1 else ids} is not an id of a vocabulary of {size}: "
-                "read as missing, so that the tokenizer's own counts"
+                "read as missing, so that the tokenizer's own id is used"
             )
         return inside
 
@@ -72,7 +78,7 @@ def read_specials(
     if generation is not None and (forced := read_ids("forced_bos_token_id", generation)):
         specials = dataclasses.replace(specials, forced_bos=forced[0])
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
-        # T5's config lacks it: padding begins an answer.
+        # T5's config has no such key: the padding token begins an output.
         specials = dataclasses.replace(specials, decoder_start=specials.pad)
     return specials
 
@@ -80,14 +86,16 @@ def read_specials(
 def read_labels(
     options: PublishedConfig, architecture: Architecture, head: Head
 ) -> tuple[str, ...]:
-    """The names of the classes. As in transformers, num_labels takes precedence over id2label."""
+    """The class names; () without classes. As in transformers, num_labels overrides id2label."""
     if head.objective not in CLASSIFIES:
         return ()
     named, count = options.get("id2label"), options.get("num_labels")
     if count is not None and (type(count) is not int or not 1 <= count <= MOST_LABELS):
-        options.refuse("num_labels", count, f"it is a number of classes up to {MOST_LABELS:,}")
+        options.refuse(
+            "num_labels", count, f"it must be a number of classes from 1 to {MOST_LABELS:,}"
+        )
     if named is not None and not isinstance(named, dict):
-        options.refuse("id2label", named, "it gives the names of classes by their numbers")
+        options.refuse("id2label", named, "it must be an object that maps class numbers to names")
     if named is None or count not in (None, len(named)):
         count = count or min(max(options.get("_num_labels", 2), 1), MOST_LABELS)
         named = {str(number): f"LABEL_{number}" for number in range(count)}
@@ -96,14 +104,14 @@ def read_labels(
         base = next(name for name, each in architecture.heads.items() if each.objective == "embed")
         raise ConfigError(
             f"{options.path}: {'one label' if len(named) == 1 else f'problem_type={kind!r}'} is a "
-            "regression: the head answers with a number, such as a score or a similarity, and not "
-            "with a class, which is not supported. To import the model without its head, for "
-            f'embeddings or to train another head, write "architectures": ["{base}"] there'
+            "regression: the head predicts a number, such as a score or a similarity, instead of a "
+            "class, which is not supported. To import the model without its head, for embeddings "
+            f'or to train another head, write "architectures": ["{base}"] there'
         )
     if kind not in (None, "single_label_classification"):
         options.refuse(
-            "problem_type", kind, "only heads that choose one class of several are supported"
+            "problem_type", kind, "only heads that choose one of several classes are supported"
         )
     if sorted(named) != sorted(map(str, range(len(named)))):
-        options.refuse("id2label", named, "classes are numbered from 0 on")
+        options.refuse("id2label", named, "classes must be numbered from 0 on")
     return tuple(str(named[str(number)]) for number in range(len(named)))

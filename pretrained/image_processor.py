@@ -1,4 +1,4 @@
-"""preprocessor_config.json: how images are resized and normalized for a vision model."""
+"""preprocessor_config.json: how a vision model's images are resized and normalized."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +11,11 @@ FILE = "preprocessor_config.json"
 # The values of data.image_resample, indexed by Pillow's and transformers' numbers.
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 BILINEAR = 2  # the default of transformers' ViT
-BY_HAND = "resize images to the model's size beforehand and set do_resize to false there"
+RESIZE_FIRST = "resize images to the model's size beforehand and set do_resize to false there"
 
 
 def read(directory: Path, image_size: int) -> dict[str, Any]:
-    """Keys of our `data` section; empty if the directory has no such file."""
+    """Keys of our `data` section from the directory's file; {} if there is no such file."""
     path = directory / FILE
     if not path.is_file():
         return {}
@@ -36,19 +36,21 @@ def _fit(config: PublishedConfig, image_size: int) -> str:
     crop = config.get("crop_size") if config.get("do_center_crop", False) else None
     square = (image_size, _square(image_size))
     if size in square and crop in (None, *square):
-        return "stretch"  # nothing is left to crop
+        return "stretch"  # there is nothing to crop
     if size == {"shortest_edge": image_size} and crop in square:
         return "center_crop"
     shown = f"{size}, cropped to {crop}" if crop else size
     return config.refuse(
-        "size", shown, f"only {image_size}x{image_size}, the model's, is; {BY_HAND}"
+        "size", shown, f"only {image_size}x{image_size}, the model's size, is; {RESIZE_FIRST}"
     )
 
 
 def _resample(config: PublishedConfig) -> str:
     number = config.get("resample", BILINEAR)
     if not 0 <= number < len(RESAMPLE):
-        config.refuse("resample", number, f"Pillow's filters are 0 to {len(RESAMPLE) - 1}")
+        config.refuse(
+            "resample", number, f"Pillow numbers its filters from 0 to {len(RESAMPLE) - 1}"
+        )
     return RESAMPLE[number]
 
 
@@ -57,7 +59,7 @@ def _square(size: int) -> dict[str, int]:
 
 
 def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: int) -> str:
-    """Writes the file, from the keys that `read` gives; returns what it cannot say, or ""."""
+    """Writes the file from the keys that `read` returns; returns a warning, or ""."""
     mean, std = data["image_mean"] or (0.0,), data["image_std"] or (1.0,)
     size, crop = _square(image_size), {}
     if data["image_fit"] != "stretch":
@@ -80,6 +82,6 @@ def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: i
     if data["image_fit"] != "crop":
         return ""
     return (
-        "data.image_fit=crop crops before it resizes, transformers after: the pixels of images "
-        "that are not square differ slightly; data.image_fit=center_crop gives the same"
+        "data.image_fit=crop crops before it resizes, and transformers crops after: the pixels of "
+        "images that are not square differ slightly; data.image_fit=center_crop gives the same"
     )

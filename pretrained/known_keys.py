@@ -1,8 +1,8 @@
-"""Keys of a published config.json that change nothing here; every other key is refused.
+"""Keys of a published config.json that do not change the result; all other unread keys are refused.
 
-A key is in a table only if no supported class reads it in its forward pass or, in NEUTRAL, if the
-model computes the same with these values as without the key. Keys of one architecture are in its
-own file. A test sets each key to other values in transformers and compares the outputs.
+HARMLESS has keys that no supported class reads in its forward pass. NEUTRAL has keys with values at
+which a model computes the same as without the key. Keys of one architecture are in its own file. A
+test sets each key to other values in transformers and compares the outputs.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,9 +10,9 @@ from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 
-# Origin of a model, software that wrote it, how it is loaded and what it returns.
-# chunk_size_feed_forward splits a feed-forward into slices of positions, which are independent;
-# is_encoder_decoder chooses classes of caches and of `generate`, and changes no forward pass.
+# Where a model comes from, which software wrote it, how to load it and what it returns.
+# chunk_size_feed_forward splits the positions of a feed-forward layer, which are independent.
+# is_encoder_decoder chooses classes for caches and for `generate`, and changes no forward pass.
 _GENERIC = {
     "architectures", "model_type", "_name_or_path", "name_or_path", "name", "language", "author",
     "license", "_commit_hash", "transformers_version", "transformers.js_config", "tokenizer_class",
@@ -24,7 +24,7 @@ _GENERIC = {
     "unsloth_version", "unsloth_fixed",
 }  # fmt: skip
 
-# Names of classes; ids_and_labels.py reads them for classifiers.
+# Class names; ids_and_labels.py reads them for classifiers.
 _LABELS = {
     "id2label", "label2id", "num_labels", "_num_labels", "problem_type", "finetuning_task",
     "task_specific_params",
@@ -36,7 +36,7 @@ _IDS = {
     "cls_token_id", "mask_token_id", "unk_token_id",
 }  # fmt: skip
 
-# Settings of `generate`, which has flags of its own here.
+# Settings of `generate`; here they are flags of generate.py.
 _GENERATION = {
     "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind",
     "bad_words_ids", "begin_suppress_tokens", "constraints", "diversity_penalty", "do_sample",
@@ -52,16 +52,16 @@ _GENERATION = {
     "target_lookbehind", "temperature", "top_k", "top_p", "typical_p", "use_cache",
 }  # fmt: skip
 
-# Keys for training only.
+# Keys that only training uses.
 _TRAINING = {"gradient_checkpointing", "classifier_dropout", "save_step"}
 
 HARMLESS = frozenset(_GENERIC | _LABELS | _IDS | _GENERATION | _TRAINING)
 
-# Keys of all configs, or of related architectures, with the values that switch them off. So does
-# null. Granite's attention_multiplier is not here: it replaces the scale of the scores, so 1.0 is
+# Keys of all configs, or of related architectures, with the values that switch them off; null does
+# so too. Granite's attention_multiplier is missing: it replaces the scale of the scores, so 1.0 is
 # not neutral.
 NEUTRAL: Mapping[str, tuple] = {
-    # Of all configs of transformers 4.
+    # In all configs of transformers 4.
     "add_cross_attention": (False,),
     "cross_attention_hidden_size": (),
     "is_decoder": (False,),
@@ -81,7 +81,7 @@ NEUTRAL: Mapping[str, tuple] = {
     "attn_logit_softcapping": (),
     "final_logit_softcapping": (),
     "clip_qkv": (),
-    # Parts that other models add.
+    # Parts that only other models have.
     "qk_norm": (False,),
     "use_qk_norm": (False,),
     "qkv_bias": (False,),
@@ -92,48 +92,50 @@ NEUTRAL: Mapping[str, tuple] = {
     "scale_attn_by_inverse_layer_idx": (False,),
 }
 
-MOST_NAMED = 40  # keys in one message
-LONGEST_VALUE = 40  # characters of a value in a message
+MOST_NAMED = 40  # the most keys in one message
+LONGEST_VALUE = 40  # the most characters of a value in a message
 
 
 def leave_out(
     config: Mapping[str, Any], keys: Collection[str], path: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """The config without the keys of --ignore_keys, which it must have; and log lines."""
+    """The config without the keys of --ignore_keys, and log lines; refuses keys that it lacks."""
     absent = sorted(set(keys) - config.keys())
     if absent:
         raise ConfigError(
             f"--ignore_keys names {', '.join(absent)}, which {path} does not have."
             f"{did_you_mean(absent[0], config)} Remove it from the flag"
         )
-    kept = {key: value for key, value in config.items() if key not in keys}
-    return kept, [f"left out by --ignore_keys: {_named(config, key)}" for key in sorted(set(keys))]
+    remaining = {key: value for key, value in config.items() if key not in keys}
+    lines = [f"left out by --ignore_keys: {_named(config, key)}" for key in sorted(set(keys))]
+    return remaining, lines
 
 
 def not_harmless(
     config: Mapping[str, Any],
-    asked: Collection[str],
+    read_keys: Collection[str],
     harmless: Collection[str],
     neutral: Mapping[str, tuple],
 ) -> list[str]:
-    """The keys that were not read (`asked`) and may change what the model computes."""
+    """The keys that nothing has read and that may change what the model computes, sorted."""
     neutral = {**NEUTRAL, **neutral}
 
     def is_neutral(key: str) -> bool:
         return key in neutral and (config[key] is None or _is_one_of(config[key], neutral[key]))
 
-    known = HARMLESS | set(harmless) | set(asked)
+    known = HARMLESS | set(harmless) | set(read_keys)
     return sorted(key for key in config if key not in known and not is_neutral(key))
 
 
 def _is_one_of(value: Any, values: tuple) -> bool:
-    """Whether a value is equal to one of these; true is not 1."""
+    """Whether a value equals one of these; True does not equal 1."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in values
     )
 
 
 def refusal(config: Mapping[str, Any], keys: list[str], path: str, model_type: str) -> str:
+    """The error message for unknown keys."""
     shown = ", ".join(_named(config, key) for key in keys[:MOST_NAMED])
     more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
     they, do = ("it", "does") if len(keys) == 1 else ("they", "do")

@@ -1,8 +1,8 @@
-"""Where our parameters are in published tensors, and back, by reshaping and transposing only.
+"""Maps our parameters to published tensors and back, by reshaping and transposing only.
 
-A table maps our modules to theirs. `kernel`, `scale` and `embedding` are their `weight`; `bias` is
-their `bias`. Their kernels are transposed; ours may have an axis for heads. They have one tensor
-per layer; ours are stacked over layers. `At` describes other differences.
+A table maps our modules to theirs. Our `kernel`, `scale` and `embedding` are their `weight`; our
+`bias` is their `bias`. Their kernels are transposed, and ours may have an axis for heads. They have
+one tensor per layer, and ours are stacked over layers. `At` describes other differences.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ Index = tuple[slice, ...]
 
 @dataclasses.dataclass(frozen=True)
 class At:
-    """A module of theirs whose tensors have an unusual layout."""
+    """A module of theirs whose tensors do not have the usual layout."""
 
     name: str
-    is_tensor: bool = False  # `name` is the name of a tensor
-    untransposed: bool = False  # a kernel is (inputs, outputs)
-    part: tuple[int, int] = (0, 1)  # (2, 3): the last third of the outputs
-    rows_before: int = 0  # unused rows before ours
-    leading_ones: int = 0  # leading axes of size one
+    is_tensor: bool = False  # `name` is the name of a tensor, not of a module
+    untransposed: bool = False  # their kernel is (inputs, outputs), as ours
+    part: tuple[int, int] = (0, 1)  # our part of their outputs; (2, 3): the last of three
+    rows_before: int = 0  # unused rows at the start of their tensor
+    leading_ones: int = 0  # leading axes of size 1 in their tensor
     patch: tuple[int, int, int] | None = None  # a convolution over patches: rows, columns, channels
 
 
@@ -34,7 +34,7 @@ ModuleTable = Mapping[str, str | At]
 
 
 def below(ours: str, theirs: str, modules: ModuleTable) -> dict[str, str | At]:
-    """The table for modules inside the modules `ours` and `theirs`."""
+    """The table of modules that are inside the module `ours`, or `theirs` in their names."""
 
     def inside(entry: str | At) -> str | At:
         if isinstance(entry, str):
@@ -49,7 +49,7 @@ class TensorLayout:
     """How our array, reshaped to `view`, is stored in a tensor of theirs.
 
     `groups` lists, for each of their axes, the axes of the view that it combines, slowest first.
-    Along `axis` their tensor may be longer; ours begins at `start`.
+    Along `axis`, their tensor may be longer than ours, which then begins at `start`.
     """
 
     shape: tuple[int, ...]  # ours
@@ -57,7 +57,7 @@ class TensorLayout:
     groups: tuple[tuple[int, ...], ...]
     axis: int = 0
     start: int = 0
-    total: int = 0  # their size along `axis`; 0: as ours
+    total: int = 0  # their size along `axis`; 0: the same as ours
 
     @property
     def their_shape(self) -> tuple[int, ...]:
@@ -67,30 +67,31 @@ class TensorLayout:
         return tuple(sizes)
 
     def read(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
-        """Our array at `index`. `read` returns parts of their tensor; it reads only these."""
-        if self.view != self.shape:  # several of their axes are one of ours: index at the end
+        """Our array at `index`. `read` reads a part of their tensor; only needed parts are read."""
+        if self.view != self.shape:  # several of their axes form one of ours: index last
             return self.read_view(read, _all_of(self.view)).reshape(self.shape)[index]
         return self.read_view(read, index)
 
     def read_view(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
-        wanted, left, sizes = [], [slice(None)] * len(self.view), []
+        """Our array, in the shape of the view, at `index`."""
+        wanted, remaining, sizes = [], [slice(None)] * len(self.view), []
         for their_axis, group in enumerate(self.groups):
             shift = self.start if self.total and their_axis == self.axis else 0
             size = math.prod(self.view[axis] for axis in group)
             first, stop = 0, size
             sizes += [self.view[axis] for axis in group]
             if group and all(_is_all(index[axis], self.view[axis]) for axis in group[1:]):
-                # A range of the slowest axis is one range of their axis.
+                # A range of the slowest axis is a contiguous range of their axis.
                 begin, end, _ = index[group[0]].indices(self.view[group[0]])
                 each = size // self.view[group[0]]
                 first, stop = begin * each, end * each
                 sizes[-len(group)] = end - begin
             else:
                 for axis in group:
-                    left[axis] = index[axis]
+                    remaining[axis] = index[axis]
             wanted.append(slice(first + shift, stop + shift))
         axes = [axis for group in self.groups for axis in group]
-        return read(tuple(wanted)).reshape(sizes).transpose(np.argsort(axes))[tuple(left)]
+        return read(tuple(wanted)).reshape(sizes).transpose(np.argsort(axes))[tuple(remaining)]
 
     def write(self, array: np.ndarray) -> np.ndarray:
         """Our array in the layout of their tensor."""
@@ -99,7 +100,7 @@ class TensorLayout:
         return array.reshape(self.view).transpose(axes).reshape(sizes)
 
     def place(self, array: np.ndarray, tensor: np.ndarray) -> None:
-        """Writes our array to its place in their tensor."""
+        """Copies our array to its place in their tensor."""
         part = [slice(None)] * tensor.ndim
         if self.total:
             part[self.axis] = slice(self.start, self.start + self.write(array).shape[self.axis])
@@ -108,7 +109,7 @@ class TensorLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One tensor of theirs, and our parameter, or one layer of it, that it contains."""
+    """One tensor of theirs, and the parameter of ours that it contains, or one layer of it."""
 
     path: str
     layer: int | None
@@ -117,7 +118,7 @@ class Place:
 
 
 def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterator[Place]:
-    """The places of our parameters; `shapes` are by path, such as backbone/encoder/.../kernel."""
+    """Yields the places of our parameters; `shapes` are by path: backbone/encoder/.../kernel."""
     for path, shape in shapes.items():
         module, _, leaf = path.rpartition("/")
         at = table[module]
@@ -133,11 +134,11 @@ def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterato
 
 
 def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
-    """The layout of our parameter (without the axis of layers) in a module of theirs."""
+    """The layout of our parameter, without the axis of layers, in a module of theirs."""
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
     if at.patch and path.endswith("/kernel"):
-        # A convolution over patches is a kernel with rows, columns and channels as inputs.
+        # Their kernel is a convolution: rows, columns and channels of a patch are its inputs.
         view, groups = (*at.patch, shape[-1]), ((3,), (2,), (0,), (1,))
     elif path.endswith("/kernel"):
         # The output projection of attention has two input axes: heads and head size.
@@ -160,11 +161,12 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
 
 
 def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
+    """The shapes of their tensors, by name."""
     return {place.name: place.layout.their_shape for place in found}
 
 
 def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterator[tuple]:
-    """Yields (name, tensor) for each of their tensors; unused parts are zero."""
+    """Yields (name, array) for each of their tensors; parts that we have nothing for are zero."""
     by_name: dict[str, list[Place]] = {}
     for place in found:
         by_name.setdefault(place.name, []).append(place)

@@ -1,10 +1,10 @@
-"""Llama: pre-norm decoder with RMSNorm, RoPE, gated feed-forward and grouped-query attention."""
+"""Llama: a pre-norm decoder with RMSNorm, RoPE, SwiGLU and grouped-query attention."""
 
 from pretrained.architecture import REQUIRED, Architecture, Head, MisfitError
 from pretrained.layouts import below
 
 ORIGINAL_LENGTH = "original_max_position_embeddings"
-# Our key -> their key, by the kind of scaling.
+# Kind of RoPE scaling -> {our key: their key}.
 ROPE_FACTORS = {
     "default": {},
     "linear": dict(rope_factor="factor"),
@@ -42,9 +42,9 @@ def table(model, head, ids):
 
 
 def read_rope(config):
-    """Our rope keys. transformers 4 has rope_theta and rope_scaling, 5 has rope_parameters."""
+    """Our RoPE keys. transformers 4 writes rope_theta and rope_scaling, 5 rope_parameters."""
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
-    scaling = scaling or parameters or {}  # in this order, as in transformers
+    scaling = scaling or parameters or {}  # rope_scaling first, as in transformers
     if not isinstance(scaling, dict):
         config.refuse("rope_scaling", scaling, "it must be an object")
     top_theta, top_length = config.get("rope_theta", 10_000.0), config.get(ORIGINAL_LENGTH)
@@ -61,9 +61,11 @@ def read_rope(config):
         factors[ours] = scaling[theirs]
     known = {"rope_theta", "rope_type", "type", *ROPE_FACTORS[kind].values()}
     for key in sorted(scaling.keys() - known):
-        # `default` may state its original length.
+        # A config with rope_type=default may also give the original length.
         if key != ORIGINAL_LENGTH and scaling[key] not in (None, 1.0):
-            config.refuse(f"rope parameter {key}", scaling[key], f"rope_type={kind} has no such")
+            config.refuse(
+                f"rope parameter {key}", scaling[key], f"rope_type={kind} has no such parameter"
+            )
     return dict(rope_theta=theta, rope_scaling=kind, **factors)
 
 
@@ -86,7 +88,7 @@ def read_more(config, shapes, head):
 def write_more(model, head, ids):
     del head, ids
     if model.dropout_embedding or model.dropout_residual or model.dropout_feed_forward:
-        raise MisfitError("needs no dropout but model.dropout_attention; set the others to 0")
+        raise MisfitError("has only model.dropout_attention; set the other kinds of dropout to 0")
     if model.rope_scaling not in ROPE_FACTORS:
         known = ", ".join(ROPE_FACTORS)
         raise MisfitError(f"model.rope_scaling={model.rope_scaling} is not one of: {known}")
@@ -123,9 +125,9 @@ LLAMA = Architecture(
         init_std=("initializer_range", 0.02),
         dropout_attention=("attention_dropout", 0.0),
     ),
-    fixed=dict(hidden_act="silu", attention_bias=False, mlp_bias=False),
-    # pretraining_tp computes the same products in slices. The others are informative keys of
-    # nanotron (SmolLM) and of the first converted files.
+    required_values=dict(hidden_act="silu", attention_bias=False, mlp_bias=False),
+    # pretraining_tp computes the same matmuls in slices. The other keys only inform; they come from
+    # nanotron (SmolLM) and from the first converted files.
     harmless=frozenset(("pretraining_tp", "is_llama_config", "max_sequence_length", "is_decoder")),
     neutral=dict(rope_interleaved=(False,), is_causal=(True,)),
     table=table,

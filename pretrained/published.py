@@ -1,8 +1,8 @@
-"""A published model's directory <-> our model: architecture, config keys and tensors.
+"""Translates a published model's directory to our model, and our model to a published config.
 
-published = read(directory)     a published model in our terms; no weights are loaded yet
-published.fill(shapes, model)   readers for our parameters
-describe(model, head, ...)      our model in terms of a published architecture
+published = read(directory)     the published model with our config keys; loads no weights
+published.fill(shapes, model)   functions that read our parameters from its files
+describe(model, head, ...)      our model as a published architecture, with their config keys
 """
 
 import dataclasses
@@ -22,33 +22,34 @@ from pretrained.catalog import ARCHITECTURES, recognise
 from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
 from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
-ROWS_OF = 1 << 22  # numbers that are compared at once
+COMPARED = 1 << 22  # numbers that are compared at a time
 
 Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
 
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A published model in our terms."""
+    """A published model, with its settings as keys of our config."""
 
     directory: Path
     architecture: Architecture
     head: Head
     model: dict[str, Any]  # keys of our `model` section
-    task: dict[str, Any]
+    task: dict[str, Any]  # keys of our `task` section
     labels: tuple[str, ...]
     specials: Specials
     notes: list[str]  # warnings for the user
-    zeros: tuple[str, ...]  # patterns of tensors that files lack, which are zeros
+    zeros: tuple[str, ...]  # patterns of tensors that the files lack and that are zeros
     tensors: files.Tensors
 
     def fill(
         self, shapes: Mapping[str, tuple[int, ...]], model: TransformerConfig
     ) -> tuple[dict[str, Reader], list[str]]:
-        """Readers for parts of our parameters, by path; and the names of tensors of other heads.
+        """Returns functions that read parts of our parameters, by path, and unused tensor names.
 
-        Raises ConfigError, before weights are read, if tensors are missing, left over or of another
-        shape. `shapes` are those of our parameters, by path.
+        The unused tensors belong to other heads. `shapes` are the shapes of our parameters, by
+        path. It reads no weights yet, but raises ConfigError if tensors are missing, left over or
+        of another shape.
         """
         table = self.architecture.table(model, self.head, self.specials)
         found = list(places(shapes, table))
@@ -71,18 +72,18 @@ class Published:
             layers, *inside = index
             chosen = parts[layers]
             first = one(chosen[0], tuple(inside))
-            whole = np.empty((len(chosen), *first.shape), dtype)
-            whole[0] = first
+            stacked = np.empty((len(chosen), *first.shape), dtype)
+            stacked[0] = first
             for number, place in enumerate(chosen[1:], 1):
-                whole[number] = one(place, tuple(inside))
-            return whole
+                stacked[number] = one(place, tuple(inside))
+            return stacked
 
         return read
 
     def _match(
         self, expected: Mapping[str, tuple[int, ...]], table: ModuleTable
     ) -> tuple[dict[str, str], list[str]]:
-        """The names in the files, by their names in the table; and the names that are not used."""
+        """Returns {name in the table: name in the files}, and the names that are not used."""
         kind, copies = self.architecture, dict(self.architecture.copies)
         modules = {at if isinstance(at, str) else at.name for at in table.values()}
         modules.update(kind.other_heads)
@@ -93,9 +94,12 @@ class Published:
             renamed = name
             for pattern, replacement in kind.renames:
                 renamed = re.sub(pattern, replacement, renamed)
-            # Names of a base model lack the prefix of a full model.
-            forms = [renamed, kind.base + renamed]
-            known = next((f for f in forms if f in expected or copies.get(f) in expected), None)
+            # Names in the files of a base model lack the prefix of a model with a head.
+            candidates = [renamed, kind.base + renamed]
+            known = next(
+                (each for each in candidates if each in expected or copies.get(each) in expected),
+                None,
+            )
             if known in names:
                 raise ConfigError(
                     f"{self.directory}: {name} and {names[known]} are both {known}; "
@@ -103,7 +107,7 @@ class Published:
                 )
             if known:
                 names[known] = name
-            elif any(form in copies or form.rpartition(".")[0] in modules for form in forms):
+            elif any(each in copies or each.rpartition(".")[0] in modules for each in candidates):
                 unused.append(name)
             else:
                 extra.append(name)
@@ -137,7 +141,7 @@ class Published:
 
     def _refuse_other(self, name: str, original: str) -> None:
         shape, read = self.tensors.shapes[name], self.tensors.read
-        step = max(1, ROWS_OF // max(1, math.prod(shape[1:])))  # not both in memory at once
+        step = max(1, COMPARED // max(1, math.prod(shape[1:])))  # so that memory never holds both
         starts = range(0, shape[0], step) if shape else ()
         parts = [(slice(row, min(row + step, shape[0])),) for row in starts]
         if shape != self.tensors.shapes[original] or not all(
@@ -150,10 +154,10 @@ class Published:
 
 
 def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
-    """The published model in a directory; raises ConfigError for what is not supported here.
+    """Reads the config and the tensor shapes of a published model.
 
-    Unknown keys of its config that may change the result are refused, unless `ignore_keys` names
-    them; those are ignored.
+    Raises ConfigError if the model is not supported, or if its config has unknown keys that may
+    change the result. It ignores the keys in `ignore_keys`.
     """
     directory = Path(directory)
     path = str(directory / files.CONFIG)
@@ -162,19 +166,19 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     architecture, head = recognise(directory, config)
     tensors = files.Tensors(directory)
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
-        # BERT's own files name one of its two heads, and have both.
+        # The config of the original BERT names one of its two heads, but its files have both.
         head = dataclasses.replace(head, next_sentence=True)
     options = PublishedConfig(without_aliases(config, architecture, path), path)
     if quantised := options.get("quantization_config"):
-        options.refuse("quantization_config", quantised, "get the model unquantised")
+        options.refuse("quantization_config", quantised, "get the model without quantisation")
     if code := options.get("auto_map"):
         options.refuse(
             "auto_map",
             code,
             "code that comes with a model is never run; if the model is a plain "
-            f"{architecture.model_type} also without it, give --ignore_keys=auto_map",
+            f"{architecture.model_type} without that code, give --ignore_keys=auto_map",
         )
-    problems = [options.differs(key, value) for key, value in architecture.fixed.items()]
+    problems = [options.differs(key, value) for key, value in architecture.required_values.items()]
     problems = [problem for problem in problems if problem]
     model = dict(architecture.style)
     for ours, (theirs, default) in architecture.keys.items():
@@ -192,7 +196,7 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
         if options.get(key) == value
     )
     unknown = known_keys.not_harmless(
-        config, options.asked | architecture.aliases.keys(), architecture.harmless,
+        config, options.read_keys | architecture.aliases.keys(), architecture.harmless,
         architecture.neutral,
     )  # fmt: skip
     if unknown:
@@ -221,7 +225,7 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """Our model in terms of a published architecture."""
+    """Our model as a published architecture."""
 
     architecture: Architecture
     config: dict[str, Any]
@@ -231,7 +235,7 @@ class Description:
 def describe(
     model: TransformerConfig, head: Head, labels: Sequence[str], specials: Specials
 ) -> Description:
-    """The architecture that a model of ours is of, or a refusal that says why it is of none."""
+    """Finds the published architecture of our model; raises ConfigError if none fits."""
     misfits = {}
     for architecture in ARCHITECTURES.values():
         classes = [name for name, each in architecture.heads.items() if each == head]
@@ -249,7 +253,7 @@ def describe(
             misfits[architecture.model_type] = (not classes, len(reasons), "; ".join(reasons))
             continue
         config = dict(architectures=classes[:1], model_type=architecture.model_type)
-        config |= architecture.fixed
+        config |= architecture.required_values
         config |= {theirs: getattr(model, ours) for ours, (theirs, _) in architecture.keys.items()}
         config |= more | _special_ids(specials)
         if labels:
@@ -257,11 +261,11 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    nearest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
+    closest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
     raise ConfigError(
-        f"this model is none of the published kinds; the nearest is {nearest} "
-        f"({misfits[nearest][2]}); train a model with these keys to export it; the others are no "
-        f"nearer: {', '.join(others)}"
+        f"this model fits no published architecture; the closest is {closest} "
+        f"({misfits[closest][2]}); train a model with these keys to export it; the others are no "
+        f"closer: {', '.join(others)}"
     )
 
 

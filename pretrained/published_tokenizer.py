@@ -1,4 +1,4 @@
-"""Reads the tokenizer of a published model, and writes one for a model that is exported."""
+"""Reads the tokenizer of a published model, and writes the tokenizer of an exported model."""
 
 import contextlib
 import itertools
@@ -25,15 +25,15 @@ from pretrained import files, published
 from pretrained.architecture import Specials
 from training.config import TaskConfig
 
-NO_TOKENIZER = "none"  # for --tokenizer
+NO_TOKENIZER = "none"  # the value of --tokenizer for a model without one
 
 
 def read(
     found: published.Published, path: str, *, source_eos: bool = True
 ) -> SubwordTokenizer | IdTokenizer:
-    """The tokenizer in `path`, or else in the model's directory, with the model's special ids.
+    """Reads the tokenizer in `path`, or else in the model's directory, with the special ids.
 
-    Without `source_eos`, the source of an encoder-decoder does not end in eos.
+    Without `source_eos`, the source of an encoder-decoder does not end with eos.
     """
     with _in_terms_of_flags():
         return _read(found, path, source_eos=source_eos)
@@ -41,7 +41,7 @@ def read(
 
 @contextlib.contextmanager
 def _in_terms_of_flags() -> Iterator[None]:
-    """Replaces the config key data.tokenizer in errors by the flag --tokenizer."""
+    """Errors name the flag --tokenizer instead of the config key data.tokenizer."""
     try:
         yield
     except ConfigError as error:
@@ -56,12 +56,11 @@ def _read(
     has_source = found.head.objective == "seq2seq"
     if not source_eos and not has_source:
         raise ConfigError(
-            "--nosource_eos is about the source of an encoder-decoder, which this model is not; "
-            "leave it out"
+            "--nosource_eos is for encoder-decoders, and this model is none; leave it out"
         )
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
     if has_source:
-        roles["bos"] = ids.decoder_start  # begins an answer
+        roles["bos"] = ids.decoder_start  # begins an output
     if kind in ("roberta", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
@@ -74,18 +73,18 @@ def _read(
     file = file / FILE_NAME if file.is_dir() else file
     tokenizer = open_tokenizer(file)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
-    if tokenizer.eos_id in ends:  # of several, the tokenizer's own
+    if tokenizer.eos_id in ends:  # prefer the tokenizer's own id
         roles["eos"] = tokenizer.eos_id
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
         if id is not None and id >= size:
             raise ConfigError(
-                f"{found.directory}: the id of {role}, {id}, is beyond vocab_size={size}"
+                f"{found.directory}: the id of {role}, {id}, is not below vocab_size={size}"
             )
     replaces_own = path and own and not own.samefile(file)
     if tokenizer.vocab_size > size:
-        instead = f"leave it out, for {own}" if replaces_own else "give the model's own"
+        instead = f"leave it out, to use {own}" if replaces_own else "give the model's own"
         raise ConfigError(
             f"{found.directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model's "
             f"vocab_size is {size}; --tokenizer={path or 'FILE'}: {instead}"
@@ -97,22 +96,22 @@ def _read(
     if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
-            "for %s: compare with the published model",
+            "for %s: compare its ids with those of the published model",
             kind,
         )
     return tokenizer
 
 
 def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
-    """A line on the special tokens around a text, and on what ends an answer."""
+    """A line on the special tokens before and after a text, and on the end tokens."""
     if isinstance(tokenizer, IdTokenizer):
-        return "without a tokenizer: ask it with --ids"
+        return "without a tokenizer: give generate.py --ids"
     pieces, template = tokenizer.pieces, tokenizer.template
-    around = [*(pieces[id] for id in template.prefix), "TEXT"]
-    around += [pieces[id] for id in template.suffix]
+    tokens = [*(pieces[id] for id in template.prefix), "TEXT"]
+    tokens += [pieces[id] for id in template.suffix]
     ends = (tokenizer.eos_id, *tokenizer.more_eos_ids)
     ends = " or ".join(pieces[id] for id in ends if id is not None)
-    return f"a text is read as {' '.join(around)}; eos is {ends or 'missing'}"
+    return f"a text is read as {' '.join(tokens)}; eos is {ends or 'missing'}"
 
 
 def _taken_instead(tokenizer: SubwordTokenizer, file: Path, own: Path) -> str:
@@ -127,13 +126,13 @@ def _taken_instead(tokenizer: SubwordTokenizer, file: Path, own: Path) -> str:
     if not others:
         return f"{line}; they have the same {len(pairs):,} ids"
     return (
-        f"{line}; {others:,} of {len(pairs):,} ids stand for something else, which the model does "
-        "not know unless it was trained so"
+        f"{line}; {others:,} of {len(pairs):,} ids stand for other text, which is wrong unless the "
+        "model was trained with this file"
     )
 
 
 def _own_file(directory: Path) -> Path | None:
-    """The tokenizer's file in a model's directory, or None."""
+    """The tokenizer's file in a model's directory; None if there is none."""
     for name in FILE_NAMES:
         path = directory / name
         if path.is_file() and (directory / NEEDED_BESIDE.get(name, name)).is_file():
@@ -151,16 +150,16 @@ def _refuse_missing(directory: Path) -> NoReturn:
     known = [f"{n} with {NEEDED_BESIDE[n]}" if n in NEEDED_BESIDE else n for n in FILE_NAMES]
     raise ConfigError(
         f"{directory} has none of {', '.join(known)}{named}; give one with --tokenizer=FILE, or "
-        f"--tokenizer={NO_TOKENIZER} for a model that is asked with ids"
+        f"--tokenizer={NO_TOKENIZER} to use the model with ids alone"
     )
 
 
 def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specials:
-    """The special ids for a published config."""
+    """The special ids that an exported config has."""
     if tokenizer is None:
         return Specials()
     pad, bos, eos = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-    if isinstance(tokenizer, IdTokenizer):  # its special ids may be unknown
+    if isinstance(tokenizer, IdTokenizer):  # which may not know all special ids
         pad, bos, eos = (tokenizer.roles[role] for role in ("pad", "bos", "eos"))
     more = tokenizer.more_eos_ids
     if model.family == "encoder_decoder":
@@ -178,7 +177,7 @@ def write(
     spelt = tokenizer.role_names
     names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
     if model.family == "encoder_decoder":
-        del names["bos_token"]  # it begins an answer, which the model's config says there
+        del names["bos_token"]  # the config calls it decoder_start_token_id instead
         if TEXT_START in spelt:
             names["bos_token"] = spelt[TEXT_START]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
@@ -190,10 +189,10 @@ def write(
 
 
 def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig) -> Template:
-    """The special tokens around texts that the model was trained with."""
+    """The special tokens before and after texts, as in the model's training."""
     if tokenizer.template is not None:
         return tokenizer.template
-    if not tokenizer.own_template.is_empty:  # of a model that an earlier version imported
+    if not tokenizer.own_template.is_empty:  # an earlier version imported the model
         return tokenizer.own_template
     if model.family == "encoder_decoder":
         start, end = tokenizer.source_affixes

@@ -1,13 +1,13 @@
-"""RoBERTa: BERT with positions that start after the padding id, and other heads."""
+"""RoBERTa: BERT with other heads, and with positions that start after the padding id."""
 
 from pretrained import bert
 from pretrained.architecture import Architecture, Head, MisfitError
 
-PADDING = 1  # the default id
+PADDING = 1  # the default of pad_token_id
 
 
 def rows_before(ids) -> int:
-    """The first row of the position table in use: the padding id + 1."""
+    """The number of unused rows at the start of the position table: the padding id + 1."""
     return (PADDING if ids.pad is None else ids.pad) + 1
 
 
@@ -27,13 +27,13 @@ def table(model, head, ids):
 def read_more(config, shapes, head):
     more = bert.read_more(config, shapes, head)
     if head.objective == "masked_lm":
-        config.require("hidden_act", "gelu")  # the output layer always has gelu
+        config.require("hidden_act", "gelu")  # the output layer always uses gelu
     padding, vocabulary = config.get("pad_token_id", PADDING), config.size("vocab_size")
     if not 0 <= padding < vocabulary:
         config.refuse(
             "pad_token_id",
             padding,
-            f"positions are counted from it; the vocabulary has {vocabulary} ids",
+            f"positions start after it, so it must be an id; the vocabulary has {vocabulary} ids",
         )
     before = padding + 1
     return more | dict(max_length=config.size("max_position_embeddings") - before)
@@ -41,9 +41,9 @@ def read_more(config, shapes, head):
 
 def write_more(model, head, ids):
     if model.token_types != 1:
-        raise MisfitError(f"model.token_types={model.token_types}, but there is one")
+        raise MisfitError(f"model.token_types={model.token_types}, but RoBERTa has 1")
     if head.objective == "masked_lm" and model.activation != "gelu":
-        raise MisfitError(f"model.activation={model.activation}, but that of the answers is gelu")
+        raise MisfitError(f"model.activation={model.activation}, but the output layer has gelu")
     positions = model.max_length + rows_before(ids)
     return bert.write_sizes(model, head) | dict(max_position_embeddings=positions)
 
@@ -57,7 +57,7 @@ ROBERTA = Architecture(
     },
     style=bert.STYLE,
     keys=bert.KEYS,
-    fixed=bert.FIXED,
+    required_values=bert.REQUIRED_VALUES,
     harmless=bert.HARMLESS,
     table=table,
     read_more=read_more,

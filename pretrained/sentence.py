@@ -1,4 +1,4 @@
-"""Sentence embeddings: the pooling that sentence-transformers adds to a base model."""
+"""Sentence embeddings: reads and writes the pooling settings of sentence-transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -7,19 +7,19 @@ from experiment.schema import ConfigError
 from pretrained import files
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
-# Settings of the Transformer module; the names vary with the kind of model.
+# Settings of the module Transformer; the name depends on the kind of model.
 LENGTHS = tuple(
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER = "tokenizer_config.json"
-NO_LIMIT = 10**9  # transformers writes a number of thirty digits for no limit
+NO_LIMIT = 10**9  # for no limit, transformers writes a larger number, of thirty digits
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
 
 
 def max_length(directory: Path) -> int | None:
-    """The maximal length of a text in tokens, special ones included; None: no limit."""
+    """The maximum length of a text in tokens, including special tokens; None: no limit."""
     for name in LENGTHS:
         if (directory / name).exists():
             config = files.read_json(directory, name)
@@ -31,7 +31,7 @@ def max_length(directory: Path) -> int | None:
             if config.get("do_lower_case"):
                 raise ConfigError(
                     f"{directory / name}: do_lower_case=true is not supported; set it to false "
-                    "where the tokenizer lower-cases by itself"
+                    "if the tokenizer lower-cases by itself"
                 )
             if value is not None:
                 return value
@@ -44,7 +44,7 @@ def max_length(directory: Path) -> int | None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Keys of our `task` section: how hidden states become an embedding."""
+    """Keys of our `task` section that say how hidden states become an embedding."""
     if not (directory / MODULES).exists():
         return dict(embedding="pooled", normalize=False)
     kinds = []
@@ -61,7 +61,7 @@ def read(directory: Path) -> dict[str, Any]:
     if names not in (["Transformer", "Pooling"], list(KINDS)):
         raise ConfigError(
             f"{directory / MODULES}: {', '.join(names)} is not supported; only {', '.join(KINDS)} "
-            "in this order, the last of which may be missing"
+            f"in this order, or without {KINDS[-1]}"
         )
     path = kinds[1][1]
     config = files.read_json(files.inside(directory, path), files.CONFIG)
@@ -79,7 +79,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def write(directory: Path, width: int, embedding: str, length: int, *, normalize: bool) -> None:
-    """Writes the files of sentence-transformers; none for a plain base model."""
+    """Writes the files of sentence-transformers; writes nothing for a plain base model."""
     if embedding == "pooled":
         return
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}

@@ -1,6 +1,6 @@
-"""Checks that `--from` is a published model's directory; if not, says what it is and what to do.
+"""Checks that `--from` is the directory of a published model; errors say what it is instead.
 
-Also refuses a published model where a run's workdir is needed.
+It also refuses a published model where a run's workdir is needed.
 """
 
 import json
@@ -15,11 +15,11 @@ HUB_ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?).*"
 )
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-MOST_LISTED = 8  # files of a directory
+MOST_LISTED = 8  # the most files of a directory in a message
 
 
 def require_model_directory(source: str) -> Path:
-    """The directory with a config.json that `--from` names."""
+    """The directory that `--from` names; raises ConfigError if it has no config.json."""
     path = Path(source)
     if path.is_file():
         raise ConfigError(f"--from={source} is {_what_file(path)}")
@@ -33,14 +33,14 @@ def require_model_directory(source: str) -> Path:
 def refuse_published(key: str, run: str | Path) -> None:
     """Refuses a published model, or its name on the hub, where WORKDIR or WORKDIR:STEP is needed.
 
-    `key` is the flag or config key. Other problems are left to the code that reads the run.
+    `key` is the flag or config key. The code that reads the run finds other problems.
     """
     workdir = re.sub(r":\d+$", "", str(run))
     refuse_published_directory(key, workdir)
     if name := _hub_name(workdir):
         raise ConfigError(
             f"{key}={run} is not a run's directory; check it for a typing error, or if it is a "
-            f"model on the hub, {_download(name, _bring_in(key, 'DIR'))}"
+            f"model on the hub, {_download(name, _import_command(key, 'DIR'))}"
         )
 
 
@@ -59,12 +59,12 @@ def refuse_published_directory(key: str, workdir: str | Path) -> None:
     has_weights = any((path / name).exists() for name in files.WEIGHT_FILES)
     if has_weights or "model_type" in config:
         raise ConfigError(
-            f"{key}={workdir} is a published model, not a run; bring it in first: "
-            f"{_bring_in(key, workdir)}"
+            f"{key}={workdir} is a published model, not a run; import it first: "
+            f"{_import_command(key, workdir)}"
         )
 
 
-def _bring_in(key: str, directory: str | Path) -> str:
+def _import_command(key: str, directory: str | Path) -> str:
     return f"python convert.py --from={directory} --to=WORKDIR, then {key}=WORKDIR"
 
 
@@ -86,14 +86,14 @@ def _why_missing(source: str) -> str:
     if HUB_ADDRESS.fullmatch(source):
         return f"is an address; {_download(_hub_name(source))}"
     if source.startswith("~"):
-        return "is no directory: shells leave ~ behind a flag as it is; write $HOME instead"
+        return "is no directory: shells do not expand ~ after a flag; write $HOME instead"
     if name := _hub_name(source):
         return f"is no directory here; if it is a model on the hub, {_download(name)}"
     return f"is no directory.{_sibling_meant(source)} {NEEDED[0].upper()}{NEEDED[1:]}"
 
 
 def _hub_name(source: str) -> str:
-    """The possible name of a model on the hub; "" if a local path is meant."""
+    """The name of the model on the hub that may be meant; "" if a local path is meant."""
     if address := HUB_ADDRESS.fullmatch(source):
         return address[1]
     path = Path(source)
@@ -117,7 +117,7 @@ def _download(name: str, then: str = "--from=DIR") -> str:
 
 
 def _what_directory(path: Path) -> str:
-    """What follows "DIR has no config.json": what it has, and what to do."""
+    """The rest of the message "DIR has no config.json": what DIR has, and what to do."""
     names = sorted(each.name for each in path.iterdir())
     if not names:
         return f": it is empty; {NEEDED}"
@@ -129,14 +129,14 @@ def _what_directory(path: Path) -> str:
 def _advice(path: Path, names: list[str]) -> str:
     if "adapter_config.json" in names:
         return (
-            "this is an adapter (LoRA) of another model: merge it into that one with peft's "
+            "this is an adapter (LoRA) for another model: merge it into that model with peft's "
             "merge_and_unload, and save the result with save_pretrained"
         )
     patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the second is the hub's cache
     deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
     deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
     if deeper and "modules.json" in names:  # sentence-transformers' first layout
-        return f"copy the files of {deeper[0].name} into it, beside modules.json"
+        return f"copy the files of {deeper[0].name} into it, next to modules.json"
     if deeper:
         return f"did you mean --from={deeper[0]}?"
     others = [name for name in names if Path(name).suffix in files.FORMATS]

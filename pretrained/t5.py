@@ -1,4 +1,4 @@
-"""T5 v1.0 (ReLU, tied and scaled output) and v1.1 (gated, untied), as Flan-T5 and mT5."""
+"""T5 v1.0 (ReLU, tied and scaled output) and v1.1 (gated, untied), such as Flan-T5 and mT5."""
 
 import dataclasses
 
@@ -9,37 +9,40 @@ GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "s
 FEED_FORWARDS = {
     **ACTIVATIONS,
     **{f"gated-{theirs}": GATED[ours] for theirs, ours in ACTIVATIONS.items()},
-    "gated-gelu": "geglu_tanh",  # transformers' own exception, which v1.1 relies on
+    "gated-gelu": "geglu_tanh",  # an exception in transformers, on which v1.1 relies
 }
 
 
-def stack(side: str) -> dict[str, str]:
+def stack(name: str) -> dict[str, str]:
+    """The table of the encoder or the decoder, without feed-forward layers."""
+
     def attention(ours, theirs):
         return below(ours, theirs, {"query": "q", "key": "k", "value": "v", "out": "o"})
 
-    last = 2 if side == "decoder" else 1  # sublayers are numbered, and a decoder has one more
+    last = 2 if name == "decoder" else 1  # the number of the last sublayer
     modules = {
         "self_attention_norm": "layer.0.layer_norm",
         **attention("self_attention", "layer.0.SelfAttention"),
         "feed_forward_norm": f"layer.{last}.layer_norm",
     }
-    if side == "decoder":
+    if name == "decoder":
         modules["cross_attention_norm"] = "layer.1.layer_norm"
         modules |= attention("cross_attention", "layer.1.EncDecAttention")
-    first_bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    first_bias = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"
     return {
-        f"backbone/{side}/relative_bias": first_bias,
-        f"backbone/{side}/final_norm": f"{side}.final_layer_norm",
-        **below(f"backbone/{side}/blocks", f"{side}.block.{{layer}}", modules),
+        f"backbone/{name}/relative_bias": first_bias,
+        f"backbone/{name}/final_norm": f"{name}.final_layer_norm",
+        **below(f"backbone/{name}/blocks", f"{name}.block.{{layer}}", modules),
     }
 
 
-def feed_forward(side: str, *, gated: bool) -> dict[str, str]:
+def feed_forward(name: str, *, gated: bool) -> dict[str, str]:
+    """The table of the feed-forward layers of the encoder or the decoder."""
     names = {"gate": "wi_0", "in": "wi_1", "out": "wo"} if gated else {"in": "wi", "out": "wo"}
-    number = 2 if side == "decoder" else 1
+    number = 2 if name == "decoder" else 1
     return below(
-        f"backbone/{side}/blocks/feed_forward",
-        f"{side}.block.{{layer}}.layer.{number}.DenseReluDense",
+        f"backbone/{name}/blocks/feed_forward",
+        f"{name}.block.{{layer}}.layer.{number}.DenseReluDense",
         names,
     )
 
@@ -60,12 +63,12 @@ def table(model, head, ids):
 def read_more(config, shapes, head):
     del head
     says_tied = config.get("tie_word_embeddings", True)
-    # transformers 4 scales if weights are tied; 5 always ties, and has a key for the scale.
+    # transformers 4 scales the output if weights are tied; 5 always ties, and has a key to scale.
     scaled = config.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
     default = "gated-gelu" if config.get("model_type") == "mt5" else "relu"
     activation = config.translate("feed_forward_proj", FEED_FORWARDS, default)
-    # transformers also writes these derived keys, and reads them.
+    # transformers also writes and reads these keys, which follow from feed_forward_proj.
     *gate, name = config.get("feed_forward_proj", default).split("-")
     config.require("is_gated_act", bool(gate))
     config.require("dense_act_fn", "gelu_new" if gate and name == "gelu" else name)
@@ -80,7 +83,7 @@ def read_more(config, shapes, head):
         tie_output=tied,
         output_scale=bool(tied and scaled),
         init_std=0.0,
-        # Their positions have no limit; this is the default for training here.
+        # T5 has no maximum length; this is only the default length for training.
         max_length=config.get("n_positions", 512),
     )
 
@@ -93,7 +96,7 @@ def read_more_mt5(config, shapes, head):
 def write_more(model, head, ids):
     del head, ids
     if model.kv_heads != model.heads:
-        raise MisfitError("needs model.kv_heads=0: each head has keys and values of its own")
+        raise MisfitError("needs model.kv_heads=0: each head has its own keys and values")
     names = {ours: theirs for theirs, ours in reversed(FEED_FORWARDS.items())}
     if model.activation not in names:
         raise MisfitError(f"model.activation={model.activation} is not one of: {', '.join(names)}")
@@ -134,7 +137,7 @@ T5 = Architecture(
         dropout_residual=("dropout_rate", 0.1),
         dropout_feed_forward=("dropout_rate", 0.1),
     ),
-    fixed={},
+    required_values={},
     aliases=dict(
         hidden_size="d_model", num_attention_heads="num_heads", num_hidden_layers="num_layers",
         head_dim="d_kv",
@@ -154,7 +157,7 @@ T5 = Architecture(
     generates=True,
 )  # fmt: skip
 
-# Read as T5, and written as T5.
+# mT5 is read as T5, and an export writes it as T5.
 MT5 = dataclasses.replace(
     T5,
     model_type="mt5",

@@ -1,4 +1,4 @@
-"""ViT: pre-norm encoder of image patches with a class token; base models may have a pooler."""
+"""ViT: a pre-norm encoder of image patches with a class token; base models may have a pooler."""
 
 import re
 
@@ -48,7 +48,7 @@ def table(model, head, ids):
     }
 
 
-# Module names of transformers 5 in memory; its files have the old names.
+# transformers 5 has new module names in memory; its files have the old names.
 _IN_A_LAYER = {
     "attention.q_proj": "attention.attention.query",
     "attention.k_proj": "attention.attention.key",
@@ -97,7 +97,7 @@ def write_more(model, head, ids):
     if head.objective == "classify_images" and model.pooler:
         raise MisfitError("model.pooler=True, but classes are read from the hidden state")
     if model.pooler and model.pooler_activation != "tanh":
-        raise MisfitError("model.pooler_activation=relu, but that of the pooler is tanh")
+        raise MisfitError("model.pooler_activation=relu, but ViT's pooler has tanh")
     return dict(
         hidden_size=model.width,
         num_attention_heads=model.heads,
@@ -109,7 +109,7 @@ def write_more(model, head, ids):
 
 
 def used_rows(model):
-    """Positions behind the last patch are never read, and theirs has none."""
+    """The rows of the position table to export: up to the last patch, as a published ViT has."""
     return {f"{POSITIONS}/embedding": (model.image_size // model.patch_size) ** 2 + 1}
 
 
@@ -131,12 +131,12 @@ VIT = Architecture(
         dropout_residual=("hidden_dropout_prob", 0.0),
         dropout_attention=("attention_probs_dropout_prob", 0.0),
     ),
-    fixed={},
-    # The pooler's keys are read if there is one; the stride belongs to another head.
+    required_values={},
+    # read_more reads the pooler's keys if there is one; encoder_stride belongs to another head.
     harmless=frozenset(
         ("pooler_act", "pooler_output_size", "encoder_stride", "tie_word_embeddings")
     ),
-    # Our layers all have biases, or none has.
+    # Our layers have biases everywhere or nowhere, so missing biases are zeros.
     absent_at=dict(qkv_bias=(False, r"attention\.attention\.(query|key|value)\.bias$")),
     table=table,
     read_more=read_more,

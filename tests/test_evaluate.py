@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def translated(tmp_path_factory, compile_once):
         path=str(directory / "corpus"), cache_dir=str(directory / "cache"), tokenizer_size=400,
         length=LENGTH, encoder_length=LENGTH,
     )  # fmt: skip
-    settings = dict(batch_size=4, batches=0, measures=("bleu", "chrf", "rouge"))
+    settings = dict(batch_size=4, batches=0, metrics=("bleu", "chrf", "rouge"))
     checkpoint = dict(every=2, keep=9, best_metric="eval/validation/chrf")
     config = tiny(translation, data=data, eval=settings, checkpoint=checkpoint)
     return directory / "run", train.train_and_evaluate(config, directory / "run")
@@ -71,7 +72,7 @@ def translated(tmp_path_factory, compile_once):
 def pictures(tmp_path_factory, compile_once):
     """A ViT's run, without a moving average."""
     workdir = tmp_path_factory.mktemp("digits")
-    settings = dict(measures=("top5_accuracy", "matthews", "spearman"))
+    settings = dict(metrics=("top5_accuracy", "matthews", "spearman"))
     config = tiny(digits, steps=2, optimizer=dict(ema_decay=0.0), eval=settings)
     return workdir, train.train_and_evaluate(config, workdir)
 
@@ -102,6 +103,18 @@ def test_text_is_scored_as_at_the_end_of_training(translated, tmp_path, monkeypa
     assert record["signatures"]["bleu"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|")
     assert len(list(tmp_path.iterdir())) == 1, "nothing was prepared but the held-out text"
     assert json.loads((workdir / "evaluations.jsonl").read_text().splitlines()[-1]) == record
+
+
+def test_a_run_with_the_former_key_of_metrics_is_scored_by_the_same_ones(translated, tmp_path):
+    workdir, last = translated
+    older = tmp_path / "older"
+    shutil.copytree(workdir, older)
+    config = json.loads((older / "config.json").read_text())
+    config["eval"]["measures"] = config["eval"].pop("metrics")
+    (older / "config.json").write_text(json.dumps(config))
+    record = evaluate.evaluate(older)
+    assert scores_of(record) == last
+    assert (record["overrides"], *record["signatures"]) == ({}, "bleu", "chrf")
 
 
 def test_images_are_scored_as_at_the_end_of_training(pictures):
@@ -156,7 +169,7 @@ def test_waves_go_as_far_as_asked_for(translated):
     workdir, _ = translated
 
     def loss(length, **model):
-        settings = dict(batches=1, measures=())
+        settings = dict(batches=1, metrics=())
         changes = dict(data=dict(encoder_length=length), eval=settings, model=model)
         config = with_changes(workdir, **changes)
         return evaluate.evaluate(workdir, config=config)["eval/validation/loss"]

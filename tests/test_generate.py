@@ -81,7 +81,7 @@ def untrained(config, **changes):
     )
 
 
-def writer(objective="causal_lm", length=16, **model):
+def text_model(objective="causal_lm", length=16, **model):
     pairs = objective.endswith(" pairs")
     return untrained(
         pydoc,
@@ -144,7 +144,7 @@ def test_answers_are_those_that_evaluation_shows(run, greedy):
     assert texts(greedy(asked)) == [[answer] for answer in answers]
 
 
-def whole_passes(model, given, steps, prefix=False):
+def full_passes(model, given, steps, prefix=False):
     """Tokens behind `given`, the likeliest each time, from ever longer rows without a cache."""
     columns = len(given) + steps - 1  # the last one need not be read
 
@@ -164,9 +164,9 @@ def whole_passes(model, given, steps, prefix=False):
 
 @pytest.mark.parametrize("objective", ["causal_lm", "prefix_lm", "prefix_lm pairs"])
 def test_a_decoder_goes_on_where_training_would(objective):
-    model, line = writer(objective), "né on"
+    model, line = text_model(objective), "né on"
     given = [BOS, *T.encode(line).tolist(), *([SEP] if "pairs" in objective else [])]
-    expected = whole_passes(model, given, 16, prefix=objective != "causal_lm")
+    expected = full_passes(model, given, 16, prefix=objective != "causal_lm")
     assert len(set(expected)) > 3
     assert ask(model, [line]) == [[{"text": T.decode(expected), "tokens": len(expected)}]]
 
@@ -227,7 +227,7 @@ def test_options_reach_the_generator(monkeypatch):
         raise ReachedError(ends, settings)
 
     monkeypatch.setattr(sampler, "Generator", stand_in)
-    model = writer(length=16)
+    model = text_model(length=16)
 
     def reached(**options):
         with pytest.raises(ReachedError) as caught:
@@ -273,15 +273,15 @@ def test_answers_begin_as_told(run, greedy):
 
 
 def test_stop_strings_cut_the_text():
-    model = writer(length=48)
-    [[whole]] = ask(model, ["abc"])
-    text = whole["text"]
+    model = text_model(length=48)
+    [[complete]] = ask(model, ["abc"])
+    text = complete["text"]
     assert len(text) > 12 and "\N{REPLACEMENT CHARACTER}" in text
     plain = [part for part in re.split("\N{REPLACEMENT CHARACTER}+", text) if len(part) > 1]
     stop = plain[-1][:2]
     [[cut]] = ask(model, ["abc"], stop=[stop])
     assert cut["text"] == text.partition(stop)[0]
-    assert cut["tokens"] < whole["tokens"], "the loop has stopped as well"
+    assert cut["tokens"] < complete["tokens"], "the loop has stopped as well"
     # A string that the tokens of no other spell is found in the text all the same.
     first = "\N{REPLACEMENT CHARACTER}"
     [[cut]] = ask(model, ["abc"], stop=[stop, first])
@@ -289,25 +289,25 @@ def test_stop_strings_cut_the_text():
 
 
 def test_a_sliding_cache_goes_on_beyond_the_length_of_training():
-    model = writer(length=16)
-    [[whole]], [[sliding]] = (
+    model = text_model(length=16)
+    [[complete]], [[sliding]] = (
         ask(model, ["abc"], max_new_tokens=40, slide=slide) for slide in (False, True)
     )
-    assert whole["tokens"] == sliding["tokens"] == 40
-    assert whole["text"] != sliding["text"]
+    assert complete["tokens"] == sliding["tokens"] == 40
+    assert complete["text"] != sliding["text"]
     # The prompt has 4 tokens, so 12 more are written before anything is forgotten.
-    alike = T.decode(whole_passes(model, [BOS, *T.encode("abc").tolist()], 12))
+    alike = T.decode(full_passes(model, [BOS, *T.encode("abc").tolist()], 12))
     alike = alike.rstrip("\N{REPLACEMENT CHARACTER}")
-    assert alike and whole["text"].startswith(alike) and sliding["text"].startswith(alike)
+    assert alike and complete["text"].startswith(alike) and sliding["text"].startswith(alike)
 
 
 def test_a_text_ends_where_learned_positions_do():
-    model = writer(position="learned", max_length=16)
+    model = text_model(position="learned", max_length=16)
     [[output]] = ask(model, ["abcdef"])
     # Seven are given, and nothing needs to be read behind the last one written.
     assert output["tokens"] == 10
     given = [BOS, *T.encode("abcdef").tolist()]
-    assert output["text"] == T.decode(whole_passes(model, given, 10))
+    assert output["text"] == T.decode(full_passes(model, given, 10))
 
 
 def test_a_draft_changes_nothing(run, greedy):
@@ -322,7 +322,7 @@ def test_a_draft_changes_nothing(run, greedy):
 
 def test_a_draft_goes_as_far_as_learned_positions_do(monkeypatch):
     learned = dict(position="learned", max_length=16)
-    model, draft = writer(**learned), writer(**learned, decoder_layers=1)
+    model, draft = text_model(**learned), text_model(**learned, decoder_layers=1)
     monkeypatch.setattr(sampler, "_load_draft", lambda options, model: draft)
     for options in ({}, dict(max_new_tokens=10)):
         alone = ask(model, ["abcdef"], **options)
@@ -331,7 +331,7 @@ def test_a_draft_goes_as_far_as_learned_positions_do(monkeypatch):
 
 
 def test_pieces_of_a_stream_are_the_answer():
-    model = writer(length=48)
+    model = text_model(length=48)
     lines = ["abc", "né"]
     options = dict(method="sample", seed=1, stop=["z"])
     expected = texts(ask(model, lines, batch_size=1, **options))
@@ -344,7 +344,7 @@ def test_pieces_of_a_stream_are_the_answer():
 
 
 def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
-    model = writer(length=16)
+    model = text_model(length=16)
     long = "16 of these tokens"
     expected = "lines have more tokens than rows had in training: up to 19, not 16"
     ask(model, ["short", long], max_new_tokens=1)
@@ -426,7 +426,7 @@ def test_classes_of_images(tmp_path):
 
 
 def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
-    learned = writer(position="learned", max_length=16)
+    learned = text_model(position="learned", max_length=16)
     assert "model.position=learned ends at model.max_length=16; leave it out" in refusal(
         ask, learned, ["a"], slide=True
     )
@@ -472,7 +472,7 @@ def test_a_pair_for_a_model_of_single_texts_is_refused():
 
 
 def test_lines_that_are_too_long_are_refused_by_name():
-    learned = writer(position="learned", max_length=16)
+    learned = text_model(position="learned", max_length=16)
     assert len(prompt(learned, "x" * 15)["inputs"]) == 16
     assert refusal(prompt, learned, "x" * 16) == (
         "line 7 has 17 tokens with the special ones, which leaves no room for 1 more: "
@@ -486,7 +486,7 @@ def test_lines_that_are_too_long_are_refused_by_name():
     # A beam compares whole texts, so that none may end where the positions do.
     assert "which leaves no room for 16 more" in refusal(prompt, learned, "x", method="beam")
     assert "line 7 has 17 tokens with the special ones, and --slide keeps 16" in refusal(
-        prompt, writer(), "x" * 16, slide=True
+        prompt, text_model(), "x" * 16, slide=True
     )
 
 
@@ -497,7 +497,7 @@ def test_sources_and_texts_to_classify_are_refused_where_positions_end():
     assert "line 7 has 25 tokens with the special ones, and model.position=learned" in refusal(
         prompt, answers, "x" * 24
     )
-    assert "the start of an answer has 1 tokens with the special ones, which leaves" in refusal(
+    assert "the start of an output has 1 tokens with the special ones, which leaves" in refusal(
         prompt, answers, "x", max_new_tokens=25
     )
     encoder = untrained(langid, model=learned, data=dict(length=24))
@@ -537,10 +537,10 @@ def test_lines_in_and_objects_out_on_any_number_of_devices(run, tmp_path):
     ended = command(f"--workdir={run}", "--input=-", *arguments, given=given, XLA_FLAGS=two_devices)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == b""
-    records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert [record["input"] for record in records] == LINES
-    assert texts(record["outputs"] for record in records) == texts(expected)
-    for record, outputs in zip(records, expected, strict=True):
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [each["input"] for each in lines] == LINES
+    assert texts(each["outputs"] for each in lines) == texts(expected)
+    for record, outputs in zip(lines, expected, strict=True):
         scores = [output["score"] for output in outputs]
         assert [output["score"] for output in record["outputs"]] == pytest.approx(scores, rel=1e-4)
 
@@ -553,10 +553,10 @@ def test_a_prompt_and_its_stream(run, greedy):
 
 
 def test_a_reader_may_have_had_enough(run):
-    reader, writer = os.pipe()
-    os.close(reader)
-    ended = command(f"--workdir={run}", f"--prompt={LINES[0]}", stdout=writer)
-    os.close(writer)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ended = command(f"--workdir={run}", f"--prompt={LINES[0]}", stdout=write_end)
+    os.close(write_end)
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
@@ -571,10 +571,10 @@ def test_outputs_stay_on_their_lines():
     ("arguments", "reason"),
     [
         ([], "--workdir is missing; give the directory of a run"),
-        (["--workdir={}", "--prompt=a", "--input=-"], "are both there; give one of them"),
+        (["--workdir={}", "--prompt=a", "--input=-"], "are both given; give one of them"),
         (["--workdir={}", "--prompt=a", "--stream", "--json"], "--json does not go with --stream"),
         (["--workdir={}", "--prompt=a", "--output=/no/such/place"], "cannot be written: No such"),
-        (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is --input as well; choose"),
+        (["--workdir={}", "--input=x", "--output=./x"], "--output=./x is also --input; choose"),
         (["--workdir={}", "--input=/no/such/file"], "/no/such/file cannot be read: No such file"),
         (["--workdir={}", "--prompt=a", "--step=7"], "step=7 is not a checkpoint of"),
         (["--workdir={}", "--prompt=a", "--stop=\udcff"], "--stop is not valid UTF-8"),

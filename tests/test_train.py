@@ -68,9 +68,9 @@ def units(workdir):
 
 @pytest.mark.parametrize("family", EXPERIMENTS)
 def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
-    config, data, measures = EXPERIMENTS[family]
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    scores = train.train_and_evaluate(tiny(config, data=data), whole)
+    config, data, expected_metrics = EXPERIMENTS[family]
+    complete, parts = tmp_path / "complete", tmp_path / "parts"
+    scores = train.train_and_evaluate(tiny(config, data=data), complete)
 
     # Stopped behind step 3, whose checkpoint did not survive: step 2 is where it goes on.
     train.train_and_evaluate(tiny(config, steps=3, data=data), parts)
@@ -78,13 +78,13 @@ def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
     resumed_scores = train.train_and_evaluate(tiny(config, data=data), parts)
 
     assert resumed_scores == scores
-    assert {name.rpartition("/")[2] for name in scores} == measures
-    expected, found = saved(whole, STEPS), saved(parts, STEPS)
+    assert {name.rpartition("/")[2] for name in scores} == expected_metrics
+    expected, found = saved(complete, STEPS), saved(parts, STEPS)
     assert expected.keys() == found.keys()
     assert all(found[name].tobytes() == value.tobytes() for name, value in expected.items())
-    assert metrics(parts) == metrics(whole)
-    assert units(whole) == {"images" if family == "ViT" else "tokens"}
-    check_files(whole, has_tokenizer=family != "ViT")
+    assert metrics(parts) == metrics(complete)
+    assert units(complete) == {"images" if family == "ViT" else "tokens"}
+    check_files(complete, has_tokenizer=family != "ViT")
 
 
 def check_files(workdir, *, has_tokenizer):
@@ -175,7 +175,7 @@ def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("config", "folder", "held_out"),
+    ("config", "folder", "eval_names"),
     [
         (text_lm, "documents", ["validation"]),
         (translation, "pairs", ["validation"]),
@@ -183,13 +183,13 @@ def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_pa
         (text_to_text, "tasks", ["validation_t0", "validation_t1", "validation_t2"]),
     ],
 )
-def test_files_of_ones_own_can_be_trained_on(config, folder, held_out, tmp_path):
+def test_files_of_ones_own_can_be_trained_on(config, folder, eval_names, tmp_path):
     write_corpus(tmp_path)
     where = dict(path=str(tmp_path / folder), cache_dir=str(tmp_path / "cache"))
     data = dict(length=32, encoder_length=32, tokenizer_size=500, **where)
     scores = train.train_and_evaluate(tiny(config, steps=2, data=data), tmp_path / "run")
     losses = {name: value for name, value in scores.items() if name.endswith("/loss")}
-    assert list(losses) == [f"eval/{name}/loss" for name in held_out]
+    assert list(losses) == [f"eval/{name}/loss" for name in eval_names]
     assert all(np.isfinite(loss) for loss in losses.values())
 
 

@@ -252,7 +252,7 @@ class EvalConfig:
     batch_size: PositiveInt
     batches: Count
     patience: Count
-    measures: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
     beam_size: PositiveInt
     length_penalty: NonNegativeFloat
     samples: Count
@@ -268,11 +268,11 @@ class EvalConfig:
 def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Yields a message for each metric that the objective has no outputs for."""
     allowed = METRICS_FOR.get(task.objective, ())
-    for metric in evaluation.measures:
+    for metric in evaluation.metrics:
         if metric not in allowed:
             instead = f"choose among: {', '.join(allowed)}" if allowed else "set it to ()"
             yield (
-                f"eval.measures: {metric} does not go with task.objective={task.objective}; "
+                f"eval.metrics: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"
             )
 

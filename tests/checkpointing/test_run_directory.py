@@ -195,6 +195,22 @@ def test_a_run_with_the_former_keys_of_listops_resumes(tmp_path, source, options
             run_directory.record_config(tmp_path, other, resuming=True, defaults=defaults)
 
 
+def test_a_run_with_the_former_key_of_metrics_resumes(tmp_path):
+    old = record()
+    old["eval"]["measures"] = ("bleu",)
+    del old["eval"]["metrics"]
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    assert loaded_run.recorded_config(tmp_path)["eval"]["metrics"] == ("bleu",)
+    defaults = default.get_config().to_dict()
+    resume = dict(resuming=True, defaults=defaults)
+    new = record(eval__metrics=("bleu",))
+    assert run_directory.record_config(tmp_path, new, **resume) == []
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    changes = run_directory.record_config(tmp_path, record(), **resume)
+    assert changes == ["eval.metrics: ['bleu'] -> []"]
+    assert "measures" not in json.loads((tmp_path / "config.json").read_text())["eval"]
+
+
 def test_options_that_a_config_leaves_out_are_the_defaults_of_its_source(tmp_path):
     spelt_out = {"depth": 3, "arguments": 3, "min_length": 4, "max_length": 30}
     run_directory.record_config(

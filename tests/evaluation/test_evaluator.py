@@ -68,9 +68,9 @@ def batch(**rows):
     }
 
 
-def make_evaluator(objective, model=None, measures=(), labels=(), **task):
+def make_evaluator(objective, model=None, metrics=(), labels=(), **task):
     task = dataclasses.replace(TASK, objective=objective, **task)
-    settings = dataclasses.replace(EVAL, measures=measures)
+    settings = dataclasses.replace(EVAL, metrics=metrics)
     config = tiny_config(tie_output=False)  # these models have no table of embeddings
     return Evaluator(model or Bigrams(), config, task, settings, Tokenizer(), labels), task
 
@@ -79,7 +79,7 @@ def measure(objective, table, *batches, text_bytes=0, has_target=False, referenc
     evaluator, task = make_evaluator(objective, **options)
     eval_set = EvalSet(batches, text_bytes, has_target, references)
     scores = evaluator.evaluate(params_with(table), eval_set)
-    promised = metric_names(task, eval_set, options.get("measures", ()))
+    promised = metric_names(task, eval_set, options.get("metrics", ()))
     assert sorted(scores) == sorted(promised)  # before any compile
     return scores
 
@@ -225,7 +225,7 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
         batch(**TWO_ANSWERS),
         batch(**TWO_ANSWERS),
         has_target=True,
-        measures=("bleu", "chrf", "rouge"),
+        metrics=("bleu", "chrf", "rouge"),
         references=["56", "77", None, "a 56", "56", None],
     )
     # Words in common: 1 of 1 and 1; 0; 1 of 1 and 2; 1 of 1 and 1.
@@ -242,12 +242,12 @@ def test_any_of_several_ends_ends_an_answer(monkeypatch):
     table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
     scores = measure(
         "seq2seq", table, batch(**TWO_ANSWERS), has_target=True,
-        measures=("rouge",), references=["5", "5", None],
+        metrics=("rouge",), references=["5", "5", None],
     )  # fmt: skip
     assert scores["rouge1"] == 1
 
 
-def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
+def test_an_answer_is_generated_once_for_all_metrics(monkeypatch):
     calls = []
     generate = Evaluator._generate
 
@@ -261,7 +261,7 @@ def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
         CHAIN,
         batch(**TWO_ANSWERS),
         has_target=True,
-        measures=("bleu", "chrf", "rouge"),
+        metrics=("bleu", "chrf", "rouge"),
         references=["56", "77", None],
     )
     assert len(calls) == 1
@@ -271,14 +271,14 @@ def test_an_answer_is_generated_once_for_all_measures(monkeypatch):
 CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
 
 
-def test_measures_of_classes_by_hand():
+def test_metrics_of_classes_by_hand():
     scores = measure(
         "classify_text",
         CLASSES,
         batch(inputs=[[0], [0], [1]], labels=[0, 0, 1], weights=[1, 1, 1]),
         batch(inputs=[[1], [2], [0]], labels=[0, 2, 2], weights=[1, 1, 0]),
         model=FirstTokenClassifier(),
-        measures=("macro_f1", "matthews", "pearson", "spearman"),
+        metrics=("macro_f1", "matthews", "pearson", "spearman"),
         labels=("0", "1", "5"),
     )
     # Guesses 0 0 1 1 2 for 0 0 1 0 2. F1: 2 right of 2 and 3; 1 of 2 and 1; 1 of 1 and 1.
@@ -301,7 +301,7 @@ def test_the_best_five_of_many_classes():
         logits,
         dict(batch(labels=[0, 4, 5, 6], weights=[1, 1, 1, 0]), images=jnp.zeros((4, 1), jnp.int32)),
         model=FirstTokenClassifier(),
-        measures=("top5_accuracy",),
+        metrics=("top5_accuracy",),
         labels=tuple("abcdefg"),
     )
     assert scores["accuracy"] == pytest.approx(1 / 3)
@@ -311,13 +311,13 @@ def test_the_best_five_of_many_classes():
 @pytest.mark.parametrize(
     ("measure", "labels", "has_target", "reason"),
     [
-        ("bleu", (), False, "bleu compares answers with references, which some has none of"),
+        ("bleu", (), False, "bleu compares outputs with references, and some has none"),
         ("pearson", ("1", "2.5", "many"), False, "but one of the data's is 'many'; take it out"),
         ("spearman", ("1", "nan"), False, "but one of the data's is 'nan'"),
         ("top5_accuracy", ("a",) * 5, False, "top5_accuracy of 5 classes is always 1"),
     ],
 )
-def test_measures_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
+def test_metrics_that_the_data_does_not_allow_are_refused(measure, labels, has_target, reason):
     sets = {"some": EvalSet([], 0, has_target)}
     with pytest.raises(ConfigError, match=reason):
         refuse_metrics((measure,), labels, sets)

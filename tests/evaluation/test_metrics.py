@@ -1,4 +1,4 @@
-"""Measures against figures worked out by hand, and against scikit-learn and SciPy."""
+"""Metrics against figures worked out by hand, and against scikit-learn and SciPy."""
 
 import importlib.metadata
 import itertools
@@ -55,9 +55,9 @@ def test_the_signatures_are_those_that_sacrebleu_prints():
 def test_rouge_by_hand():
     # The example of the ROUGE paper: the same words in common, but not in the same order.
     reference = "Police killed the gunman."
-    kept = metrics.rouge(["police kill the gunman"], [reference])
+    scores = metrics.rouge(["police kill the gunman"], [reference])
     turned = metrics.rouge(["the gunman kill police!"], [reference])
-    assert kept == {"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 3 / 4}
+    assert scores == {"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 3 / 4}
     assert turned == {"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 2 / 4}
 
 

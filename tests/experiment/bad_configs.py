@@ -253,18 +253,19 @@ AT_THE_DOOR = [
         | {"finetune.resize_vocabulary": True, "init_from": "x"},
         "finetune.resize_vocabulary=True is for tokens",
     ),
-    # Measures
-    ({"eval.measures": ("blue",)}, "Did you mean 'bleu'?"),
-    ({"eval.measures": "bleu"}, "eval.measures='bleu' must be a tuple"),
+    # Metrics
+    ({"eval.metrics": ("blue",)}, "Did you mean 'bleu'?"),
+    ({"eval.measures": ("bleu",)}, "eval.measures is now eval.metrics"),
+    ({"eval.metrics": "bleu"}, "eval.metrics='bleu' must be a tuple"),
     (
-        {"eval.measures": ("bleu", "macro_f1")},
+        {"eval.metrics": ("bleu", "macro_f1")},
         "macro_f1 does not go with task.objective=seq2seq; choose among: bleu, chrf, rouge",
     ),
     (
         {
             "model.family": "encoder",
             "task.objective": "masked_lm",
-            "eval.measures": ("top5_accuracy",),
+            "eval.metrics": ("top5_accuracy",),
         },
         "top5_accuracy does not go with task.objective=masked_lm; set it to ()",
     ),

@@ -14,10 +14,10 @@ from inference.decoding import Sampling
 NextLogits = Callable[[Sequence[Sequence[int]]], np.ndarray]
 
 
-def shares(logits_v: np.ndarray, sampling: Sampling, seen: Sequence[int] = ()) -> np.ndarray:
+def shares(logits_v: np.ndarray, sampling: Sampling, occurred: Sequence[int] = ()) -> np.ndarray:
     """The distribution that a token is drawn from, in float64."""
     logits = [float(logit) for logit in logits_v]
-    for token in set(seen):
+    for token in set(occurred):
         penalty = sampling.repetition_penalty
         logits[token] *= penalty if logits[token] < 0 else 1 / penalty
     weights = {token: math.exp(logit / sampling.temperature) for token, logit in enumerate(logits)}
@@ -31,8 +31,10 @@ def shares(logits_v: np.ndarray, sampling: Sampling, seen: Sequence[int] = ()) -
     if sampling.top_p < 1:
         falling = sorted(weights.values(), reverse=True)
         enough = sampling.top_p * sum(falling)
-        sums = zip(itertools.accumulate(falling), falling, strict=True)
-        weights = without_those_below(next(weight for total, weight in sums if total >= enough))
+        cumulative = zip(itertools.accumulate(falling), falling, strict=True)
+        weights = without_those_below(
+            next(weight for total, weight in cumulative if total >= enough)
+        )
     if sampling.min_p:
         weights = without_those_below(sampling.min_p * max(weights.values()))
     total = sum(weights.values())

@@ -81,8 +81,8 @@ def given(table, rows, slots):
 
 @functools.cache
 def compiled(**sizes):
-    fixed = dict(pad_id=PAD, prompt_slots=PROMPT_SLOTS)
-    return quick_jit(functools.partial(beam_search, decoder(TABLE), **fixed, **sizes))
+    constants = dict(pad_id=PAD, prompt_slots=PROMPT_SLOTS)
+    return quick_jit(functools.partial(beam_search, decoder(TABLE), **constants, **sizes))
 
 
 def search(*, rows=tuple(range(ROWS)), alpha, eos_id=EOS, beams, steps, **more):

@@ -43,10 +43,10 @@ def tell_position(token_b1, position_b1, cache):
     return one_hot(position_b1 % V), cache
 
 
-def recall(token_b1, position_b1, sums_b):
+def recall(token_b1, position_b1, state_b):
     """Random logits that depend on all tokens so far and on where they stand."""
-    sums_b = (sums_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
-    return jnp.asarray(TABLE)[sums_b][:, None], sums_b
+    state_b = (state_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
+    return jnp.asarray(TABLE)[state_b][:, None], state_b
 
 
 TABLE = np.random.default_rng(0).normal(0, 2, (101, V)).astype(np.float32)
@@ -59,10 +59,12 @@ def compiled(decode, **given):
 
 def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, pieces=(), **given):
     """Tokens (B, steps) as lists; first up to each of the steps in `pieces`, then to the end."""
-    seen_bv, given = given.pop("seen_bv", None), dict(sampling=GREEDY, ends=ENDS) | given
+    occurred_bv, given = given.pop("occurred_bv", None), dict(sampling=GREEDY, ends=ENDS) | given
     if positions_b is None:
         positions_b = jnp.zeros(len(logits_bv), jnp.int32)
-    progress = begin(logits_bv, cache, steps=steps, pad_id=given["ends"].pad_id, seen_bv=seen_bv)
+    progress = begin(
+        logits_bv, cache, steps=steps, pad_id=given["ends"].pad_id, occurred_bv=occurred_bv
+    )
     for until in (*pieces, steps):
         progress = compiled(decode, **given)(
             progress, jnp.asarray(positions_b), keys_b, until=until
@@ -155,14 +157,14 @@ def test_it_stops_when_every_row_has_ended(first, stops, calls):
 
 def random_run(rows=slice(None), **options):
     """Five rows that differ in everything, of which those in `rows` are run."""
-    sums_b = jnp.arange(5)
+    state_b = jnp.arange(5)
     each = (
-        jnp.asarray(TABLE)[sums_b], 3 * sums_b, sums_b, jax.random.split(jax.random.key(6), 5),
+        jnp.asarray(TABLE)[state_b], 3 * state_b, state_b, jax.random.split(jax.random.key(6), 5),
     )  # fmt: skip
     given = dict(
         steps=8,
         sampling=Sampling(temperature=1.5, top_k=6, repetition_penalty=1.2),
-        seen_bv=jax.nn.one_hot(sums_b, V, dtype=bool)[rows],
+        occurred_bv=jax.nn.one_hot(state_b, V, dtype=bool)[rows],
     )
     return run(recall, *(array[rows] for array in each), **given | options)
 
@@ -216,17 +218,17 @@ limited = quick_jit(adjust_logits, static_argnums=1)
 def test_the_distribution_is_what_plain_python_makes_of_it(changes):
     sampling = Sampling(**{"temperature": 1.0} | changes)
     logits_bv = TABLE[:40]
-    seen_bv = np.random.default_rng(1).random(logits_bv.shape) < 0.3
+    occurred_bv = np.random.default_rng(1).random(logits_bv.shape) < 0.3
     expected = [
-        shares(logits_v, sampling, np.flatnonzero(seen_v))
-        for logits_v, seen_v in zip(logits_bv, seen_bv, strict=True)
+        shares(logits_v, sampling, np.flatnonzero(occurred_v))
+        for logits_v, occurred_v in zip(logits_bv, occurred_bv, strict=True)
     ]
-    actual = jax.nn.softmax(limited(logits_bv, sampling, seen_bv))
+    actual = jax.nn.softmax(limited(logits_bv, sampling, occurred_bv))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(np.asarray(actual) == 0, np.array(expected) == 0)
 
 
-def kept(logits, **changes):
+def allowed(logits, **changes):
     """Which tokens are left to draw from."""
     sampling = Sampling(temperature=1.0, **changes)
     return np.flatnonzero(np.isfinite(limited(logits[None], sampling)[0])).tolist()
@@ -234,30 +236,30 @@ def kept(logits, **changes):
 
 def test_what_is_as_likely_as_the_last_one_kept_stays_too():
     logits = np.log(np.array([1, 4, 2, 4, 2, 3], np.float32) / 16)
-    assert kept(logits, top_k=1) == [1, 3]
-    assert kept(logits, top_k=4) == [1, 2, 3, 4, 5]
-    assert kept(logits, top_p=0.2) == [1, 3]
-    assert kept(logits, top_p=0.7) == [1, 2, 3, 4, 5]
-    assert kept(logits, min_p=0.7) == [1, 3, 5]
+    assert allowed(logits, top_k=1) == [1, 3]
+    assert allowed(logits, top_k=4) == [1, 2, 3, 4, 5]
+    assert allowed(logits, top_p=0.2) == [1, 3]
+    assert allowed(logits, top_p=0.7) == [1, 2, 3, 4, 5]
+    assert allowed(logits, min_p=0.7) == [1, 3, 5]
 
 
 def test_each_limit_applies_to_what_the_one_before_has_left():
     logits = np.log(np.array([40, 30, 20, 10], np.float32) / 100)
-    assert kept(logits, top_p=0.75) == [0, 1, 2]
+    assert allowed(logits, top_p=0.75) == [0, 1, 2]
     # Of the two that are left, the first has 40 / 70: not yet enough for 0.6, but for 0.55.
-    assert kept(logits, top_k=2, top_p=0.6) == [0, 1]
-    assert kept(logits, top_k=2, top_p=0.55) == [0]
+    assert allowed(logits, top_k=2, top_p=0.6) == [0, 1]
+    assert allowed(logits, top_k=2, top_p=0.55) == [0]
 
 
 def test_the_likeliest_always_stays():
     logits = np.array([0.0, 20.0, -30.0, 19.0], np.float32)
-    assert kept(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
+    assert allowed(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
 
 
 def test_a_penalty_makes_less_likely_on_either_side_of_zero():
     logits_bv = jnp.asarray([[2.0, -2.0, 0.0, 3.0, -1.0]])
-    seen_bv = jnp.asarray([[True, True, True, False, False]])
-    penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), seen_bv)
+    occurred_bv = jnp.asarray([[True, True, True, False, False]])
+    penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), occurred_bv)
     assert penalised.tolist() == [[1.0, -4.0, 0.0, 3.0, -1.0]]
 
 
@@ -270,7 +272,7 @@ def test_a_penalty_counts_the_prompt_and_what_was_said():
     prompts_bv = jax.nn.one_hot(jnp.asarray([[1, 1], [2, 4]]), V, dtype=bool).any(axis=1)
     tokens = run(
         always_the_same, jnp.broadcast_to(logits_v, (2, V)), steps=5, ends=NO_END,
-        sampling=Sampling(repetition_penalty=10.0), seen_bv=prompts_bv,
+        sampling=Sampling(repetition_penalty=10.0), occurred_bv=prompts_bv,
     )  # fmt: skip
     # Once all five likely ones were said, the likeliest is the next again, at 8.0 / 10.
     assert tokens == [[2, 3, 4, 5, 1], [1, 3, 5, 1, 1]]

@@ -64,7 +64,7 @@ def test_answers_are_drafted_up_to_the_last_position():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(slots=COLUMNS + STEPS), "12 slots would forget.* give it 14"),
+        (dict(slots=COLUMNS + STEPS), "12 slots drops old tokens.* give it 14"),
         (dict(sampling=Sampling(repetition_penalty=1.2)), "repetition_penalty=1.2 .* set it to 1"),
     ],
 )

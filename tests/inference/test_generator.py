@@ -59,9 +59,9 @@ def keys(count, seed=0):
 
 
 def test_a_prompt_that_is_read_both_ways():
-    expected = greedy(DECODER, see_whole_prompt=True)
+    expected = greedy(DECODER, bidirectional_prompt=True)
     assert expected != greedy(DECODER)
-    assert generated(DECODER, make_generator(DECODER, see_whole_prompt=True)) == expected
+    assert generated(DECODER, make_generator(DECODER, bidirectional_prompt=True)) == expected
 
 
 def test_rows_go_on_beside_one_that_has_no_positions_left():
@@ -146,9 +146,9 @@ def test_a_penalty_counts_the_tokens_of_the_prompt_and_not_its_padding():
 def test_a_stream_brings_more_and_more_of_the_same():
     generator = make_generator(DECODER, sampling=Sampling(temperature=0.5))
     params, given = generator.lay_out(lively_params(DECODER)), prompts(DECODER)
-    whole = generator.sequences(params, given, keys(ROWS)).tolist()
+    complete = generator.sequences(params, given, keys(ROWS)).tolist()
     pieces = [p.tolist() for p in generator.stream(params, given, keys(ROWS), every=4)]
-    assert pieces == [[[*row[:4], PAD, PAD] for row in whole], whole]
+    assert pieces == [[[*row[:4], PAD, PAD] for row in complete], complete]
 
 
 def test_a_stream_is_over_when_every_row_has_ended():

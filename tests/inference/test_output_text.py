@@ -12,24 +12,24 @@ PAD, EOS = T.pad_id, T.eos_id
 
 
 def test_an_answer_goes_up_to_its_end():
-    def kept(*tokens):
+    def tokens_up_to_end(*tokens):
         return up_to_end(np.array(tokens), T).tolist()
 
-    assert kept(9, 8, EOS, PAD, PAD) == [9, 8, EOS]
-    assert kept(9, 8, EOS, 7, EOS) == [9, 8, EOS]
-    assert kept(9, 8, PAD, PAD) == [9, 8]  # ended by a stop sequence
-    assert kept(9, PAD, 8) == [9, PAD, 8]
-    assert kept(9, 8, 7) == [9, 8, 7]
-    assert kept(PAD, PAD) == []
+    assert tokens_up_to_end(9, 8, EOS, PAD, PAD) == [9, 8, EOS]
+    assert tokens_up_to_end(9, 8, EOS, 7, EOS) == [9, 8, EOS]
+    assert tokens_up_to_end(9, 8, PAD, PAD) == [9, 8]  # ended by a stop sequence
+    assert tokens_up_to_end(9, PAD, 8) == [9, PAD, 8]
+    assert tokens_up_to_end(9, 8, 7) == [9, 8, 7]
+    assert tokens_up_to_end(PAD, PAD) == []
 
 
 @pytest.mark.parametrize("name", ["llama/tokenizer.model", "t5/spiece.model", "gpt2/encoder.json"])
 def test_text_reads_as_it_does_behind_the_prompt(name):
     tokenizer = open_tokenizer(FIXTURES / name)
-    whole = tokenizer.encode("the one and the other")
-    for place in range(1, len(whole)):
-        before, after = whole[:place], whole[place:]
-        assert tokenizer.decode(before) + to_text(after, tokenizer, behind=before) == (
+    ids = tokenizer.encode("the one and the other")
+    for place in range(1, len(ids)):
+        before, after = ids[:place], ids[place:]
+        assert tokenizer.decode(before) + to_text(after, tokenizer, preceding=before) == (
             "the one and the other"
         )
     alone = tokenizer.encode("the one")

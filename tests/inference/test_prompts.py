@@ -132,9 +132,9 @@ def test_published_vocabularies_read_their_own_gaps_alike(name):
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 def test_a_gap_stands_for_a_token_with_its_space(kind):
     tokenizer = train_tokenizer(kind, ["one cat sat on one mat with one cat"] * 20, 400)
-    whole = tokenizer.encode("one cat sat")
-    assert len(whole) == 3
-    hidden = [tokenizer.cls_id, whole[0], tokenizer.mask_id, whole[2], tokenizer.sep_id]
+    ids = tokenizer.encode("one cat sat")
+    assert len(ids) == 3
+    hidden = [tokenizer.cls_id, ids[0], tokenizer.mask_id, ids[2], tokenizer.sep_id]
     make = prompts("masked_lm", tokenizer=tokenizer)
     check(make("one [MASK] sat", ""), inputs=hidden)
     check(make(f"one {tokenizer.mask_name} sat", ""), inputs=hidden)
@@ -157,12 +157,12 @@ def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
 
 def test_gaps_that_are_not_there_or_not_known_are_refused():
     spans = prompts("span_corruption")
-    no_gap = "line 7 has no gap to be filled in; put {} where one is"
+    no_gap = "line 7 has no gap to fill in; put {} where a gap is"
     assert refusal(prompts("masked_lm"), "abc") == no_gap.format("[MASK]")
     assert refusal(spans, "abc") == no_gap.format("<extra_id_0>")
     assert "<extra_id_100> is unknown to the model's tokenizer" in refusal(spans, "<extra_id_100>")
     assert "the last that it knows is <extra_id_99>" in refusal(spans, "<extra_id_100>")
-    assert "two gaps with one name" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
+    assert "two gaps with the same number" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
 def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
@@ -242,9 +242,9 @@ def test_every_row_is_in_one_batch_as_it_would_be_alone(objective, size):
     texts = ["x" * n + ("\ty" if n % 2 else "") for n in lengths]
     make = prompts(objective, takes_two=True)
     rows = [make(text, "") for text in texts]
-    seen = []
+    found = []
     for numbers, batch in in_batches(rows, size):
-        seen += numbers
+        found += numbers
         assert {len(array) for array in batch.values()} == {size}
         for place, number in enumerate(numbers):
             ((_, alone),) = in_batches([rows[number]], 1)
@@ -255,5 +255,5 @@ def test_every_row_is_in_one_batch_as_it_would_be_alone(objective, size):
                     length = len(rows[number][name])
                     np.testing.assert_array_equal(array[place][:length], rows[number][name])
                     assert not array[place][length:].any()
-    assert sorted(seen) == list(range(len(rows)))
+    assert sorted(found) == list(range(len(rows)))
     assert list(in_batches([], size)) == []

@@ -33,11 +33,11 @@ def _generators_compile_quickly(monkeypatch):
 
 def masked_logits(monkeypatch):
     """Full passes in which no token sees one that is SLOTS or more before it."""
-    whole_mask = masks.attention_mask
+    original_mask = masks.attention_mask
 
     def only_the_last(query_positions_bt, key_positions_bs, *segments, causal, **options):
         given = (query_positions_bt, key_positions_bs, *segments)
-        mask_b1ts = whole_mask(*given, causal=causal, **options)
+        mask_b1ts = original_mask(*given, causal=causal, **options)
         distance_bts = query_positions_bt[:, :, None] - key_positions_bs[:, None]
         return mask_b1ts & (distance_bts < SLOTS)[:, None] if causal else mask_b1ts
 
@@ -68,10 +68,10 @@ def test_the_oldest_token_is_forgotten_when_the_cache_is_full(changes, monkeypat
     tokens_bt = generator.sequences(params, given)
     found = generator.search(params, given, beams=BEAMS, alpha=0.6)
 
-    whole = greedy(config, steps=STEPS)
+    unlimited = greedy(config, steps=STEPS)
     logits = masked_logits(monkeypatch)
     expected = greedy(config, steps=STEPS, logits=logits)
-    assert expected != whole, "what was forgotten must have mattered"
+    assert expected != unlimited, "what was forgotten must have mattered"
     assert tokens_bt.tolist() == expected
     for row in range(ROWS):
         model = recomputed(config, row, steps=STEPS, logits=logits)

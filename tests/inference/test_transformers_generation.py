@@ -173,6 +173,6 @@ def test_the_limits_on_drawing_are_those_of_transformers(sampling):
     theirs = torch.tensor(logits_bv)
     for processor in processors:
         theirs = processor(torch.tensor(said_bt), theirs)
-    seen_bv = (said_bt[:, :, None] == np.arange(13)).any(axis=1)
-    ours = adjust_logits(jnp.asarray(logits_bv), sampling, jnp.asarray(seen_bv))
+    occurred_bv = (said_bt[:, :, None] == np.arange(13)).any(axis=1)
+    ours = adjust_logits(jnp.asarray(logits_bv), sampling, jnp.asarray(occurred_bv))
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)

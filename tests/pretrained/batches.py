@@ -25,7 +25,7 @@ def parts_of(stored, prefix):
 
 def real(batch, name, array):
     """The entries that are no padding."""
-    side = "encoder_" if name == "encoder" and "encoder_inputs" in batch else ""
-    if name not in ("encoder", "decoder", "logits") or f"{side}segment_ids" not in batch:
+    prefix = "encoder_" if name == "encoder" and "encoder_inputs" in batch else ""
+    if name not in ("encoder", "decoder", "logits") or f"{prefix}segment_ids" not in batch:
         return array
-    return array[batch[f"{side}segment_ids"] != 0] if array.ndim == 3 else array
+    return array[batch[f"{prefix}segment_ids"] != 0] if array.ndim == 3 else array

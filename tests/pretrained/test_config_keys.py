@@ -102,7 +102,7 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
     plain = str(tmp_path / "plain")
     convert.convert(str(FIXTURES / "llama"), plain, tokenizer=words)
     assert loaded_run.load(target).model_config == loaded_run.load(plain).model_config
-    with pytest.raises(ConfigError, match="--ignore_keys is for imported models"):
+    with pytest.raises(ConfigError, match="--ignore_keys is for imports, and this is a run"):
         convert.convert(target, str(tmp_path / "out"), ignore_keys=["sliding_window"])
 
 
@@ -302,7 +302,7 @@ def test_models_of_the_hub_come_in_as_they_are(model, changed):
 def test_no_key_is_called_harmless_that_is_read():
     """A table must not hide a key that an architecture needs, or one at which a value counts."""
     for each in ARCHITECTURES.values():
-        read = {theirs for theirs, _ in each.keys.values()} | each.fixed.keys()
+        read = {theirs for theirs, _ in each.keys.values()} | each.required_values.keys()
         harmless = known_keys.HARMLESS | each.harmless
         assert not read & harmless, each.model_type
         assert not each.aliases.keys() & harmless, each.model_type

@@ -16,7 +16,7 @@ NAMES = sorted(path.name for path in FIXTURES.iterdir() if (path / files.CONFIG)
 NOT_OF_THE_MODEL = {"architectures", "model_type", "dtype", "torch_dtype", "transformers_version"}
 
 
-def outcome(directory, config):
+def result_of(directory, config):
     """What is read of a config, or the refusal."""
     (directory / files.CONFIG).write_text(json.dumps(config))
     try:
@@ -42,10 +42,10 @@ def test_a_missing_key_has_transformers_default(name, tmp_path):
             continue
         if key not in defaults:
             continue
-        found = outcome(directory, without)
+        found = result_of(directory, without)
         if isinstance(found, str) and f"has no {key}" in found:
             continue  # needed here, so that no default can be wrong
-        expected = outcome(directory, without | {key: defaults[key]})
+        expected = result_of(directory, without | {key: defaults[key]})
         assert found == expected, f"{key}: left out, and {defaults[key]!r}"
         compared += 1
     assert compared >= 3

@@ -160,7 +160,7 @@ def test_converted_weights_are_not_trained_over(published, tmp_path):
 def test_a_base_model_has_nothing_to_be_trained_on(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["task"] |= dict(objective="embed")
-    config["eval"] |= dict(measures=())
+    config["eval"] |= dict(metrics=())
     with pytest.raises(ConfigError, match="'embed' does not fit"):
         train.train_and_evaluate(config, str(tmp_path / "run"))
 

@@ -77,7 +77,7 @@ def test_regression_is_named_and_its_model_comes_in_without_the_head(name, chang
         with pytest.raises(ConfigError) as refused:
             published.read(changed(f"{name}_classifier", **says))
         line = str(refused.value)
-        assert "is a regression: the head answers with a number" in line
+        assert "is a regression: the head predicts a number" in line
         assert f'write "architectures": ["{base}"]' in line
     directory = changed(f"{name}_classifier", **kinds[2], architectures=[base])
     _, task, _, params = imported(directory)
@@ -101,7 +101,7 @@ def assert_same(params, expected):
 
 
 def test_several_labels_at_once_are_named(changed):
-    with pytest.raises(ConfigError, match="only heads that choose one class of several"):
+    with pytest.raises(ConfigError, match="only heads that choose one of several classes"):
         published.read(changed("bert_classifier", problem_type="multi_label_classification"))
 
 

@@ -101,10 +101,10 @@ def test_the_defaults_are_those_of_a_vit(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(size={"height": 64, "width": 64}), "only 32x32, the model's, is; resize images"),
+        (dict(size={"height": 64, "width": 64}), "only 32x32, the model's size, is; resize images"),
         (dict(size={"shortest_edge": SIZE}), "size={'shortest_edge': 32} is not supported"),
         (CROPPED | dict(size={"shortest_edge": 36}), "{'shortest_edge': 36}, cropped to"),
-        (dict(resample=6), "resample=6 is not supported; Pillow's filters are 0 to 5"),
+        (dict(resample=6), "resample=6 is not supported; Pillow numbers its filters from 0 to 5"),
         (dict(rescale_factor=1.0), "rescale_factor=1.0 is not supported"),
         (dict(do_rescale=False), "do_rescale=False is not supported"),
     ],

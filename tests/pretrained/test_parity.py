@@ -51,8 +51,8 @@ def compare(directory, record_property):
             capture_intermediates=lambda module, _: isinstance(module, Stack),
         )  # fmt: skip
         found, total = by_name(task, outputs), 0.0
-        for side, captured in state["intermediates"]["backbone"].items():
-            found[side] = captured["__call__"][0][0]
+        for stack, captured in state["intermediates"]["backbone"].items():
+            found[stack] = captured["__call__"][0][0]
         for name, targets in parts_of(stored, "target/").items():
             likelihoods = jax.nn.log_softmax(found[name][targets >= 0])
             chosen = targets[targets >= 0]

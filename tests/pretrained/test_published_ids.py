@@ -128,7 +128,7 @@ def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, ca
     content = given.read_text()
     given.write_text(content.replace('"cat"', '"dog"').replace('"sat"', '"ran"'))
     (line,) = lines(given)
-    assert line.startswith(f"{taken}; 2 of 10 ids stand for something else")
+    assert line.startswith(f"{taken}; 2 of 10 ids stand for other text")
     assert (
         loaded_run.load(tmp_path / "in").tokenizer.pieces[7] == "dog"
     )  # the one asked for is used
@@ -140,7 +140,7 @@ def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, ca
     layout["model"]["vocab"] |= more
     given.write_text(json.dumps(layout))
     with pytest.raises(
-        ConfigError, match=r"has 60 ids, but .* 23; .* leave it out, for"
+        ConfigError, match=r"has 60 ids, but .* 23; .* leave it out, to use"
     ) as refused:
         lines(given)
     assert str(given) in str(refused.value) and str(own) in str(refused.value)
@@ -165,7 +165,7 @@ def test_a_source_may_have_no_end(tmp_path):
     convert.convert(str(source), str(tmp_path / "usual"))
     eos = loaded_run.load(tmp_path / "usual").tokenizer.eos_id
     assert ids_in(tmp_path / "usual", "cat sat") == [7, 8, eos]
-    with pytest.raises(ConfigError, match="--nosource_eos is about the source of"):
+    with pytest.raises(ConfigError, match="--nosource_eos is for encoder-decoders"):
         shutil.copy(source / "tokenizer.json", tmp_path / "tokenizer.json")
         words = str(tmp_path / "tokenizer.json")
         convert.convert(

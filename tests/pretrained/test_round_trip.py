@@ -197,16 +197,16 @@ def test_a_rope_scaling_that_transformers_lacks_does_not_go_out():
     assert described.config["rope_scaling"] is None
 
 
-def test_a_refusal_begins_with_the_nearest_architecture():
+def test_a_refusal_begins_with_the_closest_architecture():
     style = {**vit_style(), "pooling": "mean", "class_token": False}
     sizes = dict(image_size=8, image_channels=1, patch_size=2)
     with pytest.raises(ConfigError) as refusal:
         describe(tiny_config(**style, **sizes), Head("classify_images"), (), Specials())
     assert (
-        "the nearest is vit (needs model.class_token=True, not False; needs model.pooling=first, "
-        "not mean); train a model with these keys to export it; the others are no nearer: "
+        "the closest is vit (needs model.class_token=True, not False; needs model.pooling=first, "
+        "not mean); train a model with these keys to export it; the others are no closer: "
     ) in str(refusal.value)
-    with pytest.raises(ConfigError, match=r"nearest is llama \(needs model\.norm=rmsnorm, not l"):
+    with pytest.raises(ConfigError, match=r"closest is llama \(needs model\.norm=rmsnorm, not l"):
         style = {**llama_style(), "norm": "layernorm"}
         describe(tiny_config(**style), Head("causal_lm"), (), Specials())
 
@@ -340,7 +340,7 @@ def test_pooling_of_sentence_transformers(mode, embedding, normalize, words, tmp
 def test_a_directory_that_is_there_is_left_alone(words, tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         come_in(FIXTURES / "gpt2", tmp_path / "there", words, "gpt2")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -407,8 +407,8 @@ def test_bart_writes_what_transformers_writes(words, tmp_path):
         expected = theirs(model, line)
         assert expected[:2] == [2, 1]
         expected = expected[2:]
-        kept = [WORDS[id] for id in expected if id >= 7]
-        assert answer["text"].split() == kept and answer["tokens"] == len(expected), line
+        expected_words = [WORDS[id] for id in expected if id >= 7]
+        assert answer["text"].split() == expected_words and answer["tokens"] == len(expected), line
         assert theirs(again, line)[2:] == expected  # what goes out forces it by itself
         written.add(tuple(expected))
         unforced += theirs(model, line, forced_bos_token_id=None)[2:] != expected

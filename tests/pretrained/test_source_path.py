@@ -92,7 +92,7 @@ def test_where_a_run_is_needed_a_published_model_is_to_be_converted(
     for source in (directory, f"{directory}:5") if "init_from" in flag else (directory,):
         ended = scripts.run(script, *own, f"{flag}{source}")
         assert ended.code == 2 and len(ended.err.splitlines()) == 1
-        assert "is a published model, not a run; bring it in first: " in ended.err
+        assert "is a published model, not a run; import it first: " in ended.err
         assert HOW.format(directory, then) in ended.err
     ended = scripts.run(script, *own, f"{flag}Hugging-Face/Model-1.5B")
     assert ended.code == 2 and len(ended.err.splitlines()) == 1

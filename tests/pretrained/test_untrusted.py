@@ -118,26 +118,26 @@ def test_formats_of_other_libraries_are_refused(name, copy):
 def test_malformed_files(content, copy):
     directory = copy()
     (directory / WEIGHTS).write_bytes(content[1])
-    assert "is no valid safetensors file" in refusal(directory)
+    assert "is not a valid safetensors file" in refusal(directory)
 
 
 def test_a_file_that_ends_anywhere_is_refused(copy):
     directory = copy()
-    whole = (directory / WEIGHTS).read_bytes()
+    content = (directory / WEIGHTS).read_bytes()
     rng = np.random.default_rng(0)
-    for size in [0, 7, 8, 9, *rng.integers(10, len(whole), 12), len(whole) - 1]:
-        (directory / WEIGHTS).write_bytes(whole[:size])
-        assert "is no valid safetensors file" in refusal(directory)
+    for size in [0, 7, 8, 9, *rng.integers(10, len(content), 12), len(content) - 1]:
+        (directory / WEIGHTS).write_bytes(content[:size])
+        assert "is not a valid safetensors file" in refusal(directory)
 
 
 def test_any_changed_byte_of_the_header_is_refused_or_harmless(copy):
     """No byte makes the reader crash, hang, or fail in another way than by a refusal."""
     directory = copy()
-    whole = bytearray((directory / WEIGHTS).read_bytes())
-    (size,) = struct.unpack("<Q", whole[:8])
+    content = bytearray((directory / WEIGHTS).read_bytes())
+    (size,) = struct.unpack("<Q", content[:8])
     rng = np.random.default_rng(1)
     for place in rng.integers(0, 8 + size, 60):
-        spoilt = whole.copy()
+        spoilt = content.copy()
         spoilt[place] ^= 1 << rng.integers(8)
         (directory / WEIGHTS).write_bytes(spoilt)
         try:
@@ -165,7 +165,7 @@ def test_tensors_that_do_not_fit_are_named(copy):
     assert f"{name} has the shape [1, 5]" in refusal_after(
         lambda w: w.update({name: np.zeros((1, 5), np.float32)})
     )
-    assert "quantised weights are not read" in refusal_after(
+    assert "quantised weights are not supported" in refusal_after(
         lambda w: w.update({name: w[name].astype(np.int8)})
     )
     assert "are both" in refusal_after(
@@ -250,7 +250,7 @@ def test_an_index_must_be_right(copy):
     where = json.loads(good)["weight_map"]
     assert "has no weight_map" in with_index("{}")
     assert "cannot be read as JSON" in with_index("{")
-    assert "is no JSON object" in with_index("[]")
+    assert "is not a JSON object" in with_index("[]")
     more = {"weight_map": {**where, "ghost": "a.safetensors"}}
     assert "lacks ghost" in with_index(json.dumps(more))
     fewer = {"weight_map": {name: file for name, file in where.items() if name != names[0]}}
@@ -270,7 +270,7 @@ def test_a_tensor_may_not_be_in_two_files(copy):
     [
         ("bert_base", dict(model_type="brt"), "is not supported. Did you mean 'bert'?"),
         ("bert_base", dict(model_type=["bert"]), "is not supported"),
-        ("bert_base", dict(model_type="albert"), "layers that share their weights"),
+        ("bert_base", dict(model_type="albert"), "layers with shared weights"),
         ("bert_base", dict(architectures=["BertForTokenClassification"]), "BertForTokenClass"),
         ("bert_base", dict(position_embedding_type="relative_key"), "position_embedding_type="),
         ("bert_base", dict(hidden_act="mish"), "hidden_act='mish' is not supported"),

@@ -65,7 +65,7 @@ class Draw:
     def bart(self, **more):
         heads = self(2, 3)
         sizes = dict(attention_heads=heads, ffn_dim=self(20, 26))
-        both = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+        both = {f"{stack}_{k}": v for stack in ("encoder", "decoder") for k, v in sizes.items()}
         return dict(
             vocab_size=VOCABULARY, d_model=heads * self(4, 6), encoder_layers=self(1, 2),
             decoder_layers=self(1, 2), max_position_embeddings=self(16, 19),

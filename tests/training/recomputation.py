@@ -70,7 +70,7 @@ def recomputed(
     *,
     steps: int = STEPS,
     logits: Callable[..., np.ndarray] = full_logits,
-    see_whole_prompt: bool = False,
+    bidirectional_prompt: bool = False,
 ) -> plain.NextLogits:
     """Row `number`'s model: a pass over its prompt, or another, and all tokens behind it."""
     start = STARTS[number] if start is None else start
@@ -88,7 +88,7 @@ def recomputed(
             batch.append(
                 Rows(SOURCE.inputs[again], SOURCE.positions[again], SOURCE.segments[again], ())
             )
-        prefix = (everywhere < len(start)).astype(np.int32) if see_whole_prompt else None
+        prefix = (everywhere < len(start)).astype(np.int32) if bidirectional_prompt else None
         logits_btv = logits(config, *batch, prefix=prefix)
         last = [len(row) - 1 for row in rows]
         return logits_btv[range(ROWS), last][: len(sequences)]

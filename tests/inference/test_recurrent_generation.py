@@ -58,9 +58,9 @@ def test_greedy_and_beam_search(name):
 
 def test_a_prompt_that_is_read_both_ways():
     config = CONFIGS["linear"]
-    expected = greedy(config, see_whole_prompt=True)
+    expected = greedy(config, bidirectional_prompt=True)
     assert expected != greedy(config)
-    generator = make_generator(config, see_whole_prompt=True)
+    generator = make_generator(config, bidirectional_prompt=True)
     params = generator.lay_out(lively_params(config))
     assert generator.sequences(params, prompts(config)).tolist() == expected
 
@@ -97,18 +97,18 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
     tokens_bt = forgetful.sequences(params, prompts(config))
     progress = forgetful._begin.eval_shape(params, prompts(config), outputs=1)
     assert progress.cache.layers[0].self_attention.has_token_slots
-    whole = greedy(config, steps=steps)
+    unlimited = greedy(config, steps=steps)
     roomy = make_generator(config, steps=steps, slots=100)
-    assert roomy.sequences(params, prompts(config)).tolist() == whole
+    assert roomy.sequences(params, prompts(config)).tolist() == unlimited
     progress = roomy._begin.eval_shape(params, prompts(config), outputs=1)
     assert not progress.cache.layers[0].self_attention.has_token_slots
 
     # A full pass in which no token sees one that is `slots` or more before it: short rows are
     # read under the mask itself.
-    whole_mask = masks.attention_mask
+    original_mask = masks.attention_mask
 
     def only_the_last(query_positions_bt, key_positions_bs, *segments, causal, **options):
-        mask_b1ts = whole_mask(query_positions_bt, key_positions_bs, *segments, causal=causal)
+        mask_b1ts = original_mask(query_positions_bt, key_positions_bs, *segments, causal=causal)
         distance_bts = query_positions_bt[:, :, None] - key_positions_bs[:, None]
         return mask_b1ts & (distance_bts < slots)[:, None]
 
@@ -120,5 +120,5 @@ def test_slots_forget_and_sums_do_not(monkeypatch):
         return np.asarray(apply({"params": lively_params(config)}, *inputs, **options))
 
     expected = greedy(config, steps=steps, logits=logits)
-    assert expected != whole, "what was forgotten must have mattered"
+    assert expected != unlimited, "what was forgotten must have mattered"
     assert tokens_bt.tolist() == expected

@@ -1,0 +1,82 @@
+"""Configs with former keys: read under the current names, or refused with them."""
+
+import pytest
+
+from configs import default
+from experiment import command_line, former_keys, sections
+from experiment.schema import ConfigError
+from tests import scripts
+
+CONFIG = """
+from configs import dates
+
+def get_config():
+    config = dates.get_config()
+    {statement}
+    return config
+"""
+
+
+def config_of_the_past(**evaluation):
+    """The default config with `evaluation` in place of `eval.metrics`."""
+    config = default.get_config().to_dict()
+    del config["eval"]["metrics"]
+    config["eval"] |= evaluation
+    return config
+
+
+def test_the_current_key_and_the_former_one_mean_the_same():
+    for key in ("metrics", "measures"):
+        config = config_of_the_past(**{key: ("bleu", "chrf")})
+        assert sections.from_mapping(config).eval.metrics == ("bleu", "chrf")
+
+
+def test_other_keys_and_the_caller_s_config_stay_as_they_are():
+    config = config_of_the_past(measures=("bleu",))
+    current = former_keys.with_current_keys(config)
+    assert config["eval"]["measures"] == ("bleu",)
+    expected = default.get_config().to_dict()
+    expected["eval"]["metrics"] = ("bleu",)
+    assert current == expected
+
+
+def test_a_config_with_both_names_is_refused():
+    config = config_of_the_past(measures=("bleu",), metrics=())
+    with pytest.raises(ConfigError, match=r"eval\.measures is now eval\.metrics"):
+        sections.from_mapping(config)
+
+
+@pytest.mark.parametrize("key", ["eval.metrics", "eval.measures"])
+@pytest.mark.parametrize("dashes", ["--", "-"])
+def test_a_flag_may_have_the_former_name(monkeypatch, dashes, key):
+    monkeypatch.chdir(scripts.ROOT)
+    flag = f"{dashes}config.{key}"
+    for given in ([f"{flag}=('bleu',)"], [flag, "('bleu',)"]):
+        ended = scripts.run("train.py", *given, "--help_keys")
+        assert (ended.code, ended.err) == (0, "")
+        assert "eval.metrics=('bleu',)  # default: ()" in ended.out.splitlines()
+        assert "measures=" not in ended.out
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ['config.eval.measures = ("bleu",)', 'config.eval.update(dict(every=3, measures=("bleu",)))'],
+)
+@pytest.mark.parametrize("more", [[], ["--config.steps=2"]])
+def test_a_config_file_is_told_the_current_name(monkeypatch, tmp_path, statement, more):
+    monkeypatch.chdir(scripts.ROOT)
+    (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))
+    ended = scripts.run("train.py", f"--config={tmp_path / 'own.py'}", *more)
+    assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
+    assert ended.err == "eval.measures is now eval.metrics; rename it in the config file\n"
+
+
+def test_an_unlocked_config_file_is_told_the_current_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(scripts.ROOT)
+    statement = 'config.unlock(); config.eval.measures = ("bleu",)'
+    (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))
+    config, workdir = f"--config={tmp_path / 'own.py'}", f"--workdir={tmp_path / 'run'}"
+    ended = scripts.run("train.py", config, workdir)
+    assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
+    assert "eval.measures is now eval.metrics" in ended.err
+    assert not (tmp_path / "run").exists()
