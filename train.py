@@ -230,8 +230,8 @@ def resumed_lines(workdir: Path, step: int, changes: Sequence[str], former: str)
 def data_lines(data: pipeline.Data) -> list[str]:
     """Log lines on the size of the data, its classes and shapes, and what of it is not used."""
     described = data.description
-    held_out = ", ".join(f"{name} {rows:,}" for name, rows in described["eval_rows"].items())
-    lines = [f"data: {described['train_rows']:,} rows to train on; held out: {held_out}"]
+    evals = ", ".join(f"{name} {rows:,}" for name, rows in described["eval_rows"].items())
+    lines = [f"data: {described['train_rows']:,} rows to train on; held out: {evals}"]
     if described["batch_size"] > described["train_rows"]:
         effect = "a batch holds the training set more than once"
         if described["sorted_by_length"]:

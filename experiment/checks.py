@@ -42,11 +42,11 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     if model.family not in FAMILIES_FOR[task.objective]:
-        fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
+        suitable = [name for name, families in FAMILIES_FOR.items() if model.family in families]
         yield (
             f"task.objective={task.objective} needs model.family="
             f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
-            f"with family={model.family} choose one of: {', '.join(fitting)}"
+            f"with family={model.family} choose one of: {', '.join(suitable)}"
         )
     takes_images = task.objective == "classify_images"
     if task.objective != "embed" and takes_images != (model.input == "patches"):

@@ -104,7 +104,7 @@ def pattern(weights: Sequence[float]) -> np.ndarray:
     position j / s. Scheduling the earliest deadline first meets all deadlines, which keeps every
     count within one of its share.
     """
-    counts = _whole(weights)
+    counts = _integer_weights(weights)
     total = sum(counts)
     done, order = [0] * len(counts), []
     for place in range(total):
@@ -115,7 +115,7 @@ def pattern(weights: Sequence[float]) -> np.ndarray:
     return np.array(order)
 
 
-def _whole(weights: Sequence[float]) -> list[int]:
+def _integer_weights(weights: Sequence[float]) -> list[int]:
     """The weights as small integers in the same proportion, exactly or nearly."""
     exact = [Fraction(str(weight)) for weight in weights]
     common = math.lcm(*(weight.denominator for weight in exact))

@@ -29,7 +29,7 @@ from input_pipeline.shuffle import sampled
 from input_pipeline.sources.base import Example, LazyList, content_digest
 from input_pipeline.sources.registry import Component, components, name_of
 from input_pipeline.token_cache import TokenCache
-from input_pipeline.token_table import ORIGIN
+from input_pipeline.token_table import EXAMPLE_INDEX
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # Raise this when the same config and source give other batches than before. It is part of the
@@ -112,7 +112,7 @@ class Data:
         for each in found:
             for name, examples in each.splits.evals.items():
                 full_name = name_of("_".join(filter(None, (name, each.name))))
-                self._evals[full_name] = make.held_out(each.splits, name), examples
+                self._evals[full_name] = make.eval_rows(each.splits, name), examples
         self._eval_layout = chosen.layout(config.length, config.encoder_length, packed=False)
         self._kind = found[0].splits.kind
         self.tokenizer = tokenizer
@@ -167,10 +167,10 @@ class Data:
         share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
         parts, indices, real = self._order.batch(n, np.arange(share.start, share.stop))
         return [
-            f"{self._streams[part].name}:{origin}"
+            f"{self._streams[part].name}:{example}"
             for part, index, counts in zip(parts, indices, real, strict=True)
             if counts
-            for origin in self._streams[part].rows.origins(int(index))
+            for example in self._streams[part].rows.example_indices(int(index))
         ]
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
@@ -221,7 +221,7 @@ class Data:
         if self._kind == "documents":
             texts = [part.get("text", part.get("sentences")) for part in parts]
             return [{"text": self.tokenizer.decode(np.hstack(text))} for text in texts]
-        return [examples[part[ORIGIN]] for part in parts]
+        return [examples[part[EXAMPLE_INDEX]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
         """Bytes of original text behind the targets of these batches, over all processes.
@@ -233,7 +233,9 @@ class Data:
         rows, examples = self._evals[name]
         if self._kind == "pairs":
             parts = (rows.parts(index)[0] for index in indices)
-            covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
+            covered = (
+                (examples[part[EXAMPLE_INDEX]]["target"], len(part["target"])) for part in parts
+            )
             return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
         # The indices are sorted, so neighbouring rows share a document.
         document_sizes = functools.lru_cache(maxsize=1)(

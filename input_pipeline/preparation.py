@@ -159,17 +159,17 @@ def tokenized(
     examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, features: FeatureSpec
 ) -> TokenTable:
     """The examples with these numbers as a table; deterministic."""
-    kept, origins, bad = [], [], []
+    entries, example_indices, bad = [], [], []
     for index in numbers:
         try:
             example = examples[index]
         except BadRecordError as error:
             bad.append(str(error))
             continue
-        entries = list(sentences(example)) if features.sentences else [example]
-        kept += entries
-        origins += [index] * len(entries)
-    return table_of(kept, tokenizer, features, origins, bad)
+        added = list(sentences(example)) if features.sentences else [example]
+        entries += added
+        example_indices += [index] * len(added)
+    return table_of(entries, tokenizer, features, example_indices, bad)
 
 
 def sentences(document: Example) -> Iterator[Example]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 # Streams of different purposes are independent.
-SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAINED_LIST, HELD_OUT_LIST, EVAL_ORDER = range(6)
+SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAIN_LIST, EVAL_LIST, EVAL_ORDER = range(6)
 
 
 class _Key(ISeedSequence):

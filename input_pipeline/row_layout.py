@@ -33,16 +33,16 @@ class RowLayout:
             values = [part[name] for part in parts]
             dtype = np.float32 if name.endswith("weights") else np.int32
             row[name] = self._laid(name, values, [*map(len, values)], dtype)
-        for side in ("", "encoder_"):
-            if f"{side}inputs" not in row:
+        for prefix in ("", "encoder_"):
+            if f"{prefix}inputs" not in row:
                 continue
-            sizes = [len(part[f"{side}inputs"]) for part in parts]
-            if self.segments or self.packed or side:
+            sizes = [len(part[f"{prefix}inputs"]) for part in parts]
+            if self.segments or self.packed or prefix:
                 numbers = range(1, len(sizes) + 1)
-                row[f"{side}segment_ids"] = self._laid(side, numbers, sizes, np.int32)
+                row[f"{prefix}segment_ids"] = self._laid(prefix, numbers, sizes, np.int32)
             if self.packed:
                 positions = map(np.arange, sizes)
-                row[f"{side}positions"] = self._laid(side, positions, sizes, np.int32)
+                row[f"{prefix}positions"] = self._laid(prefix, positions, sizes, np.int32)
         return row
 
     def _laid(

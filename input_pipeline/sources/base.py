@@ -101,11 +101,11 @@ def content_digest(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-def good_records(records: Sequence[Example]) -> Iterator[Example]:
+def readable_examples(examples: Sequence[Example]) -> Iterator[Example]:
     """The records that can be read; the others are counted where they are tokenized."""
-    for index in range(len(records)):
+    for index in range(len(examples)):
         try:
-            yield records[index]
+            yield examples[index]
         except BadRecordError:
             continue
 

@@ -26,13 +26,13 @@ def load(data: DataConfig) -> Splits:
 
     stored = _stored_splits(data)
     # A fingerprint identifies the files that a split was made of; saved splits keep theirs.
-    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
+    identity = [f"{name} {rows._fingerprint}" for name, rows in sorted(stored.items())]
     features = next(iter(stored.values())).features
     image = features.get("image")
     stored = _undecoded(stored, features)
 
-    def select(key: str, split: str) -> record_fields.SplitRecords:
-        lengths = {name: len(records) for name, records in stored.items()}
+    def select(key: str, split: str) -> record_fields.StoredSplit:
+        lengths = {name: len(rows) for name, rows in stored.items()}
         try:
             parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
         except ValueError as error:
@@ -42,14 +42,14 @@ def load(data: DataConfig) -> Splits:
                 stored,
             ) from None
         pieces = [(part.splitname, part.from_, part.to) for part in parts]
-        records = [stored[name].select(range(first, end)) for name, first, end in pieces]
-        joined = datasets.concatenate_datasets(records)
+        rows = [stored[name].select(range(first, end)) for name, first, end in pieces]
+        joined = datasets.concatenate_datasets(rows)
 
         def column(field: str) -> Iterator[Any]:
             for batch in joined.select_columns([field]).iter(batch_size=1000):
                 yield from batch[field]
 
-        return record_fields.SplitRecords(joined, pieces, column)
+        return record_fields.StoredSplit(joined, pieces, column)
 
     return record_fields.splits(
         data,

@@ -46,7 +46,7 @@ class ImageSpec:
         `stretch` resizes both sides.
         """
         size, method = self.size, Image.Resampling[self.resample.upper()]
-        resized = [int(size * side / min(image.size)) for side in image.size]
+        resized = [int(size * edge / min(image.size)) for edge in image.size]
         # Resizing all of a very long image would take more memory than its file suggests.
         is_too_long = size * max(resized) > Image.MAX_IMAGE_PIXELS
         if self.fit == "stretch":
@@ -54,7 +54,7 @@ class ImageSpec:
         elif self.fit == "crop" or is_too_long:
             image = ImageOps.fit(image, (size, size), method)
         else:
-            left, top = ((side - size) // 2 for side in resized)
+            left, top = ((edge - size) // 2 for edge in resized)
             image = image.resize(resized, method).crop((left, top, left + size, top + size))
         return np.asarray(image).reshape(size, size, -1)
 

@@ -41,9 +41,9 @@ def load(data: DataConfig) -> Splits:
     has_images = data.kind == "images" and "image" in info.features
     decoders = _undecoded(info.features)
 
-    def select(key: str, split: str) -> record_fields.SplitRecords:
+    def select(key: str, split: str) -> record_fields.StoredSplit:
         try:
-            records = builder.as_data_source(split, decoders=decoders)
+            rows = builder.as_data_source(split, decoders=decoders)
         except ValueError as error:
             reason = str(error).splitlines()[-1]
             raise refusal_of_split(
@@ -53,7 +53,7 @@ def load(data: DataConfig) -> Splits:
             ) from None
         files = info.splits[split].file_instructions
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
-        return record_fields.SplitRecords(records, pieces)
+        return record_fields.StoredSplit(rows, pieces)
 
     # A version identifies its content; sizes also distinguish the user's own data sets.
     sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]

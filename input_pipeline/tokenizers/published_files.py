@@ -155,7 +155,7 @@ def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str
     layout, is_changed = json.loads(content), False
     for token in layout["added_tokens"]:
         entry = said.get(token["content"], token)
-        strips = {side: bool(entry.get(side)) for side in ("lstrip", "rstrip")}
+        strips = {key: bool(entry.get(key)) for key in ("lstrip", "rstrip")}
         is_changed |= not strips.items() <= token.items()
         token.update(strips)
     return json.dumps(layout, ensure_ascii=False) if is_changed else content

@@ -170,10 +170,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire_type == 0:
             value, at = _varint(data, at)
         else:
-            fixed = {1: 8, 5: 4}.get(wire_type)
-            if fixed is None and wire_type != 2:
+            width = {1: 8, 5: 4}.get(wire_type)
+            if width is None and wire_type != 2:
                 raise ValueError(f"it has a field of unknown type {wire_type}")
-            size, at = (fixed, at) if fixed else _varint(data, at)
+            size, at = (width, at) if width else _varint(data, at)
             value, at = data[at : at + size], at + size
             if at > len(data):
                 raise ValueError("it ends too early")

@@ -43,7 +43,7 @@ class Template:
         parts = (self.prefix, self.suffix) if texts == 1 else self.pair
         return sum(map(len, parts))
 
-    def around(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    def with_special_tokens(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Adds special ids to one or two texts.
 
         Returns `inputs`; `is_text`, False at special ids; and for two texts `token_types`.

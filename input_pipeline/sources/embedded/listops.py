@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from input_pipeline.config import DataConfig
 
 SEED = 0  # the lists are the same in every run; the run's seed shuffles them
-TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
-HELD_OUT_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
+TRAIN_SIZE, EVAL_SIZE = 1_000_000, 2_000
+EVAL_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
 DIGITS = 10
 CLOSE = "]"
 SHORTEST = 4  # symbols: an operator, two digits and the bracket
@@ -111,8 +111,8 @@ class Node:
 class Lists(Sequence):
     """The lists of one side, each generated on access."""
 
-    def __init__(self, options: ListOpsOptions, size: int, *, held_out: bool, seed: int = SEED):
-        self._options, self._size, self._held_out, self._seed = options, size, held_out, seed
+    def __init__(self, options: ListOpsOptions, size: int, *, is_eval: bool, seed: int = SEED):
+        self._options, self._size, self._is_eval, self._seed = options, size, is_eval, seed
 
     def __len__(self):
         return self._size
@@ -120,25 +120,25 @@ class Lists(Sequence):
     def __getitem__(self, index: int) -> dict[str, str | int]:
         if not 0 <= index < self._size:
             raise IndexError(index)
-        purpose = randomness.HELD_OUT_LIST if self._held_out else randomness.TRAINED_LIST
-        draw = _whole_numbers(randomness.generator(self._seed, purpose, index))
+        purpose = randomness.EVAL_LIST if self._is_eval else randomness.TRAIN_LIST
+        draw = _random_integers(randomness.generator(self._seed, purpose, index))
         answer = index % DIGITS
         shape = _shape(self._options, draw)
         while True:
             text = _written(shape, answer, draw)
-            if (hash_fraction(text) < HELD_OUT_SHARE) == self._held_out:
+            if (hash_fraction(text) < EVAL_SHARE) == self._is_eval:
                 return {"text": text, "label": answer}
 
 
 def load(options: ListOpsOptions) -> Splits:
-    held_out = list(Lists(options, HELD_OUT_SIZE, held_out=True))
+    eval_lists = list(Lists(options, EVAL_SIZE, is_eval=True))
     lengths = options.min_length, options.max_length
     bounds = {"depth": options.depth, "arguments": options.arguments, "length": lengths}
-    digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(held_out)])
+    digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(eval_lists)])
     return Splits(
         "labelled",
-        Lists(options, TRAIN_SIZE, held_out=False),
-        {"held_out": held_out},
+        Lists(options, TRAIN_SIZE, is_eval=False),
+        {"held_out": eval_lists},
         tuple(str(digit) for digit in range(DIGITS)),
         {"numpy": version("numpy"), **bounds},
         digest,
@@ -149,7 +149,7 @@ def load(options: ListOpsOptions) -> Splits:
 Draw = Callable[[int], int]  # n -> a number from 0 to n - 1
 
 
-def _whole_numbers(rng: np.random.Generator) -> Draw:
+def _random_integers(rng: np.random.Generator) -> Draw:
     """A fast source of random integers: single draws from NumPy are slow, so it draws blocks."""
     blocks: Iterator[list[float]] = (rng.random(512).tolist() for _ in itertools.count())
     uniform = itertools.chain.from_iterable(blocks)

@@ -11,7 +11,7 @@ from pydoc_data.topics import topics
 
 from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
-HELD_OUT_SHARE = 0.05  # of the documents
+EVAL_SHARE = 0.05  # of the documents
 # Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
 # topics again.
 LEFT_OUT = {
@@ -32,14 +32,16 @@ def load() -> Splits:
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
     # Split by content, so that equal files are in the same split.
-    train, held_out = split_by_hash(documents, lambda d: d["text"], HELD_OUT_SHARE)
+    train, eval_documents = split_by_hash(documents, lambda d: d["text"], EVAL_SHARE)
     description = {
         "python": platform.python_version(),
         "train_bytes": sum(len(d["text"].encode()) for d in train),
-        "held_out_bytes": sum(len(d["text"].encode()) for d in held_out),
+        "held_out_bytes": sum(len(d["text"].encode()) for d in eval_documents),
     }
     digest = content_digest(part for d in documents for part in (d["name"], d["text"]))
-    return Splits("documents", train, {"held_out": held_out}, (), description, digest, "memory")
+    return Splits(
+        "documents", train, {"held_out": eval_documents}, (), description, digest, "memory"
+    )
 
 
 def _standard_library() -> list[dict[str, str]]:

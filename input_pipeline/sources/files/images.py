@@ -71,13 +71,13 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         files = _files(directory, classes)
         _refuse_empty(directory, classes, files)
         digests = _digests(directory, files)
-        train, held_out = _parted(files, digests, data)
+        train_files, eval_files = _split_by_hash(files, digests, data)
         cut, description = [f"hashed below {data.eval_share}"], {"held_out_share": data.eval_share}
     else:
-        classes, train, held_out = _named_splits(directory, data)
-        digests = _digests(directory, train + held_out)
+        classes, train_files, eval_files = _named_splits(directory, data)
+        digests = _digests(directory, train_files + eval_files)
         cut, description = [], {}
-    spec = infer_image_spec((path for path, _ in train), data)
+    spec = infer_image_spec((path for path, _ in train_files), data)
     digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *cut, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
@@ -86,8 +86,8 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
 
     return Splits(
         kind="images",
-        train=checked(data.train_split, train),
-        evals={data.eval_split: checked(data.eval_split, held_out)},
+        train=checked(data.train_split, train_files),
+        evals={data.eval_split: checked(data.eval_split, eval_files)},
         labels=tuple(classes),
         description={"pillow": Image.__version__, **description},
         digest=digest,
@@ -131,7 +131,7 @@ def _refuse_empty(folder: Path, classes: Sequence[str], files: Sequence[Labelled
         )
 
 
-def _parted(
+def _split_by_hash(
     files: Sequence[LabelledFile], digests: Sequence[bytes], data: DataConfig
 ) -> tuple[list[LabelledFile], list[LabelledFile]]:
     """By a hash of the content: equal images stay together, and new ones move none of the others.
@@ -140,14 +140,14 @@ def _parted(
     """
     chosen = [hash_fraction(each[-CONTENT_BYTES:]) < data.eval_share for each in digests]
     left = Counter(label for (_, label), out in zip(files, chosen, strict=True) if not out)
-    held_out = [out and left[label] > 0 for (_, label), out in zip(files, chosen, strict=True)]
-    if not any(held_out):
+    is_eval = [out and left[label] > 0 for (_, label), out in zip(files, chosen, strict=True)]
+    if not any(is_eval):
         raise ConfigError(
             f"data.eval_share={data.eval_share:g} holds out 0 of the {len(files)} images of "
             f"{data.path}; raise it, or make a folder for each split: <split>/<class>/*.png"
         )
     parts = {True: [], False: []}
-    for file, out in zip(files, held_out, strict=True):
+    for file, out in zip(files, is_eval, strict=True):
         parts[out].append(file)
     return parts[False], parts[True]
 

@@ -29,7 +29,7 @@ Files = Mapping[Path, Path]
 
 
 def find_splits(
-    path: str, splits: tuple[str, str], endings: Sequence[str], *, heap_is_fine: bool
+    path: str, splits: tuple[str, str], endings: Sequence[str], *, allow_unsplit: bool
 ) -> tuple[Files, Files]:
     """The files of the training and the evaluation split, sorted; of a heap, all files and none.
 
@@ -50,7 +50,7 @@ def find_splits(
         )
     namings = {stem: _naming(stem.relative_to(top).parts, splits) for stem in files}
     _refuse_two_ways(files, namings)
-    if heap_is_fine and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
+    if allow_unsplit and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
         return _each_once(files), {}
     of_split = [
         _each_once({stem: files[stem] for stem, naming in namings.items() if naming.split == name})
@@ -97,8 +97,8 @@ def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
 def _matching(path: str) -> tuple[Path, list[Path]]:
     """The files of a glob or a path, and the directory above its first wildcard."""
     parents = Path(path).expanduser().parts[:-1]
-    fixed = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
-    return Path(*fixed), find_files(path)
+    constant = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
+    return Path(*constant), find_files(path)
 
 
 def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path, list[Path]]:

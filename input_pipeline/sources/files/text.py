@@ -42,7 +42,7 @@ def load(data: DataConfig) -> Splits:
     train_files, eval_files = _of_splits(files, data.path, (data.train_split, data.eval_split))
     if train_files and eval_files:
         files = train_files + eval_files
-        train, held_out = _pieces(train_files), _pieces(eval_files)
+        train_pieces, eval_pieces = _pieces(train_files), _pieces(eval_files)
     elif train_files or eval_files:
         # Using all files could train on test data.
         there = ", ".join(sorted({path.name for path in files})[:10])
@@ -55,17 +55,17 @@ def load(data: DataConfig) -> Splits:
             names_of_splits(Path(data.path).expanduser(), files),
         )
     else:
-        train, held_out = _divided(_pieces(files), data.eval_share)
+        train_pieces, eval_pieces = _divided(_pieces(files), data.eval_share)
     digests = [hashlib.sha256(read_bytes(path)).hexdigest() for path in files]
     description = {
         "files": len(files),
-        "train_bytes": sum(piece.size for piece in train),
-        "held_out_bytes": sum(piece.size for piece in held_out),
+        "train_bytes": sum(piece.size for piece in train_pieces),
+        "held_out_bytes": sum(piece.size for piece in eval_pieces),
     }
     return Splits(
         "documents",
-        TextPieces(train),
-        {data.eval_split: TextPieces(held_out)},
+        TextPieces(train_pieces),
+        {data.eval_split: TextPieces(eval_pieces)},
         (),
         description,
         content_digest([*digests, str(description)]),
@@ -83,9 +83,9 @@ def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[
 
 def _split_of(name: str, splits: Sequence[str]) -> str | None:
     """The split that a file or directory is named after: up to a dot, or as a shard."""
-    whole = [split for split in splits if f"{name}.".startswith(f"{split}.")]
+    exact = [split for split in splits if f"{name}.".startswith(f"{split}.")]
     shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
-    return max(whole or shard, key=len, default=None)
+    return max(exact or shard, key=len, default=None)
 
 
 @dataclasses.dataclass(frozen=True)

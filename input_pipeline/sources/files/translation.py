@@ -26,18 +26,18 @@ def load(data: DataConfig) -> Splits:
             f"directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
         )
     sources, targets = (
-        find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
+        find_splits(data.path, names, [ending], allow_unsplit=False) for ending in endings
     )
     sides = zip(sources, targets, strict=True)
-    (train, digests), (held_out, more) = (
+    (train, digests), (evaluation, more) = (
         open_shards(ParallelLines, _paired(*s, endings)) for s in sides
     )
     return Splits(
         "pairs",
         train,
-        {data.eval_split: held_out},
+        {data.eval_split: evaluation},
         (),
-        {"train_pairs": len(train), "held_out_pairs": len(held_out)},
+        {"train_pairs": len(train), "held_out_pairs": len(evaluation)},
         content_digest(digests + more),
     )
 
