@@ -77,7 +77,7 @@ _NAMES_OF_KEYS = {
 # Their name -> our full keys.
 KEYS = {name: keys for keys, names in _NAMES_OF_KEYS.items() for name in names.split()}
 
-# Their name -> our key, and what it counts instead.
+# Their name -> our key, and what our key counts.
 OTHER_UNITS = {
     **dict.fromkeys(
         ("epochs", "num_epochs", "num_train_epochs"),
@@ -88,6 +88,7 @@ OTHER_UNITS = {
         ("data.batch_size", "counts the rows of all devices together"),
     ),
 }
+# Their flag -> our flag.
 FLAGS = {
     **dict.fromkeys(
         ("output_dir", "out_dir", "logdir", "log_dir", "model_dir", "run_dir"), "workdir"

@@ -174,10 +174,10 @@ def _prefix_and_rest(prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer)
 
 
 def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
-    whole = between(tokenizer.target_affixes, target)
+    decoder_text = between(tokenizer.target_affixes, target)
     return {
         "encoder_inputs": between(tokenizer.source_affixes, source),
-        **_shifted([tokenizer.bos_id], whole, 0),
+        **_shifted([tokenizer.bos_id], decoder_text, 0),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from input_pipeline.shuffle import shuffled
 
-LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse if necessary
+LONGEST_PATTERN = 10_000  # a longer pattern is shortened: its weights are rounded
 
 
 class BatchRows(NamedTuple):
@@ -39,7 +39,7 @@ class BySize:
 class ByWeight:
     """Interleaves parts in a repeating pattern; each part is shuffled and repeated by itself.
 
-    At any point, each part has had its share of the rows to within one.
+    After any number of rows, each part's count is within one row of its share.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], batch_size: int, seed: int):

@@ -30,16 +30,15 @@ class Stream:
 
 
 class RowBuilder:
-    """Makes rows from splits, for one task; counts what did not fit or could not be read."""
+    """Makes rows for one task. Counts examples that do not fit and records that cannot be read."""
 
     def __init__(
         self, data: DataConfig, tokenizer: Tokenizer | None, task: TaskSpec, cache: TokenCache
     ):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
-        # By split: examples that were cut or dropped, and records that could not be read.
-        self.too_long: Counter[str] = Counter()
-        self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and sequence
-        self.bad_records: Counter[str] = Counter()
+        self.too_long: Counter[str] = Counter()  # examples truncated or dropped, by split
+        self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and text
+        self.bad_records: Counter[str] = Counter()  # records that could not be read, by split
         self.bucket_lengths: list[int] = []  # lengths that batches are padded to
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
@@ -48,8 +47,8 @@ class RowBuilder:
         needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
         if splits.storage == "none" and needs_lengths:
             raise ConfigError(
-                f"data.source={data.source!r} makes its examples on demand, too many to know all "
-                "their lengths; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
+                f"data.source={data.source!r} generates its examples on demand, so their lengths "
+                "are not known; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
                 "data.over_long=truncate"
             )
         rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
@@ -90,6 +89,7 @@ class RowBuilder:
     def _rows(
         self, splits: Splits, split: str, examples: Sequence[Example], over_long: str, storage: str
     ) -> Rows:
+        """The rows of one split; adds to the counts."""
         task = self._task
         if splits.kind == "images":
             return ImageRows(examples)
@@ -102,8 +102,8 @@ class RowBuilder:
             rows = WindowRows(table, task.sequences[0].room)
         else:
             rows = ExampleRows(table, task.sequences, over_long)
-        goes_on = splits.kind == "documents"  # documents continue in the next row
-        too_long = 0 if goes_on else rows.too_long
+        continues = splits.kind == "documents"  # a long document continues in the next row
+        too_long = 0 if continues else rows.too_long
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
@@ -111,7 +111,7 @@ class RowBuilder:
                 "raise data.length, or choose another data.over_long or data.path"
             )
         self.too_long[split] += too_long
-        for sequence, count, longest in () if goes_on else rows.long_sequences:
+        for sequence, count, longest in () if continues else rows.long_sequences:
             found = TooLong(
                 split=split,
                 what=NAMES[sequence.fields],
@@ -132,6 +132,6 @@ class RowBuilder:
 def _smallest_bucket(
     sizes: np.ndarray, lengths: Sequence[int], bounds: Sequence[int]
 ) -> np.ndarray:
-    """For each row, the index of the smallest bound that holds all its sequences."""
+    """For each row, the index of the smallest bound that is enough for all its sequences."""
     limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and sequence
     return (sizes[:, None] <= limits).all(axis=2).argmax(axis=1)

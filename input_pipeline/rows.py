@@ -1,4 +1,4 @@
-"""Rows: what an objective turns into one row of a batch, with text as ids.
+"""Rows of tokenized examples. An objective turns each into one row of a batch.
 
 `parts(index)` gives the examples of a row: one, unless rows are packed. `example_indices(index)`
 gives their indices in the source.
@@ -20,10 +20,10 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSpec:
-    """The encoder's or decoder's sequence of a row: its fields, and the columns they share."""
+    """The encoder's or the decoder's token sequence in a row: its fields and its length."""
 
     fields: tuple[str, ...]
-    length: int  # columns
+    length: int  # columns, shared by the fields
     added: int  # special ids that the objective adds
     key: str = "data.length"  # the config key of `length`
 
@@ -62,7 +62,7 @@ class ExampleRows:
         self._table, self._sequences = table, sequences
         self._entries = self._starts = None  # None: all entries, from their start
         self.too_long = 0
-        # (sequence, entries that are too long there, columns that the longest needs)
+        # (sequence, number of entries that are too long for it, columns that the longest needs)
         self.long_sequences: list[tuple[SequenceSpec, int, int]] = []
         if isinstance(table, LazyTokenTable):
             return
@@ -130,7 +130,7 @@ class ExampleRows:
 
 
 class GroupedRows:
-    """Groups of rows of one example each, or a selection of them, by a plan."""
+    """Groups the rows of `rows` into longer rows, or selects some of them, as `plan` says."""
 
     def __init__(self, rows: ExampleRows, plan: Plan):
         self._rows, self._plan = rows, plan

@@ -17,7 +17,7 @@ from input_pipeline.sources.base import Example
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 META = "table.json"
-EXAMPLE_INDEX = "origin"  # every entry has this number: its example in the source
+EXAMPLE_INDEX = "origin"  # every entry stores the index of its example in the source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class FeatureSpec:
 
     @property
     def cache_key(self) -> str:
-        """The spec in cache keys, under the former class name: old caches stay valid."""
+        """The spec as text for cache keys. The former class name keeps old caches valid."""
         return repr(self).replace("FeatureSpec", "Form", 1)
 
 
@@ -45,8 +45,8 @@ class TokenTable:
         directory: Path | None = None,
     ):
         self.arrays = arrays
-        self.bad = list(bad)  # problems of the records that were left out
-        self.directory = directory  # of its files; None: in memory
+        self.bad = list(bad)  # the problem of each record that was left out
+        self.directory = directory  # where its files are; None: in memory
         self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
         self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
 

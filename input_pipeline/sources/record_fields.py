@@ -1,4 +1,4 @@
-"""Turns the records of a public data set into examples, for TFDS and Hugging Face alike."""
+"""Converts the records of public data sets, from TFDS or Hugging Face, to examples."""
 
 import dataclasses
 import numbers
@@ -24,11 +24,11 @@ Record = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class StoredSplit:
-    """The records of a split such as 'train[:99%]', and where they are stored."""
+    """The records of a split such as 'train[:99%]', and which stored records they are."""
 
     rows: Sequence[Record]
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
-    # Reads the values of one field, if that is faster than reading whole records.
+    # Reads the values of one field, if the library can do so without reading all fields.
     column: Callable[[str], Iterable[Any]] | None = None
 
     def values(self, field: str) -> Iterable[Any]:
@@ -47,9 +47,10 @@ def splits(
     description: Mapping[str, Any],
     image_mode: str | None = None,
 ) -> Splits:
-    """The splits of a data set. `identity` identifies its content without reading the records.
+    """The splits of a data set.
 
-    `features` are the library's, by field. `image_mode` is Pillow's mode, if known.
+    features: the library's feature of each field. identity: strings that identify the content, so
+    that no records need to be hashed. image_mode: Pillow's mode, if known.
     """
     _refuse_overlap(data, train, evaluation)
     if train.rows:
@@ -146,7 +147,7 @@ class _Examples(Sequence[Example]):
                 raise BadRecordError(f"label {name!r} does not occur in training")
             return self._numbers[name]
         if label is None or label == -1:
-            raise BadRecordError(f"its label is {label}: this split comes without; choose another")
+            raise BadRecordError(f"its label is {label}: this split has no labels; choose another")
         if not 0 <= label < len(self._labels):
             raise BadRecordError(f"its label is {label}, but there are {len(self._labels)} labels")
         return int(label)
@@ -185,7 +186,7 @@ def _file(record: Record) -> bytes:
 
 
 def _names_in(train: StoredSplit, data: DataConfig) -> tuple[str, ...]:
-    """Labels that are names in the records: those of the training split, sorted, as of files."""
+    """The labels of the training split, sorted, if the records hold names and not numbers."""
     names, problem = Counter(), None
     for value in train.values(data.label_field):
         try:

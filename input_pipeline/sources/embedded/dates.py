@@ -81,6 +81,7 @@ class Phrase:
 
 
 def phrase(language: str, style: str) -> Phrase:
+    """The way in which a language writes dates in a style, with tables from Babel."""
     locale = Locale.parse(language)
     pattern = get_date_format(style, locale=locale).format  # "%(EEEE)s %(d)s. %(MMMM)s %(y)s"
     blanks = []
@@ -120,6 +121,7 @@ def _example(date: datetime.date, phrase: Phrase) -> dict[str, str]:
 
 
 def load() -> Splits:
+    """Pairs of a written date and its ISO form; evaluated on new dates and on new languages."""
     days = (LAST_DAY - FIRST_DAY).days + 1
     dates = [FIRST_DAY + datetime.timedelta(day) for day in range(days)]
     train_dates, eval_dates = split_by_hash(dates, datetime.date.isoformat, EVAL_SHARE)

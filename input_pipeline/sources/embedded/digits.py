@@ -10,6 +10,7 @@ EVAL_SHARE = 0.2
 
 
 def load() -> Splits:
+    """The images and their digits; a hash of the pixels decides the split."""
     from sklearn.datasets import load_digits  # takes a second to import
 
     bunch = load_digits()

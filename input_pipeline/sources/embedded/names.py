@@ -20,6 +20,7 @@ EVAL_SHARE = 0.1
 
 
 def load() -> Splits:
+    """The names, labelled with their languages."""
     names = {language: _display_names(language) for language in LANGUAGES}
     languages_with = collections.Counter(name for group in names.values() for name in group)
     examples = [

@@ -12,8 +12,8 @@ from pydoc_data.topics import topics
 from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 EVAL_SHARE = 0.05  # of the documents
-# Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
-# topics again.
+# Directories that are not part of the library itself, and generated tables: character maps in
+# encodings, and the topics again in pydoc_data.
 LEFT_OUT = {
     "__phello__",
     "encodings",
@@ -29,6 +29,7 @@ LEFT_OUT = {
 
 
 def load() -> Splits:
+    """The topics and the source files as documents; a hash of the text decides the split."""
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
     # Split by content, so that equal files are in the same split.
@@ -52,7 +53,7 @@ def _standard_library() -> list[dict[str, str]]:
         generated = name.name.startswith("_sysconfigdata") or name.parts[0].startswith("config-")
         if generated or LEFT_OUT.intersection(name.parts):
             continue
-        with tokenize.open(path) as file:  # honours the encoding a file declares
+        with tokenize.open(path) as file:  # uses the encoding that the file declares
             text = file.read()
         if text:
             found.append({"name": name.as_posix(), "text": text})

@@ -26,7 +26,7 @@ from input_pipeline.sources.base import (
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
 
-# What the column of labels is usually called in files that have a heading.
+# Usual names of the column of labels, in files that begin with a heading.
 HEADINGS = (
     "label", "labels", "label_id", "label_name", "label_text", "gold", "gold_label", "class",
     "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
@@ -39,7 +39,9 @@ IN_TSV = "the label comes first, then a tab, then the text"
 
 
 def load(data: DataConfig) -> Splits:
-    counts: Counter[str] = Counter()  # of the labels in training, or in the heap
+    """The labelled texts at data.path; raises ConfigError if they cannot be used."""
+    # How often each label occurs in the training split, or in all files if they name no splits.
+    counts: Counter[str] = Counter()
 
     def examine(examples: shards.Shards) -> None:
         found, headings = _labels(examples, range(len(examples)))
@@ -81,7 +83,7 @@ def load(data: DataConfig) -> Splits:
 
 
 def _refuse_other_files(data: DataConfig) -> None:
-    """Because no name of a split could help, such as folders of .txt files for each class."""
+    """Raises ConfigError if no file has a known ending: no name of a split would help then."""
     directory = Path(data.path).expanduser()
     names = (path.name.removesuffix(".gz") for path in directory.rglob("*"))
     if directory.is_dir() and not any(name.endswith(ENDINGS) for name in names):
@@ -95,7 +97,7 @@ def _refuse_other_files(data: DataConfig) -> None:
 
 
 def _refuse_quotes(examples: shards.Shards, labels: Collection[str]) -> None:
-    """As a CSV writer puts them around every column."""
+    """Raises ConfigError if all labels are in double quotes, as a CSV writer puts them."""
     if not labels or examples.at(0)[0].is_json:
         return
     if all(len(each) > 1 and each[0] == each[-1] == '"' for each in labels):
@@ -108,7 +110,7 @@ def _refuse_quotes(examples: shards.Shards, labels: Collection[str]) -> None:
 
 
 def _refuse_spaces(data: DataConfig, labels: Collection[str]) -> None:
-    """Labels that differ only in the spaces around them."""
+    """Raises ConfigError if two labels differ only in the spaces around them."""
     for label in sorted(labels):
         if label != label.strip() and label.strip() in labels:
             raise ConfigError(
@@ -118,7 +120,7 @@ def _refuse_spaces(data: DataConfig, labels: Collection[str]) -> None:
 
 
 def _warn_of_unseen(labels: Sequence[str], train: shards.ShardedExamples) -> None:
-    """A hash may hold out all examples of a rare class."""
+    """Warns of classes without training examples: a hash may hold out all of a rare class."""
     unseen = set(labels) - {record["label"] for record in readable_examples(train)}
     if unseen:
         shown = ", ".join(sorted(unseen)[:SHOWN_LABELS])
@@ -133,7 +135,7 @@ def _warn_of_unseen(labels: Sequence[str], train: shards.ShardedExamples) -> Non
 def _labels(
     examples: shards.Shards, indices: Iterable[int]
 ) -> tuple[Counter[str], list[tuple[str, str]]]:
-    """Counts the labels; also those on first lines that may be a heading, with file and line."""
+    """Counts the labels. Also returns the (label, place) of lines that may be headings."""
     counts, headings = Counter(), []
     for file, line in map(examples.at, indices):
         try:

@@ -1,7 +1,7 @@
 """Text files as documents: a file, a directory or a glob; each file is a document.
 
-Long documents are read in pieces, so that none is tokenized at once. Pieces begin at a line if
-possible, where byte-level tokenizers split anyway.
+Long documents are read and tokenized in pieces. A piece begins at the start of a line if possible,
+where byte-level tokenizers split anyway.
 
 If the path is a directory with files named after the splits (train.txt and validation.txt, shards
 such as train-00000-of-00002.txt, or directories), only those are used. Otherwise the last
@@ -29,12 +29,13 @@ from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, re
 from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
-PIECE = 2**15  # bytes of a piece, up to the next good place to cut,
-SEARCH = 2**15  # which is looked for in so many further bytes
+PIECE = 2**15  # bytes of a piece, before it is extended to the next good place to cut
+SEARCH = 2**15  # further bytes in which that place is searched
 _LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
 
 
 def load(data: DataConfig) -> Splits:
+    """The text files at data.path; raises ConfigError if they cannot be used."""
     files = find_files(data.path)
     cache = cache_directory(data).resolve()
     if any(path.resolve().is_relative_to(cache) for path in files):
@@ -82,7 +83,7 @@ def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[
 
 
 def _split_of(name: str, splits: Sequence[str]) -> str | None:
-    """The split that a file or directory is named after: up to a dot, or as a shard."""
+    """The split that a file or directory is named after: up to the first dot, or as a shard."""
     exact = [split for split in splits if f"{name}.".startswith(f"{split}.")]
     shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
     return max(exact or shard, key=len, default=None)
@@ -95,7 +96,7 @@ class TextPiece:
     path: Path
     start: int
     stop: int
-    ends: bool  # it is the last of its document
+    ends: bool  # whether it is the last piece of its document
 
     @property
     def size(self) -> int:
@@ -103,6 +104,7 @@ class TextPiece:
 
 
 def _pieces(files: Sequence[Path]) -> list[TextPiece]:
+    """Cuts files into pieces."""
     pieces = []
     for path in files:
         content = read_bytes(path)

@@ -1,7 +1,7 @@
 """Text-to-text tasks, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
 
 data.path has <split>.jsonl[.gz], or shards of it, or files without splits; see splits.py. Each task
-is a source of its own, with its own held-out set if the evaluation split has examples of it.
+is a separate source. It has an evaluation set if the evaluation split has examples of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from input_pipeline.sources.files.shards import SelectedExamples, ShardedExample
 
 
 def load(data: DataConfig) -> Mapping[str, Splits]:
+    """The splits of each task, by name."""
     found = open_splits(data, TextToTextPairs, [".jsonl"], key="source")
     train = _by_task(data, data.train_split, found.train)
     evaluation = _by_task(data, data.eval_split, found.eval)
