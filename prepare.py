@@ -21,7 +21,7 @@ from input_pipeline.token_cache import TokenCache
 
 def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None) -> str:
     """Fills the cache, and returns a report. With `beam_options`, Beam tokenizes the text."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     experiment = sections.from_mapping(config)
     if beam_options is None:
         cache = TokenCache(experiment.data)
@@ -36,7 +36,7 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
         seed=experiment.run.seed,
         cache=cache,
     )
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     lines = [f"{cache.directory} is ready, after {seconds:.1f} s"]
     if data.tokenizer is not None:
         lines.append(f"tokenizer: {data.tokenizer.vocab_size:,} ids")
@@ -44,7 +44,7 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
         size = f"{len(table):,} entries, {table.tokens:,} tokens"
         lines.append(f"{split}: {size}, in {table.directory.name}/")
     if not cache.tables:
-        lines.append(f"data.source={experiment.data.source} keeps no text there")
+        lines.append(f"data.source={experiment.data.source} stores no text there")
     return "\n".join(lines)
 
 
@@ -56,5 +56,5 @@ def main(beam_options: list[str]) -> None:
 
 if __name__ == "__main__":
     CONFIG = command_line.config_flag("configs/dates.py")
-    BEAM = flags.DEFINE_bool("beam", False, "Tokenize by an Apache Beam pipeline.")
+    BEAM = flags.DEFINE_bool("beam", False, "Tokenize with an Apache Beam pipeline.")
     command_line.launch(main, more_options=True)

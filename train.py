@@ -59,7 +59,7 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
 
 def make_experiment(config: Mapping[str, Any], workdir: str) -> tuple[Experiment, str]:
-    """The validated experiment, and a log line on former defaults that a resumed run keeps."""
+    """The validated experiment, and a log line on the former defaults of a resumed run."""
     former = ""
     if saved_steps(workdir):
         defaults = default.get_config().to_dict()
@@ -68,6 +68,7 @@ def make_experiment(config: Mapping[str, Any], workdir: str) -> tuple[Experiment
 
 
 def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[str, float]:
+    """Trains from scratch or resumes; returns the metrics of the last evaluation."""
     run, task = experiment.run, experiment.task
     refuse_published_directory("--workdir", workdir)  # it would be overwritten
     workdir = run_directory.prepare(workdir)
@@ -179,7 +180,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
 
 
 def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Experiment:
-    """The experiment with a best_metric, which patience needs; refuses one that is not measured."""
+    """Sets checkpoint.best_metric if patience needs one; refuses a metric that is not measured."""
     metric = experiment.checkpoint.best_metric
     if experiment.eval.patience and not metric:
         has_classes = experiment.task.objective in ("classify_text", "classify_images")
@@ -195,7 +196,7 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Exp
     if metric and metric not in known:
         raise ConfigError(
             f"checkpoint.best_metric={metric} is not measured here.{did_you_mean(metric, known)} "
-            f"Measured are: {', '.join(known)}"
+            f"Metrics of this run: {', '.join(known)}"
         )
     return experiment
 
@@ -228,10 +229,10 @@ def resumed_lines(workdir: Path, step: int, changes: Sequence[str], former: str)
 
 
 def data_lines(data: pipeline.Data) -> list[str]:
-    """Log lines on the size of the data, its classes and shapes, and what of it is not used."""
+    """Log lines on the size of the data, its classes and lengths, and examples left out."""
     described = data.description
-    held_out = ", ".join(f"{name} {rows:,}" for name, rows in described["eval_rows"].items())
-    lines = [f"data: {described['train_rows']:,} rows to train on; held out: {held_out}"]
+    evals = ", ".join(f"{name} {rows:,}" for name, rows in described["eval_rows"].items())
+    lines = [f"data: {described['train_rows']:,} rows to train on; held out: {evals}"]
     if described["batch_size"] > described["train_rows"]:
         effect = "a batch holds the training set more than once"
         if described["sorted_by_length"]:
@@ -259,7 +260,7 @@ def shown(labels: Sequence[str]) -> str:
 
 
 def trainable_line(own, base, tuning) -> str:
-    """How many of the model's parameters are trained."""
+    """A log line: how many of the model's parameters are trained."""
     count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     trainable, frozen = tuning.split(own)
     total = count((trainable, frozen, base))
@@ -285,9 +286,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Not at import, because defining --config loads the default file.
+    # Flags are not defined at import, because defining --config loads the default file.
     CONFIG = command_line.config_flag("configs/dates.py")
-    WORKDIR = flags.DEFINE_string(
-        "workdir", "", "Where the run lives; default: runs/<config name>."
-    )
+    WORKDIR = flags.DEFINE_string("workdir", "", "The run directory; default: runs/<config name>.")
     command_line.launch(main)

@@ -25,7 +25,7 @@ from evaluate import evaluate  # noqa: E402
 from experiment import command_line, sections  # noqa: E402
 from experiment.schema import ConfigError  # noqa: E402
 from input_pipeline.config import DataConfig  # noqa: E402
-from input_pipeline.sources.base import Example, good_records  # noqa: E402
+from input_pipeline.sources.base import Example, readable_examples  # noqa: E402
 from input_pipeline.sources.registry import components  # noqa: E402
 
 WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run that classifies texts.")
@@ -43,7 +43,7 @@ def texts_and_labels(data: DataConfig) -> tuple[list[tuple], list[tuple]]:
     def pairs(examples: Sequence[Example]) -> list[tuple]:
         return [
             (" ".join(each[key] for key in ("text", "text_pair") if key in each), each["label"])
-            for each in good_records(examples)
+            for each in readable_examples(examples)
         ]
 
     if len(splits.evals) != 1:

@@ -12,7 +12,7 @@ how that run prepares an image.
 import json
 from pathlib import Path
 
-# Of a run: its config, its model section with the sizes from the data, its weights.
+# Files of a run: its config, its model section with the sizes from the data, and its weights.
 CONFIG, RECORD, CHECKPOINTS = "config.json", "model.json", "checkpoints"
 PIXELS = ("image_size", "image_fit", "image_resample", "image_mean", "image_std")
 PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
@@ -24,7 +24,7 @@ def choose(model, name):
         return
     record = Path(name, RECORD)
     if record.is_file():
-        # Runs from before this key had sinusoids with amplitude 1.
+        # Runs from before this key existed used sinusoids with amplitude 1.
         older = {"sinusoidal_scale": 1.0}
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
@@ -41,9 +41,9 @@ def choose(model, name):
 
 
 def take_pixels(data, name):
-    """Takes the keys of `data` that turn an image into numbers from the run `name`, if it is one.
+    """Copies the keys that say how images become numbers from the run `name`, if it is a run.
 
-    Its parameters were trained on those numbers.
+    The run's parameters were trained on such numbers.
     """
     paths = [Path(name or "", file) for file in (CONFIG, RECORD)]
     if not name or not all(path.is_file() for path in paths):
@@ -51,7 +51,7 @@ def take_pixels(data, name):
     theirs, record = (json.loads(path.read_text()) for path in paths)
     if record["model"]["input"] != "patches":
         return
-    theirs = {"image_fit": "crop", **theirs["data"]}  # as in runs from before this key
+    theirs = {"image_fit": "crop", **theirs["data"]}  # the default before this key existed
     for key in PIXELS:
         if key in theirs:
             value = theirs[key]
@@ -59,7 +59,7 @@ def take_pixels(data, name):
 
 
 def _refuse_published(name, listed):
-    """Raises with the way from a Hugging Face directory or hub name to a workdir.
+    """Raises ValueError with the command that converts a Hugging Face model, if `name` is one.
 
     A hub name is OWNER/NAME, or a word with a hyphen, which no architecture in `listed` has.
     """
@@ -70,7 +70,7 @@ def _refuse_published(name, listed):
         )
     if ("/" in name and not path.parent.is_dir()) or ("-" in name and "/" not in name):
         raise ValueError(
-            f"{name!r} is no architecture, and no workdir that is there; if it is a model on the "
+            f"{name!r} is neither an architecture nor an existing workdir; if it is a model on the "
             f"hub, download it from Hugging Face first: hf download {name} --local-dir DIR, then "
             f"{bring_in.format('DIR')}; architectures are: {listed}"
         )
@@ -117,7 +117,7 @@ def _style(**changes):
 
 
 def transformer_style():
-    """Vaswani et al. 2017; Marian models have the same build."""
+    """Vaswani et al. 2017; Marian models are built in the same way."""
     return _style(
         family="encoder_decoder",
         position="sinusoidal",

@@ -1,10 +1,10 @@
 """Pretraining on the news part of C4. The architecture chooses the objective.
 
-Command:  python train.py --config=configs/c4.py            a Llama of 134M, next tokens
-          python train.py --config=configs/c4.py:t5_small   span corruption, as T5
-          python train.py --config=configs/c4.py:bert_base  masked tokens
+Command:  python train.py --config=configs/c4.py            a Llama of 134M: causal LM
+          python train.py --config=configs/c4.py:t5_small   T5: span corruption
+          python train.py --config=configs/c4.py:bert_base  BERT: masked LM
 Data:     tfds build c4/realnewslike --file_format=array_record, which filters Common Crawl with
-          Apache Beam on a cluster (pip install 'tensorflow-datasets[c4]'); or the result, 15 GB:
+          Apache Beam on a cluster (pip install 'tensorflow-datasets[c4]'); or the result of 15 GB:
           --config.data.source=huggingface --config.data.name=allenai/c4:realnewslike
 Hardware: not yet run; meant for 8 accelerators
 Time:     not yet run
@@ -28,7 +28,7 @@ def get_config(arg=None):
     config.data.update(dict(length=512, encoder_length=512))
     config.task.objective = OBJECTIVES[config.model.family]
     if config.task.objective == "span_corruption":
-        config.data.length = 114  # what 15% of the text in spans of 3 gives the decoder
+        config.data.length = 114  # the decoder's part if 15% is masked in spans of 3
     config.optimizer.update(dict(learning_rate=6e-4, warmup_steps=2000, final_fraction=0.1))
     config.optimizer.update(dict(beta2=0.95, weight_decay=0.1))
     config.eval.update(dict(every=5000, batches=20))

@@ -1,8 +1,8 @@
 """Your own images in classes, such as MNIST, with a small ViT.
 
 DIR is either MNIST's four files (gzipped or not), or folders of PNG and JPEG files:
-DIR/train/CLASS/*.png and DIR/test/CLASS/*.png. Images that are not all of one square size need
---config.data.image_size; larger ones a larger --config.model.patch_size.
+DIR/train/CLASS/*.png and DIR/test/CLASS/*.png. If the images are not square or differ
+in size, set --config.data.image_size. Large images need a larger --config.model.patch_size.
 
 Command:  python train.py --config=configs/classify_images.py --config.data.path=DIR
 Hardware: one CPU core, shared with other work

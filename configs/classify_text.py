@@ -1,9 +1,9 @@
 """Your own texts in classes, such as sentences of film reviews, with a small encoder.
 
-PATH is a directory with train.tsv and validation.tsv, of lines with label, tab, text (for pairs of
-texts, another tab and the second), or train.jsonl and validation.jsonl with the keys label, text
-and text_pair. They may be gzipped, and in shards such as train-00000-of-00004.tsv. Or PATH is one
-such file, or a glob; then a tenth of the texts is held out (docs/data.md says how).
+PATH is a directory with train.tsv and validation.tsv, whose lines are label, tab, text (for pairs
+of texts, another tab and the second text), or train.jsonl and validation.jsonl with the keys label,
+text and text_pair. They may be gzipped, and in shards such as train-00000-of-00004.tsv. Or PATH is
+one such file, or a glob; then a tenth of the texts is held out (docs/data.md says how).
 
 The settings suit a few thousand short texts in which words decide the class. If parts of words
 decide, as in names, set --config.data.tokenizer=wordpiece. For many or long texts use a larger

@@ -1,6 +1,6 @@
-"""Every key of every config, once, with its default and what it means.
+"""All config keys, each with its default and its meaning.
 
-An experiment's file starts from these and changes what it needs. Nothing else supplies defaults.
+The file of an experiment starts from these and changes some. Nothing else supplies defaults.
 Unless a comment says otherwise, 0 or "" switches a feature off, or means that the value follows
 from the other keys or from the data.
 """
@@ -53,15 +53,17 @@ def get_config(arg=None):
             # the lowest frequency by it, keeps the highest) | llama3 (low frequencies only)
             rope_scaling="default",
             rope_factor=1.0,
-            rope_low_frequency=1.0,  # llama3: fewer turns in the original length: scaled
-            rope_high_frequency=4.0,  # llama3: more turns: not scaled; in between: in part
-            rope_original_length=8192,  # llama3 only
+            # llama3 scales angles with fewer than rope_low_frequency turns in the original length,
+            # not those with more than rope_high_frequency turns, and those in between partly
+            rope_low_frequency=1.0,
+            rope_high_frequency=4.0,
+            rope_original_length=8192,  # llama3: the context length before scaling
             relative_buckets=32,  # t5_bias only
             relative_max_distance=128,  # t5_bias only
             token_types=0,  # number of BERT's segment embeddings
             embedding_scale=False,  # multiply token embeddings by sqrt(width)
             embedding_norm=False,  # normalise the sum of the embeddings (BERT)
-            share_embeddings=True,  # encoder_decoder: one token table for both sides
+            share_embeddings=True,  # encoder_decoder: one token table for encoder and decoder
             tie_output=True,  # the output layer is the transposed token table
             output_scale=False,  # multiply the final hidden state by width ** -0.5 (T5 v1.0)
             output_bias=False,
@@ -76,14 +78,15 @@ def get_config(arg=None):
             # recurrent; or a pattern that the layers repeat: local,local,dot. See docs/attention.md
             attention="dot",
             attention_scale=True,  # divide scores by sqrt(head_size); T5 does not
-            attention_window=256,  # local, longformer: keys fewer positions away than this
+            attention_window=256,  # local, longformer: keys closer than this are seen
             attention_dilation=1,  # longformer: every n-th key, over an n times larger window
-            # longformer: first (of each text) | separators | question (all up to the first of them)
+            # longformer: which tokens are global: first (of each text) | separators | question (all
+            # tokens up to the first separator)
             global_tokens="first",
-            global_limit=64,  # longformer: more global tokens in a row stay exact, but are slow
+            global_limit=64,  # longformer: rows with more global tokens are exact, but slow
             separator_id=0,  # the token that separates texts; 0: the tokenizer's
             attention_chunk=256,  # chunked, hierarchical, recurrent: positions in a chunk
-            attention_overlap=64,  # chunked: positions beside the chunk that are also seen
+            attention_overlap=64,  # chunked: positions next to the chunk that are also seen
             attention_memory=256,  # recurrent: positions before the chunk that are also seen
             attention_features=256,  # performer: random features
             attention_kernel="softmax",  # performer: softmax | relu
@@ -133,36 +136,36 @@ def get_config(arg=None):
             kind="",  # tfds and huggingface: pairs | documents | labelled | images
             train_split="train",  # your own files: train.tsv, train-00000-of-00004.tsv, train/...
             eval_split="validation",
-            eval_share=0.1,  # of your own text: the held-out share, if the files name no splits
+            eval_share=0.1,  # share of your own data that is held out, if the files name no splits
             source_language="",  # pairs: a file's ending, or the field of the data set
             target_language="",
-            text_field="text",  # the data set's names for what an example holds
+            text_field="text",  # tfds and huggingface: the data set's names of these fields
             text_pair_field="",
             label_field="label",
             max_bad_records=0,  # bad records of each split to skip and log
             # Several sources in one: (("text_files:books/*.txt", 3.0), ("tfds:lm1b", 1.0)), or of
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
-            # are shares of the rows; tasks without them have the share of their size.
+            # are shares of the rows. Without a mixture, tasks are mixed by their sizes.
             mixture=(),
-            # What only one source knows, such as --config.data.options.depth=5 of
-            # configs/listops.py; the source's own file in input_pipeline/sources/ lists its options
+            # Options of one source, such as --config.data.options.depth=5 in configs/listops.py.
+            # The file of the source, in input_pipeline/sources/, lists them
             options={},
             # byte; or bpe | wordpiece | unigram | word, trained on the data; or a file:
             # tokenizer.json, a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json
             # (vocab.bpe beside it)
             tokenizer="byte",
-            tokenizer_size=8192,  # ids of a tokenizer that is trained
-            lowercase=False,  # a trained tokenizer gives upper case the ids of lower case
+            tokenizer_size=8192,  # bpe, wordpiece, unigram, word: the largest number of ids
+            lowercase=False,  # bpe, wordpiece, unigram, word: convert text to lower case first
             cache_dir="",  # directory of tokenized text; "": ~/.cache/backbone
             batch_size=64,  # rows in a step, over all processes
-            length=64,  # T: columns of the decoder's (or only) side
-            encoder_length=64,  # columns of the encoder's side in encoder_decoder models
-            packing=False,  # several examples to a row; each attends only to itself
+            length=64,  # T: tokens in a row; in encoder_decoder models, in the decoder's row
+            encoder_length=64,  # encoder_decoder: tokens in the encoder's row
+            packing=False,  # put several examples into a row; each attends only to itself
             buckets=(),  # (16, 32): batches of similar lengths, padded to 16, 32 or length
             bucket_count=0,  # number of buckets to choose from the lengths of the training examples
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
-            # Images: 0 to 1 in each channel, less image_mean, divided by image_std
-            image_size=0,  # images are resized to this square; 0: all are of one square size
+            # Images: values from 0 to 1, minus image_mean, divided by image_std
+            image_size=0,  # rows and columns to resize to; 0: all must be square and of one size
             # center_crop: resize the shorter side, then crop the centre | stretch: both sides |
             # crop: crop the centre, then resize it
             image_fit="center_crop",
@@ -170,8 +173,8 @@ def get_config(arg=None):
             image_mean=(),  # one number, or one for each channel; (): 0
             image_std=(),  # one number, or one for each channel; (): 1
             # Augmentation of training images, in this order; see input_pipeline/augmentation.py
-            crop_padding=0,  # black pixels around the image, from which a window of its size is cut
-            crop_scale=0.0,  # smallest share of the image's area that is cut out and enlarged
+            crop_padding=0,  # black pixels to add on each side before a random crop of the old size
+            crop_scale=0.0,  # smallest share of the area in a random crop, which is then enlarged
             flip=False,  # swap left and right with probability 1/2
             random_erasing=0.0,  # probability that noise replaces a rectangle of the image
             mixup=0.0,  # alpha of the Beta distribution by which two images are blended
@@ -184,16 +187,16 @@ def get_config(arg=None):
     config.task = ml_collections.ConfigDict(
         dict(
             # seq2seq | causal_lm | prefix_lm | masked_lm | span_corruption |
-            # classify_text | classify_images | embed (published models alone: nothing to train)
+            # classify_text | classify_images | embed (only for published models; cannot be trained)
             objective="seq2seq",
             label_smoothing=0.0,
             z_loss=0.0,
             noise_rate=0.15,  # share of tokens that masked_lm and span_corruption mask
             mean_span=3.0,  # mean length of span_corruption's spans
             whole_words=False,  # masked_lm: mask all tokens of a word or none
-            auxiliary_masked_lm=0.0,  # classify_text: weight of a masked_lm loss beside it
-            next_sentence=False,  # masked_lm: also predict whether the second part is the next
-            # Distillation: a run's workdir, or WORKDIR:STEP, whose predictions are soft targets
+            auxiliary_masked_lm=0.0,  # classify_text: weight of an additional masked_lm loss
+            next_sentence=False,  # masked_lm: also predict whether two parts are consecutive
+            # Distillation: the workdir (or WORKDIR:STEP) of a run that predicts soft targets
             teacher="",
             teacher_weight=0.5,  # of the loss on soft targets; the loss on the data has the rest
             teacher_temperature=2.0,  # divides the logits of both models
@@ -210,7 +213,7 @@ def get_config(arg=None):
             warmup_steps=100,
             decay_steps=0,  # the step where decay ends; 0: the last step
             decay_fraction=0.2,  # stable_decay: share of the steps spent decaying
-            final_fraction=0.0,  # of the peak, at the end of decay
+            final_fraction=0.0,  # learning rate at the end of decay, as a fraction of the peak
             beta1=0.9,  # also the momentum of sgd and muon
             beta2=0.999,
             epsilon=1e-8,
@@ -230,12 +233,12 @@ def get_config(arg=None):
     # backbone/encoder/blocks/self_attention/query/kernel; a run's log lists all names.
     config.finetune = ml_collections.ConfigDict(
         dict(
-            # Rank of the adapters (LoRA) beside weights of the blocks. The parameters of init_from
-            # are frozen, and are read from there whenever the run is resumed or used
+            # Rank of the adapters (LoRA) on weights of the blocks. The parameters of init_from are
+            # frozen; they are read from init_from whenever the run is resumed or used
             lora_rank=0,
             lora_alpha=16.0,  # an adapter's output is multiplied by lora_alpha / lora_rank
             lora_targets=".*/(query|value)/kernel",
-            # A pattern of parameters to train in full. Those that init_from lacks always are
+            # A pattern of parameters to train in full. Parameters that init_from lacks always are
             lora_also_train="",
             freeze="",  # a pattern of parameters that are not trained; not with adapters
             layer_decay=1.0,  # factor on the learning rate from each layer to the one below
@@ -271,14 +274,14 @@ def get_config(arg=None):
             spike="ignore",
             spike_factor=10.0,
             spike_window=64,
-            rollback_steps=100,  # the least number of steps to go back
+            rollback_steps=100,  # the smallest number of steps to go back
             rollback_batches=200,  # batches to skip from there; at least up to that of the spike
             limit=10,  # skipped steps in a row, or rollbacks, after which the run ends
             # Log all stacks after this many seconds without progress (a step, a save, a batch of
             # evaluation); 0: never
             watchdog_seconds=0.0,
             watchdog_ends=False,  # also end the run
-            heartbeat_seconds=100,  # several processes: end the job if one is silent for so long
+            heartbeat_seconds=100,  # end the job if one of its processes is silent for this long
         )
     )
 
@@ -286,17 +289,17 @@ def get_config(arg=None):
         dict(
             every=500,  # steps; always after the last; 0: only then
             batch_size=256,
-            # The most batches of each held-out set, a fixed random sample; 0: all
+            # The largest number of batches of each evaluation set, a fixed random sample; 0: all
             batches=0,
-            # End the run after so many evaluations in a row without a new best, by
+            # End the run after this many evaluations in a row without a new best value of
             # checkpoint.best_metric, or else the first set's accuracy (classes) or loss; 0: never
             patience=0,
-            # Metrics beside those of the task. Of generated answers: bleu | chrf | rouge; of
-            # classes: macro_f1 | matthews | top5_accuracy; of numeric classes: pearson | spearman
+            # Metrics in addition to the task's. For generated answers: bleu | chrf | rouge; for
+            # classes: macro_f1 | matthews | top5_accuracy; for numeric classes: pearson | spearman
             metrics=(),
             beam_size=1,  # beams; 1: greedy decoding
             length_penalty=0.6,  # of beam search; 0: none, which favours short answers
-            samples=8,  # rows written to samples/, the first of that random order; 0: none
+            samples=8,  # examples and answers to write to samples/; 0: none
         )
     )
     return config.lock()

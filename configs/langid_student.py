@@ -1,4 +1,4 @@
-"""The classifier of configs/langid.py with half its layers, as the student of that one.
+"""The classifier of configs/langid.py with half its layers, distilled from the full one.
 
 Command:  python train.py --config=configs/langid_student.py --config.task.teacher=runs/langid
 Hardware: 2 CPU cores

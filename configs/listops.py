@@ -7,8 +7,8 @@ Hardware: 2 CPU cores
 Time:     11 min of CPU time, 23 min of wall time on a shared machine
 Score:    52.2% held-out accuracy; guessing gets 10%, and symbol counts with the first operator 28%
           (tests/input_pipeline/sources/embedded/test_listops.py). It learns nesting but not
-          addition: of the first 1,000 held-out lists, 86% without a sum are right, and 12% of
-          those whose outermost operator is a sum
+          addition. Of the first 1,000 held-out lists, it gets 86% of those without a sum right,
+          and 12% of those whose outermost operator is a sum
 """
 
 import ml_collections

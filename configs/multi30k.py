@@ -1,7 +1,7 @@
 """English to German on Multi30k's image captions, with a small Transformer.
 
-DIR holds train.en.gz, train.de.gz, val.en.gz, val.de.gz and test_2016_flickr.en.gz, .de.gz (or
-plain), raw text.
+DIR holds the raw text: train.en.gz, train.de.gz, val.en.gz, val.de.gz, test_2016_flickr.en.gz and
+test_2016_flickr.de.gz, gzipped or not.
 
 Command:  python train.py --config=configs/multi30k.py --config.data.path=DIR
           python evaluate.py --workdir=runs/multi30k --split=test_2016_flickr
@@ -24,7 +24,7 @@ def get_config(arg=None):
     architectures.choose(config.model, arg)
     config.data.update(dict(source="translation_files", source_language="en", target_language="de"))
     config.data.update(dict(eval_split="val", tokenizer="bpe", tokenizer_size=6000))
-    # Packed: a row of 128 holds about eight captions, a batch some 4,000 tokens on each side.
+    # Packed: a row of 128 holds about eight captions, a batch some 4,000 tokens in each language.
     config.data.update(dict(packing=True, batch_size=32, length=128, encoder_length=128))
     config.task.update(dict(objective="seq2seq", label_smoothing=0.1))
     config.optimizer.update(dict(learning_rate=5e-3, warmup_steps=1000, beta2=0.98))

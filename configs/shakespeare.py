@@ -8,8 +8,8 @@ Command:  python train.py --config=configs/shakespeare.py --config.data.path=FIL
 Hardware: one core of two, shared with other work
 Time:     3 min 40 s of CPU time (14 min 43 s of wall time)
 Score:    1.594 nats a byte held out (2.30 bits); with learned positions and AdamW (learning rate
-          0.001, beta2 0.99), as in nanoGPT, 1.898. Windows start without context here, so the
-          first of 64 bytes is a guess.
+          0.001, beta2 0.99), as in nanoGPT, 1.898. Each window of 64 bytes starts without
+          context here, so its first byte can only be guessed.
 """
 
 from configs import architectures, default

@@ -1,4 +1,4 @@
-"""Several tasks of your own as text to text, learnt together, with a small T5.
+"""Several text-to-text tasks of your own, learnt together, with a small T5.
 
 PATH is a directory with train.jsonl and validation.jsonl, with the keys task, inputs and targets;
 they may be gzipped, and in shards such as train-00000-of-00004.jsonl. Or PATH is one such file, or

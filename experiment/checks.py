@@ -42,11 +42,11 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     if model.family not in FAMILIES_FOR[task.objective]:
-        fitting = [name for name, families in FAMILIES_FOR.items() if model.family in families]
+        suitable = [name for name, families in FAMILIES_FOR.items() if model.family in families]
         yield (
             f"task.objective={task.objective} needs model.family="
             f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
-            f"with family={model.family} choose one of: {', '.join(fitting)}"
+            f"with family={model.family} choose one of: {', '.join(suitable)}"
         )
     takes_images = task.objective == "classify_images"
     if task.objective != "embed" and takes_images != (model.input == "patches"):
@@ -55,7 +55,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
             "classify_images takes patches, every other objective takes tokens"
         )
     if not takes_images and model.input != "patches":
-        for key, off in IMAGE_KEYS.items():  # older runs on text have FORMER_FIT in their records
+        for key, off in IMAGE_KEYS.items():  # older runs on text have FORMER_FIT
             if (value := getattr(data, key)) not in (off, FORMER_FIT):
                 yield (
                     f"data.{key}={value} is for images, but task.objective={task.objective} reads "
@@ -72,7 +72,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     if task.auxiliary_masked_lm and model.family != "encoder":
         yield (
             f"task.auxiliary_masked_lm={task.auxiliary_masked_lm:g} needs model.family=encoder, "
-            f"not {model.family}, whose tokens do not see what follows; set it to 0"
+            f"not {model.family}, whose tokens do not attend to later ones; set it to 0"
         )
     if task.next_sentence and model.token_types == 1:
         yield (

@@ -21,8 +21,8 @@ from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import OPTIONS
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
-OF_A_RUN = "Changes to the run's config."  # what --config is in scripts that use a run
-TAKES = {int: "a whole number", float: "a number", bool: "True or False"}  # by a key's type
+OF_A_RUN = "Changes to the run's config."  # help of --config in scripts that read a run
+TAKES = {int: "a whole number", float: "a number", bool: "True or False"}  # by the type of a key
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 
@@ -65,7 +65,7 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Prepares the command line; ends the script with one line if it is wrong."""
+    """Prepares the command line; if it is wrong, prints the problem and ends the script."""
     _rewrite_arguments()
     flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
     try:
@@ -106,7 +106,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         help_text.show(_help())
         sys.exit()
 
-    def guarded(argv):
+    def checked_main(argv):
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries log much at INFO
             logging.get_absl_handler().setFormatter(LogLine())
@@ -125,7 +125,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
             main()
 
     try:
-        app.run(guarded, flags_parser=_parse_flags)
+        app.run(checked_main, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
 
@@ -144,7 +144,7 @@ def _own_flags() -> list[flags.Flag]:
 
 
 class LogLine(std_logging.Formatter):
-    """`warning: what happened`, as in all other lines of a run's log."""
+    """Formats a log record as `warning: what happened`, like the other lines of a run's log."""
 
     def format(self, record: std_logging.LogRecord) -> str:
         return f"{record.levelname.lower()}: {super().format(record)}"
@@ -166,7 +166,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def _explain(argv: list[str], error: Exception) -> str:
-    """One line on what is wrong with the command line."""
+    """One line that says what is wrong with the command line."""
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname
         own = [flag.name for flag in _own_flags()]
@@ -202,7 +202,7 @@ def _explain(argv: list[str], error: Exception) -> str:
                 f"--{unset[0]} is an option that this config does not set; start from one that "
                 "does, such as configs/listops.py, or set data.options in its file"
             )
-    # The error of a config file contains a traceback; its first and last lines have the facts.
+    # The error of a config file contains a traceback; only its first and last lines are useful.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
     if isinstance(error, OSError):
@@ -223,7 +223,7 @@ def _renamed_key(error: Exception) -> str:
 
 
 def _wrong_type(override: str, given: str) -> str:
-    """Says so if the key of --config.a.b takes numbers or truth values, and is given another."""
+    """The problem if a key that takes a number or a truth value is given anything else, or ""."""
     from configs import default
 
     value = default.get_config().to_dict()
@@ -241,7 +241,7 @@ def _wrong_type(override: str, given: str) -> str:
 
 
 def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
-    """A hint at the key that --config.a.b stands for; `known` are the keys beside the wrong one."""
+    """A hint at the key that --config.a.b may mean; `known` are the keys of the same section."""
     if key in OTHER_UNITS:
         return f"; --config.{' '.join(OTHER_UNITS[key])}."
     keys = help_text.key_names()

@@ -18,18 +18,19 @@ from configs import default
 from experiment import other_names
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_CONFIGS = ("__init__", "architectures")  # other files in configs/
+NO_CONFIGS = ("__init__", "architectures")  # files in configs/ that are not experiments
 HELP = ("help", "helpshort", "h", "?")
 WIDTH, COLUMN = 100, 30
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether the command line has --help or a variant of it, before any `--`."""
     before_dashes = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     return any(a.startswith("-") and a.lstrip("-") in HELP for a in before_dashes)
 
 
 def show(text: str) -> None:
-    """Prints, even if the reader closes the pipe early, as `head` does."""
+    """Prints a text; ignores it if the reader closes the pipe early, as `head` does."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -37,9 +38,9 @@ def show(text: str) -> None:
 
 
 def help_text(doc: str, own: Iterable[flags.Flag], config: str | None) -> str:
-    """The script's docstring and flags; with --config, also the config files and all keys.
+    """The text of --help: the script's docstring and flags, the config files and all keys.
 
-    `config` is the default config file, "" if the config is a run's, None without --config.
+    config: the default config file; "" if the script reads a run's config; None if it reads none.
     """
     lines = [*doc.strip().splitlines(), "", "Flags:"]
     if config:
@@ -86,7 +87,7 @@ def _usage(flag: flags.Flag) -> str:
 
 
 def _meaning(flag: flags.Flag) -> str:
-    # Without what absl adds: the choices, which _usage shows, and how to repeat the flag.
+    # Remove the text that absl adds: the choices, which _usage shows, and how to repeat the flag.
     meaning = re.sub(r"^<[^>]*>: |;\s+repeat this option.*$", "", flag.help, flags=re.DOTALL)
     is_said = flag.default in ("", None, False, []) or "default" in meaning
     return meaning if is_said else f"{meaning} (default: {flag.default})"
@@ -195,7 +196,10 @@ def unknown_flag(name: str, value: str, own: Sequence[str], *, has_config: bool)
 
 
 def meant_keys(name: str, keys: Sequence[str], *, exact: bool = False) -> list[str]:
-    """The config keys that a name may mean: by another codebase's name, its end, or similarity."""
+    """The config keys that a name may mean.
+
+    The name may be another codebase's, the end of a key, or similar to a key (unless `exact`).
+    """
     name = name.replace("-", "_")
     if name in other_names.KEYS:
         return [key for key in other_names.KEYS[name] if key in keys]
@@ -214,6 +218,6 @@ def missing_config(value: str) -> str:
     known = {each.stem: each for each in configs()}
     close = difflib.get_close_matches(Path(path).stem, known, n=1)
     if not close:
-        return f"--config={value}: no such file. See --help for those that there are."
+        return f"--config={value}: no such file. See --help for the list."
     meant = f"{known[close[0]]}:{argument}" if argument else str(known[close[0]])
     return f"--config={value}: no such file. Did you mean --config={meant}?"

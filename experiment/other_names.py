@@ -80,7 +80,7 @@ KEYS = {name: keys for keys, names in _NAMES_OF_KEYS.items() for name in names.s
 # The former name of one of our keys -> its name today. Both are in the same section.
 RENAMED = {"eval.measures": "eval.metrics"}
 
-# Their name -> our key, and what it counts instead.
+# Their name -> our key, and what our key counts.
 OTHER_UNITS = {
     **dict.fromkeys(
         ("epochs", "num_epochs", "num_train_epochs"),
@@ -91,6 +91,7 @@ OTHER_UNITS = {
         ("data.batch_size", "counts the rows of all devices together"),
     ),
 }
+# Their flag -> our flag.
 FLAGS = {
     **dict.fromkeys(
         ("output_dir", "out_dir", "logdir", "log_dir", "model_dir", "run_dir"), "workdir"

@@ -37,6 +37,7 @@ class Bounds:
     below: float = math.inf
 
     def admits(self, value: float) -> bool:
+        """Whether the value is in the interval."""
         return self.at_least <= value <= self.at_most and self.above < value < self.below
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-# gs://bucket/run, or gs:/bucket/run, which pathlib makes of it. A single letter is no scheme.
+# gs://bucket/run, or gs:/bucket/run, to which pathlib shortens it. A single letter is a drive.
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 INSTEAD_OF = {
     "gs": "use a local disk and copy with `gcloud storage cp`, or mount the bucket (gcsfuse)",
@@ -84,7 +85,7 @@ INSTEAD_OF = {
 
 
 def path_problems(name: str, path: str | PathLike) -> Iterator[str]:
-    """A problem if a path has a scheme; `name` is the flag or key.
+    """Yields a problem if a path has a scheme; `name` is the flag or key.
 
     Python would treat it as a local directory named `gs:`, which is lost with the machine.
     """
@@ -105,6 +106,7 @@ def refuse_remote(name: str, path: str | PathLike) -> None:
 
 
 def has_default(field: dataclasses.Field) -> bool:
+    """Whether a field of a dataclass has a default value."""
     return field.default is not dataclasses.MISSING
 
 
@@ -140,7 +142,7 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
 
 
 def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
-    """`value` converted to the annotation `hint`, and the problem if it cannot be."""
+    """`value` converted to the type `hint`, and None; or anything, and the problem."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         kind, bounds = typing.get_args(hint)
@@ -182,7 +184,7 @@ def _check_tuple(name: str, value: Any, items: tuple[Any, ...]) -> tuple[Any, st
 
 
 def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
-    # bool is a subclass of int, but no number here; an int is a valid float.
+    # A bool is not accepted as a number, although it is a subclass of int. An int is a valid float.
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         article = "an" if kind is int else "a"

@@ -42,7 +42,7 @@ class Experiment:
 
     @property
     def masking(self) -> Masking:
-        """The part of the task, beside its objective, that the data depends on."""
+        """The keys of the task, other than its objective, that the data depends on."""
         task = self.task
         return Masking(
             task.noise_rate,

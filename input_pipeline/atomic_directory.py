@@ -23,7 +23,8 @@ def make_directory_atomically(directory: Path, make: Callable[[Path], None]) -> 
             raise
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    # Remove what killed processes left. A process still at work finds `directory` and gives up.
+    # Remove the leftovers of killed processes. A process that is still writing fails here, finds
+    # `directory`, and uses it.
     for left in directory.parent.glob(f"{unfinished}*"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -13,15 +13,15 @@ from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.rows import Row
 
-CROP_ASPECT = 3 / 4  # Inception's crops: sides from 3:4 to 4:3
-ERASED_ASPECT = 0.3  # Zhong et al. 2017: sides from 0.3:1 to 1:0.3,
-ERASED_SHARES = (0.02, 0.33)  # and this much of the image's area
-ATTEMPTS = 10  # at drawing a rectangle inside the image
+CROP_ASPECT = 3 / 4  # Inception's crops: aspect ratios from 3/4 to 4/3
+ERASED_ASPECT = 0.3  # random erasing (Zhong et al. 2017): aspect ratios from 0.3 to 1/0.3
+ERASED_SHARES = (0.02, 0.33)  # random erasing: smallest and largest share of the image's area
+ATTEMPTS = 10  # tries to draw a rectangle that fits into the image
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Augments a row; the fields are the keys of the same names in the `data` section."""
+    """Augments a row. The fields are the values of the `data` section's keys of the same names."""
 
     crop_padding: int
     crop_scale: float
@@ -77,13 +77,13 @@ def refuse_image_keys(data: DataConfig, shape: tuple[int, int, int]) -> None:
             )
     if data.crop_padding >= rows:
         raise ConfigError(
-            f"data.crop_padding={data.crop_padding} can leave nothing of an image of "
+            f"data.crop_padding={data.crop_padding} can crop away all of an image of "
             f"{rows} rows; make it smaller"
         )
 
 
 def unit_range(image: np.ndarray) -> np.ndarray:
-    """uint8 images as float32 in [0, 1]; float images unchanged."""
+    """Converts uint8 images to float32 in [0, 1]; returns float images unchanged."""
     return image.astype(np.float32) / 255 if image.dtype == np.uint8 else image
 
 
@@ -116,19 +116,19 @@ def erased(image: np.ndarray, probability: float, rng: np.random.Generator) -> n
     window = _rectangle(image.shape, ERASED_SHARES, ERASED_ASPECT, rng)
     if window is None:
         return image
-    image = image.copy()  # the source may keep the array
+    image = image.copy()  # the array belongs to the source
     image[window] = rng.random(image[window].shape, np.float32)
     return image
 
 
 def mixed(row: Row, other: Row, alpha: float, rng: np.random.Generator) -> Row:
-    """Mixup: blends two images by a share from Beta(alpha, alpha); it also weights the labels."""
-    part = np.float32(rng.beta(alpha, alpha))
+    """Mixup: a weight drawn from Beta(alpha, alpha) blends two images, and weights their labels."""
+    weight = np.float32(rng.beta(alpha, alpha))
     return {
         **row,
-        "image": part * row["image"] + (1 - part) * other["image"],
+        "image": weight * row["image"] + (1 - weight) * other["image"],
         "label": np.array([row["label"], other["label"]]),
-        "label_weights": np.array([part, 1 - part]),
+        "label_weights": np.array([weight, 1 - weight]),
     }
 
 
@@ -140,7 +140,7 @@ def _rectangle(
 ) -> tuple[slice, slice] | None:
     """A random rectangle: its share of the area is uniform, its aspect ratio log-uniform.
 
-    None if no attempt gives a rectangle that fits.
+    Returns None if no attempt gives a rectangle that fits.
     """
     rows, columns, _ = shape
     most = abs(np.log(extreme_aspect))

@@ -21,8 +21,9 @@ def row_outline(
 ) -> Fields:
     """One row of a training batch, with the right shapes and types and meaningless values.
 
-    With `data.buckets` it has the longest length. Only the files know whether their examples are
-    pairs of texts; this function assumes that they are not.
+    With `data.buckets` it has the longest length. Examples have two texts if
+    `data.text_pair_field` is set. Whether the user's files hold pairs is known only when they are
+    read; this function assumes single texts.
     """
     kind, tokenizer = data.example_kind, ByteTokenizer()
     text_pairs = kind == "labelled" and bool(data.text_pair_field)

@@ -1,8 +1,8 @@
 """Tokenizes a split with Apache Beam, for a corpus that is too large for one machine.
 
 Workers make the chunks of preparation.py. No text is sent: a worker gets the config and the number
-of a chunk, and opens the source itself. So all workers must have this code, and must see data.path
-and data.cache_dir as the machine that starts them does.
+of a chunk, and opens the source itself. So all workers need this code, and the files at data.path
+and data.cache_dir, under the same paths as on the machine that starts them.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
         )
         with _pipeline(options) as pipeline:
             numbers = pipeline | "number chunks" >> beam.Create(range(job.chunk_count))
-            # Otherwise all chunks stay with the worker that numbers them.
+            # Without this step, the worker that numbers the chunks would make them all.
             spread = numbers | "spread over workers" >> beam.Reshuffle()
             spread | "make chunks" >> beam.Map(make)
         for number in range(job.chunk_count):
@@ -60,6 +60,7 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
 
 
 def _pipeline(options: Sequence[str]):
+    """A Beam pipeline; raises ConfigError if Beam rejects the options."""
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -70,7 +71,7 @@ def _pipeline(options: Sequence[str]):
             parsed.get_all_options()  # otherwise they are parsed only when the pipeline runs
             return beam.Pipeline(options=parsed)
     except SystemExit:
-        # Beam exits as a script does: it prints all options, then the reason.
+        # Beam prints all its options, then the reason, and exits.
         raise ConfigError(f"Beam: {said.getvalue().splitlines()[-1]}") from None
     except ValueError as error:
         raise ConfigError(f"Beam: {error}") from error
@@ -78,7 +79,7 @@ def _pipeline(options: Sequence[str]):
 
 @functools.lru_cache(maxsize=1)
 def _opened(data: DataConfig, key: str) -> Sequence[Component]:
-    """The opened source, once for all chunks of a key, because opening it reads everything."""
+    """Opens the source once for all chunks of a job, because opening it may read all files."""
     del key
     return components(data)
 

@@ -174,10 +174,10 @@ def _prefix_and_rest(prefix: np.ndarray, rest: np.ndarray, tokenizer: Tokenizer)
 
 
 def _encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
-    whole = between(tokenizer.target_affixes, target)
+    decoder_text = between(tokenizer.target_affixes, target)
     return {
         "encoder_inputs": between(tokenizer.source_affixes, source),
-        **_shifted([tokenizer.bos_id], whole, 0),
+        **_shifted([tokenizer.bos_id], decoder_text, 0),
     }
 
 
@@ -188,7 +188,7 @@ def between(affixes: tuple[Sequence[int], Sequence[int]], text: np.ndarray) -> n
 
 def between_separators(texts: Sequence[np.ndarray], tokenizer: Tokenizer) -> Fields:
     """One or two texts with an encoder's special ids; two also have token types."""
-    row = tokenizer.encoder_template.around(texts)
+    row = tokenizer.encoder_template.with_special_tokens(texts)
     del row["is_text"]
     return row
 
@@ -200,7 +200,7 @@ def _masked(
     noise_rate: float,
     whole_words: bool,
 ) -> Fields:
-    fields = tokenizer.encoder_template.around(texts)
+    fields = tokenizer.encoder_template.with_special_tokens(texts)
     tokens, maskable = fields["inputs"], np.flatnonzero(fields.pop("is_text"))
     count = max(1, round(len(maskable) * noise_rate))
     if whole_words:

@@ -13,7 +13,7 @@ import numpy as np
 
 from input_pipeline.shuffle import shuffled
 
-LONGEST_PATTERN = 10_000  # weights are rounded to multiples of its inverse if necessary
+LONGEST_PATTERN = 10_000  # a longer pattern is shortened: its weights are rounded
 
 
 class BatchRows(NamedTuple):
@@ -39,7 +39,7 @@ class BySize:
 class ByWeight:
     """Interleaves parts in a repeating pattern; each part is shuffled and repeated by itself.
 
-    At any point, each part has had its share of the rows to within one.
+    After any number of rows, each part's count is within one row of its share.
     """
 
     def __init__(self, sizes: Sequence[int], weights: Sequence[float], batch_size: int, seed: int):
@@ -104,7 +104,7 @@ def pattern(weights: Sequence[float]) -> np.ndarray:
     position j / s. Scheduling the earliest deadline first meets all deadlines, which keeps every
     count within one of its share.
     """
-    counts = _whole(weights)
+    counts = _integer_weights(weights)
     total = sum(counts)
     done, order = [0] * len(counts), []
     for place in range(total):
@@ -115,7 +115,7 @@ def pattern(weights: Sequence[float]) -> np.ndarray:
     return np.array(order)
 
 
-def _whole(weights: Sequence[float]) -> list[int]:
+def _integer_weights(weights: Sequence[float]) -> list[int]:
     """The weights as small integers in the same proportion, exactly or nearly."""
     exact = [Fraction(str(weight)) for weight in weights]
     common = math.lcm(*(weight.denominator for weight in exact))

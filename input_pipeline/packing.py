@@ -31,8 +31,8 @@ class Plan(NamedTuple):
 def plan(sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
     """Packs examples into rows.
 
-    sizes: (examples, sides), the columns that each example needs. capacities: (sides,), the columns
-    of a row; one side for a language model, two for an encoder-decoder.
+    sizes: (examples, sequences), the columns that each example needs. capacities: (sequences,), the
+    columns of a row. A language model has one sequence, an encoder-decoder has two.
     """
     sizes = np.asarray(sizes, np.int64)
     capacities = np.asarray(capacities, np.int64)
@@ -42,7 +42,7 @@ def plan(sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
     count = 0
     for example, size in enumerate(sizes):
         left = free - size
-        # Free columns afterwards, over all sides; rows that it does not fit come last.
+        # Free columns that would remain, over all sequences; rows without enough room come last.
         over = np.where((left >= 0).all(axis=1), left.sum(axis=1), np.iinfo(np.int64).max)
         slot = int(over.argmin())
         if (left[slot] < 0).any():

@@ -29,7 +29,7 @@ from input_pipeline.shuffle import sampled
 from input_pipeline.sources.base import Example, LazyList, content_digest
 from input_pipeline.sources.registry import Component, components, name_of
 from input_pipeline.token_cache import TokenCache
-from input_pipeline.token_table import ORIGIN
+from input_pipeline.token_table import EXAMPLE_INDEX
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 # Raise this when the same config and source give other batches than before. It is part of the
@@ -58,10 +58,10 @@ def load(
 ) -> "Data":
     """Opens the data of a config; raises ConfigError if it does not suit the objective.
 
-    masking: how objectives mask tokens. cache: says how text is tokenized, and lists what was
-    used; default: TokenCache(data). tokenizer: that of a trained model, in place of the config's.
-    to_train: False prepares evaluation sets only. evaluate_on_train: evaluates on the training
-    examples in place of the held-out ones, without augmentation, packing or dropping.
+    masking: how objectives mask tokens. cache: makes and stores tokenized text; default:
+    TokenCache(data). tokenizer: a trained model's tokenizer, used in place of the config's.
+    to_train: False prepares the evaluation sets only. evaluate_on_train: the training examples
+    become the evaluation set, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
     found = components(data)
@@ -90,7 +90,7 @@ def load(
 
 
 class Data:
-    """The batches of one objective, for training and evaluation; this process's rows of them."""
+    """The training and evaluation batches of one objective. Batches hold this process's rows."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Data:
         for each in found:
             for name, examples in each.splits.evals.items():
                 full_name = name_of("_".join(filter(None, (name, each.name))))
-                self._evals[full_name] = make.held_out(each.splits, name), examples
+                self._evals[full_name] = make.eval_rows(each.splits, name), examples
         self._eval_layout = chosen.layout(config.length, config.encoder_length, packed=False)
         self._kind = found[0].splits.kind
         self.tokenizer = tokenizer
@@ -144,13 +144,16 @@ class Data:
         return tuple(self._evals)
 
     def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
-        """The number of a training batch's length bucket, counted from 1, and of all buckets."""
+        """The number of a training batch's length bucket, counted from 1, and how many there are.
+
+        Returns None if the config sets no buckets.
+        """
         if not self._config.sorts_by_length:
             return None
-        sides = {"inputs": "length", "encoder_inputs": "encoder_length"}
-        sides = [(name, key) for name, key in sides.items() if name in batch]
-        widths = [tuple(getattr(s.layout, key) for _, key in sides) for s in self._streams]
-        return 1 + widths.index(tuple(batch[name].shape[1] for name, _ in sides)), len(widths)
+        keys = {"inputs": "length", "encoder_inputs": "encoder_length"}
+        keys = {name: key for name, key in keys.items() if name in batch}
+        buckets = [tuple(getattr(s.layout, key) for key in keys.values()) for s in self._streams]
+        return 1 + buckets.index(tuple(batch[name].shape[1] for name in keys)), len(buckets)
 
     def train_batch(self, n: int) -> Batch:
         """This process's rows of batch n."""
@@ -162,15 +165,15 @@ class Data:
         return _stacked([self._train_fields(*row) for row in rows])
 
     def train_ids(self, n: int) -> list[str]:
-        """The examples that this process's rows of the n-th batch are made of, as source:number."""
+        """The examples in this process's rows of batch n, as source:index."""
         size = self._config.batch_size
         share = _share_of(size, self._process_index, self._process_count, "data.batch_size")
         parts, indices, real = self._order.batch(n, np.arange(share.start, share.stop))
         return [
-            f"{self._streams[part].name}:{origin}"
+            f"{self._streams[part].name}:{example}"
             for part, index, counts in zip(parts, indices, real, strict=True)
             if counts
-            for origin in self._streams[part].rows.origins(int(index))
+            for example in self._streams[part].rows.example_indices(int(index))
         ]
 
     def train_iterator(self, start: int, stop: int) -> Iterator[Batch]:
@@ -191,11 +194,11 @@ class Data:
         return iter(numbers.to_iter_dataset(options))
 
     def __getstate__(self):
-        """Worker processes build training batches only."""
+        """Leaves out the evaluation sets: worker processes build training batches only."""
         return {**self.__dict__, "_evals": {}}
 
     def eval_batches(self, name: str, batch_size: int, max_batches: int = 0) -> Sequence[Batch]:
-        """This process's rows of each batch of a held-out set, made when asked for.
+        """This process's rows of each batch of an evaluation set, built on access.
 
         The rows come in a fixed pseudo-random order, so the first `max_batches` batches (0: all)
         are a fair sample even of a sorted set. The last batch is filled up with copies of a row,
@@ -210,7 +213,7 @@ class Data:
         return LazyList(batch, range(0, len(indices), batch_size))
 
     def eval_examples(self, name: str, count: int) -> list[Example]:
-        """The first `count` examples of a held-out set as text, in the order of `eval_batches`."""
+        """The first `count` examples of an evaluation set, in the order of `eval_batches`."""
         rows, examples = self._evals[name]
         if not count:
             return []
@@ -221,19 +224,21 @@ class Data:
         if self._kind == "documents":
             texts = [part.get("text", part.get("sentences")) for part in parts]
             return [{"text": self.tokenizer.decode(np.hstack(text))} for text in texts]
-        return [examples[part[ORIGIN]] for part in parts]
+        return [examples[part[EXAMPLE_INDEX]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
-        """Bytes of original text behind the targets of these batches, over all processes.
+        """Bytes of the text that the targets of these batches encode, over all processes.
 
-        Total loss in nats / ln 2 / this number = bits per byte, which compares tokenizers even if
-        they lose parts of the text.
+        Total loss in nats / ln 2 / this number is the bits per byte. They can be compared between
+        tokenizers, even if a tokenizer drops parts of the text.
         """
         indices = np.sort(self._eval_indices(name, batch_size * max_batches)).tolist()
         rows, examples = self._evals[name]
         if self._kind == "pairs":
             parts = (rows.parts(index)[0] for index in indices)
-            covered = ((examples[part[ORIGIN]]["target"], len(part["target"])) for part in parts)
+            covered = (
+                (examples[part[EXAMPLE_INDEX]]["target"], len(part["target"])) for part in parts
+            )
             return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
         # The indices are sorted, so neighbouring rows share a document.
         document_sizes = functools.lru_cache(maxsize=1)(
@@ -251,14 +256,14 @@ class Data:
         return total
 
     def _document_sizes(self, document: Example) -> np.ndarray:
-        """The bytes that each id of a document covers; eos covers the rest."""
+        """The bytes that each id of a document covers; eos covers the remaining bytes."""
         sizes = self.tokenizer.byte_sizes(document["text"])
         if not document.get("ends", True):
             return sizes
         return np.append(sizes, len(document["text"].encode()) - sizes.sum())
 
     def _eval_indices(self, name: str, most: int) -> np.ndarray:
-        """The first `most` rows of a held-out set in the order of its batches; 0: all."""
+        """Indices of the first `most` rows of an evaluation set, in batch order; 0: all rows."""
         rows = len(self._evals[name][0])
         return sampled(min(rows, most) if most else rows, rows)
 

@@ -61,8 +61,8 @@ class PreparationJob:
         return -(-len(self.examples) // CHUNK)
 
 
-# (job, partial directory): makes all chunks there; yields, in order, each chunk's list of problems
-# with the records that were left out.
+# Called with a job and a directory. Makes all chunks in that directory, and yields for each chunk,
+# in order, the problems of the bad records that it leaves out.
 ChunkMaker = Callable[[PreparationJob, Path], Iterator[list[str]]]
 
 
@@ -82,7 +82,7 @@ def prepare(
     make_chunks: ChunkMaker = in_threads,
     max_bad_records: int = 0,
 ) -> TokenTable:
-    """The table of a split, from the cache; made there first if it is missing.
+    """Opens the table of a split in the cache; makes it first if it is missing.
 
     Raises ConfigError if more than `max_bad_records` records cannot be read.
     """
@@ -90,7 +90,7 @@ def prepare(
     while (table := opened(directory)) is None:
         try:
             make_directory(partial)
-            # Closing stops the threads after a refusal.
+            # Closing the iterator stops its threads if too many records are bad.
             with contextlib.closing(make_chunks(job, partial)) as made:
                 _refuse_bad_chunks(job, made, max_bad_records)
             chunks = (read_chunk(partial, number) for number in range(job.chunk_count))
@@ -136,6 +136,7 @@ def opened(directory: Path) -> TokenTable | None:
 
 
 def refuse_bad_records(bad: Sequence[str], allowed: int) -> None:
+    """Raises ConfigError if more than `allowed` records are bad; `bad` are their problems."""
     if len(bad) > allowed:
         nth = f", bad record {allowed + 1} after {bad[0]}" if allowed else ""
         raise ConfigError(
@@ -158,22 +159,22 @@ def make_chunk(job: PreparationJob, partial: Path, number: int) -> list[str]:
 def tokenized(
     examples: Sequence[Example], numbers: Iterable[int], tokenizer: Tokenizer, features: FeatureSpec
 ) -> TokenTable:
-    """The examples with these numbers as a table; deterministic."""
-    kept, origins, bad = [], [], []
+    """Tokenizes the examples with these indices, without bad records; deterministic."""
+    entries, example_indices, bad = [], [], []
     for index in numbers:
         try:
             example = examples[index]
         except BadRecordError as error:
             bad.append(str(error))
             continue
-        entries = list(sentences(example)) if features.sentences else [example]
-        kept += entries
-        origins += [index] * len(entries)
-    return table_of(kept, tokenizer, features, origins, bad)
+        added = list(sentences(example)) if features.sentences else [example]
+        entries += added
+        example_indices += [index] * len(added)
+    return table_of(entries, tokenizer, features, example_indices, bad)
 
 
 def sentences(document: Example) -> Iterator[Example]:
-    """The sentences of a document, with a mark on the first."""
+    """Splits a document into sentences; `first` is 1 for the first of them and 0 for others."""
     text = document["text"]
     cuts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
     found = [text[start:stop].strip() for start, stop in itertools.pairwise(cuts)]

@@ -4,11 +4,11 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 # Streams of different purposes are independent.
-SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAINED_LIST, HELD_OUT_LIST, EVAL_ORDER = range(6)
+SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAIN_LIST, EVAL_LIST, EVAL_ORDER = range(6)
 
 
 class _Key(ISeedSequence):
-    """Hands its words to Philox as the key. Philox(key=...) would read entropy first, in vain."""
+    """Passes its words to Philox as the key. Philox(key=...) would first read unused entropy."""
 
     def __init__(self, *words: int):
         self._words = words

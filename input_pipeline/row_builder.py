@@ -30,16 +30,15 @@ class Stream:
 
 
 class RowBuilder:
-    """Makes rows from splits, for one task; counts what did not fit or could not be read."""
+    """Makes rows for one task. Counts examples that do not fit and records that cannot be read."""
 
     def __init__(
         self, data: DataConfig, tokenizer: Tokenizer | None, task: TaskSpec, cache: TokenCache
     ):
         self._data, self._tokenizer, self._task, self._cache = data, tokenizer, task, cache
-        # By split: examples that were cut or dropped, and records that could not be read.
-        self.too_long: Counter[str] = Counter()
-        self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and side
-        self.bad_records: Counter[str] = Counter()
+        self.too_long: Counter[str] = Counter()  # examples truncated or dropped, by split
+        self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and text
+        self.bad_records: Counter[str] = Counter()  # records that could not be read, by split
         self.bucket_lengths: list[int] = []  # lengths that batches are padded to
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
@@ -48,23 +47,23 @@ class RowBuilder:
         needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
         if splits.storage == "none" and needs_lengths:
             raise ConfigError(
-                f"data.source={data.source!r} makes its examples on demand, too many to know all "
-                "their lengths; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
+                f"data.source={data.source!r} generates its examples on demand, so their lengths "
+                "are not known; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
                 "data.over_long=truncate"
             )
         rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
         if data.packing:
-            capacities = [side.length for side in task.sides]
+            capacities = [sequence.length for sequence in task.sequences]
             packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
             layout = task.layout(data.length, data.encoder_length, packed=True)
             yield Stream(packed, weight, layout)
         elif data.sorts_by_length:
-            sizes, lengths = rows.sizes(), [side.length for side in task.sides]
+            sizes, lengths = rows.sizes(), [sequence.length for sequence in task.sequences]
             if data.bucket_count:
                 bounds = choose_buckets(sizes.max(axis=1), data.bucket_count, max(lengths))
             else:
                 bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
-            bucket_of = _smallest_fitting(sizes, lengths, bounds)
+            bucket_of = _smallest_bucket(sizes, lengths, bounds)
             self.bucket_lengths = sorted({*self.bucket_lengths, *bounds})
             for number, bound in enumerate(bounds):
                 chosen = np.flatnonzero(bucket_of == number)
@@ -77,7 +76,7 @@ class RowBuilder:
             layout = task.layout(data.length, data.encoder_length, packed=False)
             yield Stream(rows, weight, layout)
 
-    def held_out(self, splits: Splits, name: str) -> Rows:
+    def eval_rows(self, splits: Splits, name: str) -> Rows:
         """The rows of an evaluation split: one example per row, truncated if it is too long.
 
         Documents are concatenated and cut into windows, unless data.packing keeps them apart.
@@ -90,20 +89,21 @@ class RowBuilder:
     def _rows(
         self, splits: Splits, split: str, examples: Sequence[Example], over_long: str, storage: str
     ) -> Rows:
+        """The rows of one split; adds to the counts."""
         task = self._task
         if splits.kind == "images":
             return ImageRows(examples)
         table = self._cache.table(splits, split, examples, self._tokenizer, task.features, storage)
         if task.features.sentences:
-            rows = SentenceRows(table, task.sides[0].room)
+            rows = SentenceRows(table, task.sequences[0].room)
         elif splits.kind == "documents" and self._data.packing:
-            rows = ExampleRows(table, task.sides, "split")
+            rows = ExampleRows(table, task.sequences, "split")
         elif splits.kind == "documents":
-            rows = WindowRows(table, task.sides[0].room)
+            rows = WindowRows(table, task.sequences[0].room)
         else:
-            rows = ExampleRows(table, task.sides, over_long)
-        goes_on = splits.kind == "documents"  # documents continue in the next row
-        too_long = 0 if goes_on else rows.too_long
+            rows = ExampleRows(table, task.sequences, over_long)
+        continues = splits.kind == "documents"  # a long document continues in the next row
+        too_long = 0 if continues else rows.too_long
         if not len(rows):
             raise ConfigError(
                 f"the split {split!r} of data.source={self._data.source!r} leaves no rows "
@@ -111,17 +111,17 @@ class RowBuilder:
                 "raise data.length, or choose another data.over_long or data.path"
             )
         self.too_long[split] += too_long
-        for side, count, longest in () if goes_on else rows.long_sides:
+        for sequence, count, longest in () if continues else rows.long_sequences:
             found = TooLong(
                 split=split,
-                what=NAMES[side.fields],
-                key=side.key,
-                length=side.length,
+                what=NAMES[sequence.fields],
+                key=sequence.key,
+                length=sequence.length,
                 action=over_long,
                 count=count,
                 total=len(table),
                 longest=longest,
-                costs_answers="target" in side.fields and split in splits.evals,
+                costs_answers="target" in sequence.fields and split in splits.evals,
             )
             before = self.over_long.get((split, found.what))
             self.over_long[split, found.what] = before + found if before else found
@@ -129,9 +129,9 @@ class RowBuilder:
         return rows
 
 
-def _smallest_fitting(
+def _smallest_bucket(
     sizes: np.ndarray, lengths: Sequence[int], bounds: Sequence[int]
 ) -> np.ndarray:
-    """For each row, the index of the smallest bound that holds all its sides."""
-    limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and side
+    """For each row, the index of the smallest bound that is enough for all its sequences."""
+    limits = np.minimum(np.array(bounds)[:, None], lengths)  # by bucket and sequence
     return (sizes[:, None] <= limits).all(axis=2).argmax(axis=1)

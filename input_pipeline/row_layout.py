@@ -1,8 +1,8 @@
 """Fields of variable length -> rows of fixed length, one or several examples per row.
 
-Rows are padded with zeros: padding has weight 0 and segment 0, so no loss and no query reads it.
-Examples that share a row have segments 1, 2, ... and positions that restart at 0, which keeps them
-apart in the model.
+Rows are padded with zeros: padding has weight 0 and segment 0, so the loss ignores it and no query
+attends to it. Examples that share a row have segments 1, 2, ... and positions that restart at 0, so
+no example attends to another.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class RowLayout:
 
     length: int
     encoder_length: int
-    # Causal models need no segments: a text never sees the padding that follows it.
+    # Causal models need no segments: no token attends to the padding after it.
     segments: bool
     packed: bool
 
@@ -32,23 +32,23 @@ class RowLayout:
                 continue
             values = [part[name] for part in parts]
             dtype = np.float32 if name.endswith("weights") else np.int32
-            row[name] = self._laid(name, values, [*map(len, values)], dtype)
-        for side in ("", "encoder_"):
-            if f"{side}inputs" not in row:
+            row[name] = self._padded(name, values, [*map(len, values)], dtype)
+        for prefix in ("", "encoder_"):
+            if f"{prefix}inputs" not in row:
                 continue
-            sizes = [len(part[f"{side}inputs"]) for part in parts]
-            if self.segments or self.packed or side:
+            sizes = [len(part[f"{prefix}inputs"]) for part in parts]
+            if self.segments or self.packed or prefix:
                 numbers = range(1, len(sizes) + 1)
-                row[f"{side}segment_ids"] = self._laid(side, numbers, sizes, np.int32)
+                row[f"{prefix}segment_ids"] = self._padded(prefix, numbers, sizes, np.int32)
             if self.packed:
                 positions = map(np.arange, sizes)
-                row[f"{side}positions"] = self._laid(side, positions, sizes, np.int32)
+                row[f"{prefix}positions"] = self._padded(prefix, positions, sizes, np.int32)
         return row
 
-    def _laid(
+    def _padded(
         self, name: str, values: Iterable[np.ndarray | int], sizes: Sequence[int], dtype: type
     ) -> np.ndarray:
-        """Concatenates and pads values; each fills as many columns as its size."""
+        """Concatenates values and pads them; value i fills sizes[i] columns."""
         columns = self.encoder_length if name.startswith("encoder_") else self.length
         padded = np.zeros(columns, dtype)
         start = 0

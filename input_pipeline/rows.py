@@ -1,7 +1,7 @@
-"""Rows: what an objective turns into one row of a batch, with text as ids.
+"""Rows of tokenized examples. An objective turns each into one row of a batch.
 
-`parts(index)` gives the examples of a row: one, unless rows are packed. `origins(index)` gives
-their numbers in the source.
+`parts(index)` gives the examples of a row: one, unless rows are packed. `example_indices(index)`
+gives their indices in the source.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class RowSide:
-    """The encoder's or decoder's side of a row: its fields, and the columns they share."""
+class SequenceSpec:
+    """The encoder's or the decoder's token sequence in a row: its fields and its length."""
 
     fields: tuple[str, ...]
-    length: int  # columns
+    length: int  # columns, shared by the fields
     added: int  # special ids that the objective adds
     key: str = "data.length"  # the config key of `length`
 
@@ -57,36 +57,36 @@ class ExampleRows:
     """
 
     def __init__(
-        self, table: TokenTable | LazyTokenTable, sides: Sequence[RowSide], over_long: str
+        self, table: TokenTable | LazyTokenTable, sequences: Sequence[SequenceSpec], over_long: str
     ):
-        self._table, self._sides = table, sides
+        self._table, self._sequences = table, sequences
         self._entries = self._starts = None  # None: all entries, from their start
         self.too_long = 0
-        # (side, entries that are too long there, columns that the longest needs)
-        self.long_sides: list[tuple[RowSide, int, int]] = []
+        # (sequence, number of entries that are too long for it, columns that the longest needs)
+        self.long_sequences: list[tuple[SequenceSpec, int, int]] = []
         if isinstance(table, LazyTokenTable):
             return
         too_long = np.zeros(len(table), bool)
-        for side in sides:
-            lengths = self._lengths(side)
-            long_here = lengths > side.room
+        for sequence in sequences:
+            lengths = self._lengths(sequence)
+            long_here = lengths > sequence.room
             too_long |= long_here
             if long_here.any():
-                self.long_sides.append(
-                    (side, int(long_here.sum()), int(lengths.max()) + side.added)
+                self.long_sequences.append(
+                    (sequence, int(long_here.sum()), int(lengths.max()) + sequence.added)
                 )
         self.too_long = int(too_long.sum())
         if over_long == "drop":
             self._entries = np.flatnonzero(~too_long)
         elif over_long == "split":
-            (side,) = sides
-            pieces = -(-self._lengths(side) // side.room)  # 0 for an empty text
+            (sequence,) = sequences
+            pieces = -(-self._lengths(sequence) // sequence.room)  # 0 for an empty text
             self._entries = np.repeat(np.arange(len(table)), pieces)
             number = np.arange(len(self._entries)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-            self._starts = number * side.room
+            self._starts = number * sequence.room
 
-    def _lengths(self, side: RowSide) -> np.ndarray:
-        return sum(self._table.lengths(field) for field in side.fields)
+    def _lengths(self, sequence: SequenceSpec) -> np.ndarray:
+        return sum(self._table.lengths(field) for field in sequence.fields)
 
     def __len__(self):
         return len(self._table) if self._entries is None else len(self._entries)
@@ -97,40 +97,40 @@ class ExampleRows:
     def parts(self, index: int) -> list[Row]:
         row = self._table.entry(self.entry(index))
         if self._starts is not None:
-            (field,) = self._sides[0].fields
+            (field,) = self._sequences[0].fields
             row[field] = row[field][self._starts[index] :]
-        for side in self._sides:
-            texts = fit([row[field] for field in side.fields], side.room)
-            row.update(zip(side.fields, texts, strict=True))
+        for sequence in self._sequences:
+            texts = fit([row[field] for field in sequence.fields], sequence.room)
+            row.update(zip(sequence.fields, texts, strict=True))
         return [row]
 
     def is_cut(self, index: int, field: str) -> bool:
         """Whether a field of the row was truncated."""
-        whole = self._table.entry(self.entry(index))[field]
-        return len(self.parts(index)[0][field]) < len(whole)
+        full = self._table.entry(self.entry(index))[field]
+        return len(self.parts(index)[0][field]) < len(full)
 
-    def origins(self, index: int) -> list[int]:
-        return [self._table.origin(self.entry(index))]
+    def example_indices(self, index: int) -> list[int]:
+        return [self._table.example_index(self.entry(index))]
 
     def pieces(self, index: int) -> list[tuple[int, int, int]]:
         """The ids in the row, as (example, first id, end). For single texts."""
         start = 0 if self._starts is None else int(self._starts[index])
-        ((field,),) = (side.fields for side in self._sides)
-        return [(*self.origins(index), start, start + len(self.parts(index)[0][field]))]
+        ((field,),) = (sequence.fields for sequence in self._sequences)
+        return [(*self.example_indices(index), start, start + len(self.parts(index)[0][field]))]
 
     def sizes(self) -> np.ndarray:
-        """Columns that each row needs: (rows, sides)."""
-        lengths = [self._lengths(side) for side in self._sides]
+        """Columns that each row needs: (rows, sequences)."""
+        lengths = [self._lengths(sequence) for sequence in self._sequences]
         if self._entries is not None:
             lengths = [values[self._entries] for values in lengths]
         if self._starts is not None:
             lengths = [lengths[0] - self._starts]
-        columns = zip(lengths, self._sides, strict=True)
-        return np.stack([np.minimum(n, side.room) + side.added for n, side in columns], axis=1)
+        columns = zip(lengths, self._sequences, strict=True)
+        return np.stack([np.minimum(n, s.room) + s.added for n, s in columns], axis=1)
 
 
 class GroupedRows:
-    """Groups of rows of one example each, or a selection of them, by a plan."""
+    """Groups the rows of `rows` into longer rows, or selects some of them, as `plan` says."""
 
     def __init__(self, rows: ExampleRows, plan: Plan):
         self._rows, self._plan = rows, plan
@@ -141,8 +141,9 @@ class GroupedRows:
     def parts(self, index: int) -> list[Row]:
         return [row for i in self._plan.examples(index) for row in self._rows.parts(int(i))]
 
-    def origins(self, index: int) -> list[int]:
-        return [each for i in self._plan.examples(index) for each in self._rows.origins(int(i))]
+    def example_indices(self, index: int) -> list[int]:
+        rows = self._plan.examples(index).tolist()
+        return [example for row in rows for example in self._rows.example_indices(row)]
 
 
 class WindowRows:
@@ -172,10 +173,10 @@ class WindowRows:
                 break
             inside = max(start, first) - first, min(stop, int(ends[entry])) - first
             if inside[0] < inside[1]:  # a document may have no ids
-                found.append((self._table.origin(entry), *inside))
+                found.append((self._table.example_index(entry), *inside))
         return found
 
-    def origins(self, index: int) -> list[int]:
+    def example_indices(self, index: int) -> list[int]:
         """All documents with ids in the window."""
         return sorted({document for document, _, _ in self.pieces(index)})
 
@@ -197,8 +198,8 @@ class SentenceRows:
         start, stop = self._bounds[index]
         return [{"sentences": [self._table.ids("text", i) for i in range(start, stop)]}]
 
-    def origins(self, index: int) -> list[int]:
-        return sorted({self._table.origin(i) for i in range(*self._bounds[index])})
+    def example_indices(self, index: int) -> list[int]:
+        return sorted({self._table.example_index(i) for i in range(*self._bounds[index])})
 
 
 def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.ndarray:
@@ -233,7 +234,7 @@ class ImageRows:
     def parts(self, index: int) -> list[Row]:
         return [dict(self._examples[index])]
 
-    def origins(self, index: int) -> list[int]:
+    def example_indices(self, index: int) -> list[int]:
         return [index]
 
 

@@ -13,9 +13,9 @@ ROUNDS = 6  # four suffice for large ranges; small ranges mix better with more
 
 
 def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np.ndarray:
-    """The examples at these positions of an endless order, which shuffles every epoch anew.
+    """The indices at these positions of an endless order that shuffles every epoch anew.
 
-    positions: any shape. size: examples in an epoch. Different streams are independent.
+    positions: integers, any shape. size: examples in an epoch. Streams are independent.
     """
     epochs, offsets = np.divmod(np.asarray(positions, np.uint64), np.uint64(size))
     indices = np.empty_like(offsets)
@@ -37,7 +37,7 @@ def sampled(count: int, size: int) -> np.ndarray:
 
 
 def permuted(values: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """The values under the permutation of range(size) that these round keys define."""
+    """Applies the permutation of range(size) that these round keys define."""
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     values = _feistel(values, half_bits, keys)
     outside = values >= size

@@ -12,7 +12,7 @@ from input_pipeline.augmentation import Augmentation, choose_augmentation
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import Fields
 from input_pipeline.row_layout import RowLayout
-from input_pipeline.rows import Row, RowSide
+from input_pipeline.rows import Row, SequenceSpec
 from input_pipeline.sources.base import ExampleKind
 from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class TaskSpec:
 
     fields: Callable[[Row, np.random.Generator], Fields]
     features: FeatureSpec  # the fields of an example
-    sides: tuple[RowSide, ...]
+    sequences: tuple[SequenceSpec, ...]
     needs_segments: bool = True
     needs_other_row: bool = False  # rows carry another random row, as `other`
     augment: Augment | None = None  # applied to training rows only
@@ -89,18 +89,18 @@ def choose_task_spec(
     match objective, kind:
         case "causal_lm", _:
             fields = partial(objectives.causal_lm, **with_ids)
-            side = RowSide(("text",), length, _added_by_shift(tokenizer))
-            return TaskSpec(fields, text, (side,), needs_segments=False)
+            sequence = SequenceSpec(("text",), length, _added_by_shift(tokenizer))
+            return TaskSpec(fields, text, (sequence,), needs_segments=False)
         case "prefix_lm", "documents":
             _refuse_short("length", length, 2, "a prefix and the rest")
             fields = partial(objectives.prefix_lm, **with_ids)
-            side = RowSide(("text",), length, _added_by_shift(tokenizer))
-            return TaskSpec(fields, text, (side,), needs_segments=False)
+            sequence = SequenceSpec(("text",), length, _added_by_shift(tokenizer))
+            return TaskSpec(fields, text, (sequence,), needs_segments=False)
         case "prefix_lm", _:
             _refuse_short("length", length, 4, "source, sep, target and eos")
             fields = partial(objectives.prefix_lm_pair, **with_ids)
-            side = RowSide(("source", "target"), length, 2 + _added_by_shift(tokenizer))
-            return TaskSpec(fields, FeatureSpec(side.fields), (side,), needs_segments=False)
+            sequence = SequenceSpec(("source", "target"), length, 2 + _added_by_shift(tokenizer))
+            return TaskSpec(fields, FeatureSpec(sequence.fields), (sequence,), needs_segments=False)
         case "seq2seq", _:
             of_source, of_target = (
                 sum(map(len, affixes))
@@ -108,12 +108,14 @@ def choose_task_spec(
             )
             _refuse_short("length", length, of_target + 1, "target and eos")
             _refuse_short("encoder_length", encoder_length, of_source + 1, "source and eos")
-            sides = (
-                RowSide(("source",), encoder_length, of_source, "data.encoder_length"),
-                RowSide(("target",), length, of_target),
+            sequences = (
+                SequenceSpec(("source",), encoder_length, of_source, "data.encoder_length"),
+                SequenceSpec(("target",), length, of_target),
             )
             return TaskSpec(
-                partial(objectives.seq2seq, **with_ids), FeatureSpec(("source", "target")), sides
+                partial(objectives.seq2seq, **with_ids),
+                FeatureSpec(("source", "target")),
+                sequences,
             )
         case "masked_lm", _ if masking.next_sentence:
             added = tokenizer.encoder_template.added(2)
@@ -122,25 +124,25 @@ def choose_task_spec(
             fields = partial(objectives.masked_lm_with_next_sentence, **with_words, room=room)
             features = FeatureSpec(("text",), ("first",), sentences=True)
             return TaskSpec(
-                fields, features, (RowSide(("text",), length, added),), needs_other_row=True
+                fields, features, (SequenceSpec(("text",), length, added),), needs_other_row=True
             )
         case "masked_lm", _:
             added = tokenizer.encoder_template.added(1)
             _refuse_short("length", length, added + 1, "cls, sep and text")
             fields = partial(objectives.masked_lm, **with_words)
-            return TaskSpec(fields, text, (RowSide(("text",), length, added),))
+            return TaskSpec(fields, text, (SequenceSpec(("text",), length, added),))
         case "span_corruption", _:
             room = _span_corruption_room(data, tokenizer, masking)
             fields = partial(objectives.span_corruption, **with_rate, mean_span=masking.mean_span)
-            return TaskSpec(fields, text, (RowSide(("text",), room, 0),))
+            return TaskSpec(fields, text, (SequenceSpec(("text",), room, 0),))
         case "classify_text", _:
             texts = ("text", "text_pair") if text_pairs else ("text",)
             added = tokenizer.encoder_template.added(len(texts))
             _refuse_short("length", length, added + len(texts), "cls, sep and text")
-            side = RowSide(texts, length, added)
+            sequence = SequenceSpec(texts, length, added)
             fields = partial(objectives.classify_text, **with_rate)
             augment = objectives.MaskHalfOfRows() if masking.beside_classes else None
-            return TaskSpec(fields, FeatureSpec(texts, ("label",)), (side,), augment=augment)
+            return TaskSpec(fields, FeatureSpec(texts, ("label",)), (sequence,), augment=augment)
         case "classify_images", _:
             fields = objectives.classify_images
             fields = partial(fields, mean=data.image_mean, std=data.image_std)
@@ -226,7 +228,7 @@ def _refuse_short(key: str, value: int, needed: int, what: str) -> None:
 def _span_corruption_room(data: DataConfig, tokenizer: Tokenizer, masking: Masking) -> int:
     """The longest text whose masked form fits the encoder's length.
 
-    Both sides grow with the text, so every shorter text fits, too.
+    Both sequences grow with the text, so every shorter text fits, too.
     """
     of_source, of_target = (
         sum(map(len, affixes)) for affixes in (tokenizer.source_affixes, tokenizer.target_affixes)

@@ -15,7 +15,7 @@ from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import DataConfig, tokenizer_problems
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
-from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, good_records
+from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, readable_examples
 from input_pipeline.token_table import FeatureSpec, LazyTokenTable, TokenTable
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
@@ -38,7 +38,7 @@ def cache_directory(data: DataConfig) -> Path:
 
 
 class TokenCache:
-    """Makes what a run needs of its text, or finds it in the cache.
+    """Trains tokenizers, tokenizes text and plans packing, or finds the results in the cache.
 
     `make_chunks` says how text is tokenized: in threads, or by Beam.
     """
@@ -46,7 +46,7 @@ class TokenCache:
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
         self.directory = cache_directory(data)
-        self.tables: list[tuple[str, TokenTable]] = []  # (split, table) that were asked for so far
+        self.tables: list[tuple[str, TokenTable]] = []  # (split, table) of every `table` call
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
         """The config's tokenizer, trained on `splits` if need be; None for images."""
@@ -104,16 +104,16 @@ class TokenCache:
             with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
                 return Plan(**saved)
         except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
-            shutil.rmtree(directory, ignore_errors=True)  # damaged, if it is there at all
+            shutil.rmtree(directory, ignore_errors=True)  # the plan is missing or damaged
         plan = packing.plan(sizes, capacities)
         make_directory_atomically(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
         return plan
 
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:
-    """The texts that a tokenizer is trained on, without records that cannot be read."""
+    """The texts that a tokenizer is trained on; bad records are skipped."""
     for each in splits:
-        for example in good_records(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
+        for example in readable_examples(_spread(each.train, TRAINING_CHARACTERS // len(splits))):
             yield from _texts_of(example)
 
 
@@ -121,7 +121,7 @@ def _sample(splits: Sequence[Splits]) -> Iterator[str]:
     """A small sample of the text of all sources, to measure a tokenizer on."""
     for each in splits:
         numbers = range(0, len(each.train), max(1, len(each.train) // SAMPLE_EXAMPLES))
-        for example in good_records(LazyList(each.train.__getitem__, numbers)):
+        for example in readable_examples(LazyList(each.train.__getitem__, numbers)):
             yield from (text[:SAMPLE_CHARACTERS] for text in _texts_of(example))
 
 
@@ -130,9 +130,9 @@ def _texts_of(example: Example) -> list[str]:
 
 
 def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:
-    """Examples with about `characters` characters, evenly spaced, because files may be sorted."""
+    """Evenly spaced examples with about `characters` characters; files may be sorted."""
     step = -(-len(examples) // 1000)
-    some = list(good_records(LazyList(examples.__getitem__, range(0, len(examples), step))))
+    some = list(readable_examples(LazyList(examples.__getitem__, range(0, len(examples), step))))
     size = sum(len(text) for example in some for text in _texts_of(example)) / max(1, len(some))
     step = max(1, round(size * len(examples) / characters))
     return LazyList(examples.__getitem__, range(0, len(examples), step))

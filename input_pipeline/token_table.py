@@ -17,7 +17,7 @@ from input_pipeline.sources.base import Example
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 META = "table.json"
-ORIGIN = "origin"  # every entry has this number: its example in the source
+EXAMPLE_INDEX = "origin"  # every entry stores the index of its example in the source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class FeatureSpec:
 
     @property
     def cache_key(self) -> str:
-        """The spec in cache keys, under the former class name: old caches stay valid."""
+        """The spec as text for cache keys. The former class name keeps old caches valid."""
         return repr(self).replace("FeatureSpec", "Form", 1)
 
 
@@ -45,13 +45,13 @@ class TokenTable:
         directory: Path | None = None,
     ):
         self.arrays = arrays
-        self.bad = list(bad)  # problems of the records that were left out
-        self.directory = directory  # of its files; None: in memory
+        self.bad = list(bad)  # the problem of each record that was left out
+        self.directory = directory  # where its files are; None: in memory
         self._texts = [name[4:] for name in arrays if name.startswith("ids.")]
         self._numbers = [name[7:] for name in arrays if name.startswith("number.")]
 
     def __len__(self):
-        return len(self.arrays[f"number.{ORIGIN}"])
+        return len(self.arrays[f"number.{EXAMPLE_INDEX}"])
 
     @property
     def tokens(self) -> int:
@@ -79,8 +79,8 @@ class TokenTable:
         texts = {field: self.ids(field, index) for field in self._texts}
         return texts | {name: int(self.numbers(name)[index]) for name in self._numbers}
 
-    def origin(self, index: int) -> int:
-        return int(self.numbers(ORIGIN)[index])
+    def example_index(self, index: int) -> int:
+        return int(self.numbers(EXAMPLE_INDEX)[index])
 
     def __reduce__(self):
         if self.directory is not None:
@@ -102,9 +102,13 @@ class LazyTokenTable:
     def entry(self, index: int) -> dict[str, np.ndarray | int]:
         example = self._examples[index]
         texts = {field: self._tokenizer.encode(example[field]) for field in self._features.texts}
-        return texts | {name: example[name] for name in self._features.numbers} | {ORIGIN: index}
+        return (
+            texts
+            | {name: example[name] for name in self._features.numbers}
+            | {EXAMPLE_INDEX: index}
+        )
 
-    def origin(self, index: int) -> int:
+    def example_index(self, index: int) -> int:
         return index
 
 
@@ -112,10 +116,13 @@ def table_of(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
     features: FeatureSpec,
-    origins: Sequence[int],
+    example_indices: Sequence[int],
     bad: Sequence[str] = (),
 ) -> TokenTable:
-    """Tokenizes examples into a table in memory. `origins` are their numbers in the source."""
+    """Tokenizes examples into a table in memory.
+
+    `example_indices`: their indices in the source. `bad`: problems of the records left out.
+    """
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
     for field in features.texts:
@@ -129,7 +136,7 @@ def table_of(
         arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
     for name in features.numbers:
         arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
-    arrays[f"number.{ORIGIN}"] = np.array(origins, np.int64)
+    arrays[f"number.{EXAMPLE_INDEX}"] = np.array(example_indices, np.int64)
     return TokenTable(arrays, bad)
 
 

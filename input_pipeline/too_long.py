@@ -16,7 +16,7 @@ NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class TooLong:
-    """Examples of one split that are too long on one side."""
+    """Counts the examples of a split that are too long for the encoder or the decoder."""
 
     split: str
     what: str  # a value of NAMES
@@ -46,7 +46,7 @@ class TooLong:
         if self.costs_answers:
             line += (
                 "; a truncated target counts as wrong in exact_match, and bleu, chrf and rouge "
-                "compare with the whole one"
+                "compare with the full target"
             )
         return line
 

@@ -57,7 +57,7 @@ def test_it_says_what_there_is(tmp_path):
 
 def test_a_source_that_is_tokenized_anew_each_time():
     said = prepare.prepare(default.get_config().to_dict())
-    assert said.endswith("data.source=dates keeps no text there")
+    assert said.endswith("data.source=dates stores no text there")
 
 
 def test_without_the_package_beam_is_refused(tmp_path, monkeypatch):

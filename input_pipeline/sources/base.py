@@ -13,8 +13,8 @@ from typing import Any, Literal
 from experiment.schema import ConfigError
 
 Example = Mapping[str, Any]
-FEW_CLASSES = 50  # which may all be used once, as in a trial with a few lines
-FEW_ROWS = 10  # up to which a label for each may be a toy, beyond it is a mistake
+FEW_CLASSES = 50  # up to this many classes, most may have a single row, as in a small trial
+FEW_ROWS = 10  # up to this many rows, each may have a class of its own, as in a toy example
 
 # The fields of an example:
 #   pairs      source, target, and optionally task         (text; the task's name)
@@ -37,7 +37,7 @@ class MissingSplitError(ConfigError):
 
 
 def refusal_of_split(problem: str, split: str, known: Iterable[str]) -> ConfigError:
-    """The error for a split such as 'test[:50%]', whose name or range may be wrong."""
+    """The error for a bad split such as 'test[:50%]': MissingSplitError if its name is unknown."""
     known = tuple(known)
     is_known = split.partition("[")[0] in known
     return ConfigError(problem) if is_known else MissingSplitError(problem, split, known)
@@ -58,7 +58,7 @@ class Splits:
     text_pairs: bool = False  # labelled: every example has a text_pair
 
     def scored_on_train(self, name: str) -> "Splits":
-        """The same splits, with the training split as the only evaluation split."""
+        """The same data, with the training split as the only evaluation split, called `name`."""
         return dataclasses.replace(self, evals={name: self.train})
 
 
@@ -84,7 +84,7 @@ def hash_fraction(text: str | bytes) -> float:
 def split_by_hash(
     examples: Iterable[Example], content: Callable[[Example], str | bytes], share: float
 ) -> tuple[list[Example], list[Example]]:
-    """(training, held-out) examples; a hash of its content holds out about `share` of them."""
+    """(training, evaluation) examples; a hash of the content chooses about `share` of them."""
     parts: tuple[list[Example], list[Example]] = [], []
     for example in examples:
         parts[hash_fraction(content(example)) < share].append(example)
@@ -101,17 +101,17 @@ def content_digest(parts: Iterable[str | bytes]) -> str:
     return digest.hexdigest()
 
 
-def good_records(records: Sequence[Example]) -> Iterator[Example]:
-    """The records that can be read; the others are counted where they are tokenized."""
-    for index in range(len(records)):
+def readable_examples(examples: Sequence[Example]) -> Iterator[Example]:
+    """Yields the examples that can be read. Tokenizing counts the others."""
+    for index in range(len(examples)):
         try:
-            yield records[index]
+            yield examples[index]
         except BadRecordError:
             continue
 
 
 def refuse_single_use(labels: Counter[str], place: str, hint: str) -> None:
-    """Refuses labels of which most are used once: they are texts or numbers of rows, not classes.
+    """Raises ConfigError if most labels occur once: such labels are texts or row numbers.
 
     `labels` counts the training rows of each label; `hint` says where the label belongs.
     """

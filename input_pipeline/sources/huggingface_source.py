@@ -1,7 +1,7 @@
-"""Data sets of the Hugging Face hub or in a directory. Needs the extra `huggingface`.
+"""Data sets from the Hugging Face hub or from a directory. Needs the extra `huggingface`.
 
-`data.name` is a name such as `stanfordnlp/imdb`, with a configuration `nyu-mll/glue:sst2`, or a
-directory, written by `save_to_disk` or readable by `load_dataset`. Files are downloaded to HF_HOME
+`data.name` is a name such as `stanfordnlp/imdb`, or `nyu-mll/glue:sst2` with a configuration, or a
+directory that `save_to_disk` wrote or `load_dataset` can read. Files are downloaded to HF_HOME
 on first use; HF_HUB_OFFLINE=1 forbids downloads.
 """
 
@@ -17,6 +17,7 @@ from input_pipeline.sources.base import Splits, refusal_of_split
 
 
 def load(data: DataConfig) -> Splits:
+    """The data set data.name; raises ConfigError if it cannot be loaded or used."""
     try:
         import datasets
     except ImportError:
@@ -26,13 +27,13 @@ def load(data: DataConfig) -> Splits:
 
     stored = _stored_splits(data)
     # A fingerprint identifies the files that a split was made of; saved splits keep theirs.
-    identity = [f"{name} {records._fingerprint}" for name, records in sorted(stored.items())]
+    identity = [f"{name} {rows._fingerprint}" for name, rows in sorted(stored.items())]
     features = next(iter(stored.values())).features
     image = features.get("image")
     stored = _undecoded(stored, features)
 
-    def select(key: str, split: str) -> record_fields.SplitRecords:
-        lengths = {name: len(records) for name, records in stored.items()}
+    def select(key: str, split: str) -> record_fields.StoredSplit:
+        lengths = {name: len(rows) for name, rows in stored.items()}
         try:
             parts = datasets.ReadInstruction.from_spec(split).to_absolute(lengths)
         except ValueError as error:
@@ -42,14 +43,14 @@ def load(data: DataConfig) -> Splits:
                 stored,
             ) from None
         pieces = [(part.splitname, part.from_, part.to) for part in parts]
-        records = [stored[name].select(range(first, end)) for name, first, end in pieces]
-        joined = datasets.concatenate_datasets(records)
+        rows = [stored[name].select(range(first, end)) for name, first, end in pieces]
+        joined = datasets.concatenate_datasets(rows)
 
         def column(field: str) -> Iterator[Any]:
             for batch in joined.select_columns([field]).iter(batch_size=1000):
                 yield from batch[field]
 
-        return record_fields.SplitRecords(joined, pieces, column)
+        return record_fields.StoredSplit(joined, pieces, column)
 
     return record_fields.splits(
         data,
@@ -102,6 +103,6 @@ def _stored_splits(data: DataConfig):
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(f"data.name={data.name!r} cannot be loaded: {reason}") from None
-    # A data set that was saved without splits is one split.
+    # A data set that was saved without splits becomes the split `train`.
     alone = isinstance(found, datasets.Dataset)
     return datasets.DatasetDict({"train": found}) if alone else found

@@ -1,4 +1,4 @@
-"""Decodes image files into arrays of the one shape that all images of a data set have."""
+"""Decodes image files. All images of a data set become arrays of the same shape."""
 
 import dataclasses
 import io
@@ -27,13 +27,13 @@ class ImageSpec:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # rows and columns
     resize: bool  # False: images of another size are refused
-    # data.image_fit and data.image_resample. Digests of older runs are of a repr without them.
+    # data.image_fit and data.image_resample. The repr omits them, as in the digests of older runs.
     fit: str = dataclasses.field(default=FORMER_FIT, repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
-        """The spec as parts of a digest. Recorded digests have the former class name."""
+        """The spec as strings for a digest, with the former class name that old digests contain."""
         part = repr(self).replace("ImageSpec", "ImageForm", 1)
         is_default = (self.fit, self.resample) == (FORMER_FIT, "bicubic")
         return (part,) if is_default else (part, self.fit, self.resample)
@@ -42,11 +42,11 @@ class ImageSpec:
         """The image resized to the spec's size: uint8 (rows, columns, channels).
 
         `center_crop` resizes the shorter side and cuts out the centre, as transformers and
-        torchvision do. `crop` cuts out the centre, of a fractional width, and resizes that.
+        torchvision do. `crop` first cuts out the central square and then resizes it.
         `stretch` resizes both sides.
         """
         size, method = self.size, Image.Resampling[self.resample.upper()]
-        resized = [int(size * side / min(image.size)) for side in image.size]
+        resized = [int(size * edge / min(image.size)) for edge in image.size]
         # Resizing all of a very long image would take more memory than its file suggests.
         is_too_long = size * max(resized) > Image.MAX_IMAGE_PIXELS
         if self.fit == "stretch":
@@ -54,13 +54,13 @@ class ImageSpec:
         elif self.fit == "crop" or is_too_long:
             image = ImageOps.fit(image, (size, size), method)
         else:
-            left, top = ((side - size) // 2 for side in resized)
+            left, top = ((edge - size) // 2 for edge in resized)
             image = image.resize(resized, method).crop((left, top, left + size, top + size))
         return np.asarray(image).reshape(size, size, -1)
 
 
 def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:
-    """The spec of a data set; what the config leaves open comes from the first readable image."""
+    """The spec of a data set. Values that the config leaves open come from the first image."""
     first_fault = None
     for file in files:
         try:
@@ -73,8 +73,8 @@ def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None =
             return ImageSpec(mode, data.image_size, True, data.image_fit, data.image_resample)
         if image.width != image.height:
             raise ConfigError(
-                f"{_name(file)} has {image.width}x{image.height} pixels, which is no square; "
-                "set data.image_size to resize all images to one"
+                f"{_name(file)} has {image.width}x{image.height} pixels, which is not square; "
+                "set data.image_size to resize all images to a square"
             )
         return ImageSpec(mode, image.width, resize=False)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")

@@ -1,4 +1,4 @@
-"""Turns the records of a public data set into examples, for TFDS and Hugging Face alike."""
+"""Converts the records of public data sets, from TFDS or Hugging Face, to examples."""
 
 import dataclasses
 import numbers
@@ -23,37 +23,38 @@ Record = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitRecords:
-    """The records of a split such as 'train[:99%]', and where they are stored."""
+class StoredSplit:
+    """The records of a split such as 'train[:99%]', and which stored records they are."""
 
-    records: Sequence[Record]
+    rows: Sequence[Record]
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
-    # Reads the values of one field, if that is faster than reading whole records.
+    # Reads the values of one field, if the library can do so without reading all fields.
     column: Callable[[str], Iterable[Any]] | None = None
 
     def values(self, field: str) -> Iterable[Any]:
         if self.column:
             return self.column(field)
-        return (self.records[index][field] for index in range(len(self.records)))
+        return (self.rows[index][field] for index in range(len(self.rows)))
 
 
 def splits(
     data: DataConfig,
-    train: SplitRecords,
-    held_out: SplitRecords,
+    train: StoredSplit,
+    evaluation: StoredSplit,
     *,
     features: Mapping[str, Any],
     identity: Sequence[str],
     description: Mapping[str, Any],
     image_mode: str | None = None,
 ) -> Splits:
-    """The splits of a data set. `identity` identifies its content without reading the records.
+    """The splits of a data set.
 
-    `features` are the library's, by field. `image_mode` is Pillow's mode, if known.
+    features: the library's feature of each field. identity: strings that identify the content, so
+    that no records need to be hashed. image_mode: Pillow's mode, if known.
     """
-    _refuse_overlap(data, train, held_out)
-    if train.records:
-        _refuse_unknown_fields(data, train.records[0])
+    _refuse_overlap(data, train, evaluation)
+    if train.rows:
+        _refuse_unknown_fields(data, train.rows[0])
     labels, by_name = (), False
     if data.kind in ("labelled", "images"):
         labels = getattr(features[data.label_field], "names", None)  # both libraries' ClassLabel
@@ -61,16 +62,16 @@ def splits(
         labels = _names_in(train, data) if by_name else tuple(labels)
     spec = None
     if data.kind == "images":
-        spec = infer_image_spec(map(_file, train.records), data, image_mode)
-    cuts = {data.train_split: train, data.eval_split: held_out}
+        spec = infer_image_spec(map(_file, train.rows), data, image_mode)
+    cuts = {data.train_split: train, data.eval_split: evaluation}
     examples = {
-        split: _Examples(cut.records, data, split, labels, by_name, spec)
+        split: _Examples(cut.rows, data, split, labels, by_name, spec)
         for split, cut in cuts.items()
     }
     chosen = [f"{key}={getattr(data, key)}" for key in FIELD_KEYS[data.kind]]
     parts = spec.digest_parts if spec else (repr(spec),)
     digest = content_digest(
-        [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(held_out.pieces)]
+        [*identity, data.kind, *chosen, *parts, repr(train.pieces), repr(evaluation.pieces)]
     )
     if data.kind == "images":
         # Text is checked when it is tokenized; images are checked here.
@@ -94,25 +95,25 @@ class _Examples(Sequence[Example]):
 
     def __init__(
         self,
-        records: Sequence[Record],
+        rows: Sequence[Record],
         data: DataConfig,
         split: str,
         labels: tuple[str, ...],
         by_name: bool,
         spec: ImageSpec | None,
     ):
-        self._records, self._data, self._split = records, data, split
+        self._rows, self._data, self._split = rows, data, split
         self._labels, self._spec = labels, spec
         self._numbers = {name: number for number, name in enumerate(labels)} if by_name else None
 
     def __len__(self):
-        return len(self._records)
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < len(self):
             raise IndexError(index)
         try:
-            return self._example(self._records[int(index)])
+            return self._example(self._rows[int(index)])
         except BadRecordError as error:
             where = f"{self._data.name}, split {self._split}, record {index}"
             raise BadRecordError(f"{where}: {error}") from None
@@ -146,7 +147,7 @@ class _Examples(Sequence[Example]):
                 raise BadRecordError(f"label {name!r} does not occur in training")
             return self._numbers[name]
         if label is None or label == -1:
-            raise BadRecordError(f"its label is {label}: this split comes without; choose another")
+            raise BadRecordError(f"its label is {label}: this split has no labels; choose another")
         if not 0 <= label < len(self._labels):
             raise BadRecordError(f"its label is {label}, but there are {len(self._labels)} labels")
         return int(label)
@@ -184,8 +185,8 @@ def _file(record: Record) -> bytes:
     return stored or b""
 
 
-def _names_in(train: SplitRecords, data: DataConfig) -> tuple[str, ...]:
-    """Labels that are names in the records: those of the training split, sorted, as of files."""
+def _names_in(train: StoredSplit, data: DataConfig) -> tuple[str, ...]:
+    """The labels of the training split, sorted, if the records hold names and not numbers."""
     names, problem = Counter(), None
     for value in train.values(data.label_field):
         try:
@@ -209,8 +210,8 @@ def _label_name(value: Any) -> str:
             value = value.decode()
         except UnicodeDecodeError as error:
             raise BadRecordError(f"its label is not UTF-8 at byte {error.start}") from None
-    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not (is_whole or isinstance(value, str)) or value == "":
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not (is_integer or isinstance(value, str)) or value == "":
         raise BadRecordError(f"its label {value!r} is neither text nor a whole number")
     return str(value)
 
@@ -230,9 +231,9 @@ def _refuse_unknown_fields(data: DataConfig, record: Record) -> None:
         raise ConfigError(problems)
 
 
-def _refuse_overlap(data: DataConfig, train: SplitRecords, held_out: SplitRecords) -> None:
+def _refuse_overlap(data: DataConfig, train: StoredSplit, evaluation: StoredSplit) -> None:
     for place, first, end in train.pieces:
-        for other_place, other_first, other_end in held_out.pieces:
+        for other_place, other_first, other_end in evaluation.pieces:
             if place == other_place and max(first, other_first) < min(end, other_end):
                 raise ConfigError(
                     f"data.train_split={data.train_split!r} and data.eval_split="

@@ -1,10 +1,10 @@
 """Data sets of TensorFlow Datasets that are prepared as array_record files.
 
-Reading them needs no TensorFlow. Preparing them from Python needs none either, unless a builder
-unpacks archives or imports it (the command `tfds` always does). Preparing may download much, so a
-data set that is not prepared is refused with the command that prepares it. TFDS_DATA_DIR says where
-data sets are; data.name may also be the directory of a prepared version, which has
-dataset_info.json.
+Reading them needs no TensorFlow. Preparing them from Python needs none either, unless the builder
+unpacks archives or imports TensorFlow (the command `tfds` always imports it). Preparing may
+download much, so a data set that is not prepared is refused, with the command that prepares it.
+TFDS_DATA_DIR is the directory of all data sets. data.name may also be the directory of one prepared
+version, which has dataset_info.json.
 """
 
 import contextlib
@@ -36,14 +36,15 @@ MOST_LISTED = 10  # configurations in a message; some data sets have hundreds
 
 
 def load(data: DataConfig) -> Splits:
+    """The data set data.name; raises ConfigError if it is not prepared or cannot be used."""
     builder = _open(data)
     info = builder.info
     has_images = data.kind == "images" and "image" in info.features
     decoders = _undecoded(info.features)
 
-    def select(key: str, split: str) -> record_fields.SplitRecords:
+    def select(key: str, split: str) -> record_fields.StoredSplit:
         try:
-            records = builder.as_data_source(split, decoders=decoders)
+            rows = builder.as_data_source(split, decoders=decoders)
         except ValueError as error:
             reason = str(error).splitlines()[-1]
             raise refusal_of_split(
@@ -53,9 +54,9 @@ def load(data: DataConfig) -> Splits:
             ) from None
         files = info.splits[split].file_instructions
         pieces = [(os.path.basename(f.filename), f.skip, f.skip + f.take) for f in files]
-        return record_fields.SplitRecords(records, pieces)
+        return record_fields.StoredSplit(rows, pieces)
 
-    # A version identifies its content; sizes also distinguish the user's own data sets.
+    # A published version identifies its content; sizes tell the user's own data sets apart.
     sizes = [f"{name} {s.num_bytes} {s.shard_lengths}" for name, s in sorted(info.splits.items())]
     return record_fields.splits(
         data,
@@ -103,7 +104,7 @@ def known_builders() -> list[str]:
 
 
 def _open(data: DataConfig):
-    """The builder of the prepared files, of whichever TFDS version."""
+    """The builder of the prepared files, which any version of TFDS may have written."""
     from tensorflow_datasets.core import file_adapters, read_only_builder, registered
 
     if os.path.isfile(os.path.join(data.name, INFO)):
@@ -189,7 +190,7 @@ def _refuse_unprepared(data: DataConfig, data_dir: str) -> NoReturn:
     raise ConfigError(
         f"{target} is not prepared in {data_dir} (TFDS_DATA_DIR); prepare it once: "
         f"python -c {shlex.quote(code)} (if that asks for tensorflow, this builder unpacks its "
-        "files with it: pip install tensorflow first; reading them takes none)"
+        "files with it: pip install tensorflow first; reading them needs none)"
     )
 
 

@@ -1,6 +1,6 @@
-"""A tokenizer for ids written as numbers, for models without their tokenizer: "17 4 250" <-> ids.
+"""A tokenizer whose texts are ids, "17 4 250", for models that come without their tokenizer.
 
-It adds no special ids: the model reads exactly the ids in the line.
+It adds no special ids: the model reads exactly the ids in the text.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from experiment.schema import ConfigError
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template
 from input_pipeline.tokenizers.subword import FILE_NAME, ROLES, TEXT_START
 
-NO_END = -1  # eos of a model that has none
+NO_END = -1  # the eos id if a model has none
 
 
 class TokenizerWithoutVocabulary(SpecialTokens):
-    """Base of tokenizers that a few numbers describe: `_layout`, which is saved as JSON."""
+    """Base of tokenizers without a vocabulary. `_layout` describes them and is saved as JSON."""
 
     mask_name = None
     space_is_a_token = True
@@ -28,7 +28,7 @@ class TokenizerWithoutVocabulary(SpecialTokens):
         return [self.encode(text) for text in texts]
 
     def unspelt(self, text: str) -> str:
-        """The part of the text without ids: none."""
+        """Always "": no part of a text lacks ids."""
         del text
         return ""
 
@@ -42,7 +42,7 @@ class TokenizerWithoutVocabulary(SpecialTokens):
 
 
 class IdTokenizer(TokenizerWithoutVocabulary):
-    """Ids as text. `roles` are the special ids, as far as they are known."""
+    """Ids as text. `roles` are the special ids that are known."""
 
     kind = "ids"
     template = Template()
@@ -60,7 +60,7 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         self.pad_id, self.bos_id, self.eos_id = (self.roles[r] for r in ("pad", "bos", "eos"))
         self.mask_id, self.cls_id, self.sep_id = (self.roles[r] for r in ("mask", "cls", "sep"))
         self.more_eos_ids = tuple(more_eos_ids)
-        # Without eos, an answer has the maximal length and is never padded.
+        # Without eos, every answer has the maximal length, so padding is never used.
         if self.eos_id is None:
             self.eos_id = NO_END
         if self.pad_id is None:
@@ -71,7 +71,7 @@ class IdTokenizer(TokenizerWithoutVocabulary):
 
     @classmethod
     def like(cls, tokenizer: Any, vocab_size: int) -> "IdTokenizer":
-        """For a model that has another tokenizer, whose special ids it takes."""
+        """An id tokenizer with the special ids of another tokenizer."""
         roles = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
         roles[TEXT_START] = next(iter(tokenizer.text_start_ids), None)
         return cls(roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids)
@@ -82,17 +82,17 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         wrong = wrong or [n for n in numbers if len(n) > 9 or int(n) >= self.vocab_size]
         if wrong:
             raise ConfigError(
-                f"{wrong[0]!r} is no id; ids are numbers from 0 to {self.vocab_size - 1} with "
+                f"{wrong[0]!r} is not an id; ids are numbers from 0 to {self.vocab_size - 1} with "
                 "spaces between them"
             )
         return np.array(numbers, np.int32)
 
     def byte_sizes(self, text: str) -> np.ndarray:
-        """Zeros: ids stand for no bytes."""
+        """Zeros: ids do not stand for bytes of text."""
         return np.zeros(len(text.split()), np.int64)
 
     def decode(self, ids: np.ndarray) -> str:
-        """The ids before the first one that ends a text."""
+        """The ids up to the first one that ends a text, as text."""
         ids = np.asarray(ids)
         ends = np.flatnonzero(np.isin(ids, (self.eos_id, *self.more_eos_ids)))
         return " ".join(map(str, ids[: ends[0]] if len(ends) else ids))

@@ -40,7 +40,7 @@ MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
-LARGEST = 2**26  # bytes
+LARGEST = 2**26  # bytes of a file
 
 # Names of special tokens in published vocabularies, if there is no tokenizer_config.json.
 NAMES = {
@@ -97,7 +97,7 @@ def _named_refusals(path: Path) -> Iterator[None]:
         ) from error
 
 
-# Which special tokens transformers' tokenizer classes add, if the files do not say.
+# The special tokens that transformers' tokenizer classes add, if the files do not say which.
 FRAMES = {
     "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
     "t5": "eos", "mt5": "eos", "marian": "eos",
@@ -145,8 +145,8 @@ def as_published(
 def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
     """The tokenizer.json with `lstrip` and `rstrip` of special tokens as in tokenizer_config.json.
 
-    As in transformers, `added_tokens_decoder` counts for any file, and roles such as RoBERTa's
-    mask_token for all but a tokenizer.json.
+    As in transformers, the entries of `added_tokens_decoder` apply to every kind of file. Entries
+    for roles, such as RoBERTa's mask_token, apply to all but a tokenizer.json.
     """
     entries = list((config.get("added_tokens_decoder") or {}).values())
     if not is_library_file:
@@ -155,7 +155,7 @@ def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str
     layout, is_changed = json.loads(content), False
     for token in layout["added_tokens"]:
         entry = said.get(token["content"], token)
-        strips = {side: bool(entry.get(side)) for side in ("lstrip", "rstrip")}
+        strips = {key: bool(entry.get(key)) for key in ("lstrip", "rstrip")}
         is_changed |= not strips.items() <= token.items()
         token.update(strips)
     return json.dumps(layout, ensure_ascii=False) if is_changed else content
@@ -164,7 +164,7 @@ def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str
 def _frame(
     tokenizer: SubwordTokenizer, path: Path, config: Mapping, model_type: str
 ) -> Template | None:
-    """The special tokens that transformers' class adds by itself; None: none."""
+    """The special tokens that transformers' tokenizer class adds by itself, or None."""
     name = str(config.get("tokenizer_class") or model_type).lower()
     name = name.removesuffix("fast").removesuffix("tokenizer")
     bos, eos, cls, sep = tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id, tokenizer.sep_id
@@ -178,7 +178,7 @@ def _frame(
             end = (eos,)
             return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))
     if path.name == FILE_NAME:
-        return None  # its post-processor says it all
+        return None  # its post-processor adds all special tokens
     start = (bos,) if config.get("add_bos_token") and bos is not None else ()
     end = (eos,) if config.get("add_eos_token") and eos is not None else ()
     types = ((0,) * len(start), (0,) * len(end) + (1,) * len(start), (1,) * len(end))
@@ -194,7 +194,7 @@ def _chat_template(path: Path, config: Mapping) -> Any:
 
 
 def _refuse_huge(path: Path) -> None:
-    """Raises ConfigError before a huge file is read; the largest tokenizers have half of it."""
+    """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
     for name in (path.name, CONFIG_FILE_NAME, MARIAN_VOCAB, CHAT_FILE_NAME):
         each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
@@ -220,7 +220,7 @@ def _library(path: Path) -> SubwordTokenizer:
 def _bert(path: Path) -> SubwordTokenizer:
     vocab = models.WordPiece.read_file(str(path))
     if "[UNK]" not in vocab:
-        raise ValueError("it has no [UNK], so it is no vocabulary of BERT's")
+        raise ValueError("it has no [UNK], so it is not a vocabulary of BERT")
     config = _config_beside(path)
     has_upper_case = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
@@ -262,7 +262,7 @@ def _marian(path: Path) -> SubwordTokenizer:
     logging.warning("targets are split as %s splits text, not as target.spm does", source)
     if missing:
         logging.warning(
-            "%d pieces of %s are not in %s, and are spelt by others: %s",
+            "%d pieces of %s are not in %s, so smaller pieces spell them: %s",
             len(missing), source, vocab_path.name, " ".join(missing[:10]),
         )  # fmt: skip
     _add_special(tokenizer, list(names.values()))
@@ -270,7 +270,7 @@ def _marian(path: Path) -> SubwordTokenizer:
 
 
 def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
-    """Makes the names that are in the vocabulary special: they are found in text first."""
+    """Makes names in the vocabulary special: they are found before a text is split."""
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     vocab = tokenizer.get_vocab()
     new = [name for name in names if name in vocab and name not in added]
@@ -305,7 +305,7 @@ def _config_beside(path: Path) -> dict:
     try:
         return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     except ValueError as error:
-        raise ValueError(f"{config.name} beside it is no JSON: {error}") from error
+        raise ValueError(f"{config.name} beside it is not JSON: {error}") from error
 
 
 def _content(token: str | dict | None) -> str | None:

@@ -1,8 +1,8 @@
 """Converts SentencePiece's .model to a tokenizer of the `tokenizers` library.
 
-Unigram models are read as by T5's tokenizer, or as by Marian's if a vocabulary is given; BPE models
-as by Llama's. The file is a protocol buffer; field numbers and defaults are those of
-sentencepiece_model.proto.
+Unigram models are read as T5's tokenizer reads them, or as Marian's does if a vocabulary is given;
+BPE models as Llama's tokenizer reads them. The file is a protocol buffer; field numbers and
+defaults are those of sentencepiece_model.proto.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNKNOWN_PENALTY = 10  # score of an unknown character, below the worst piece
-LANGUAGE_CODE = re.compile(">>.+<<")  # Marian's target language, before a text
+LANGUAGE_CODE = re.compile(">>.+<<")  # names Marian's target language, at the start of a text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ class SentencePieceModel:
 
 
 def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
-    """The tokenizer, and the special ids by role; raises ValueError for other files."""
+    """The tokenizer and its special ids by role; raises ValueError if it cannot be read."""
     model = _parse(data)
     if model.kind not in (UNIGRAM, BPE):
         raise ValueError("its model type is neither unigram nor bpe; give another vocabulary")
     tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model)
-    _add_what_is_no_piece(tokenizer, model)
+    _add_normalizer_and_special_tokens(tokenizer, model)
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
 
@@ -52,28 +52,28 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
 def read_with_vocabulary(
     data: bytes, vocab: Mapping[str, int], unknown: str
 ) -> tuple[Tokenizer, list[str]]:
-    """Marian's tokenizer: the source's model splits text; `vocab`, shared with the target, has ids.
+    """Marian's tokenizer: the model of the source language splits text, and `vocab` gives the ids.
 
-    Also returns the pieces of the model that are not in the vocabulary. Smaller pieces spell them
-    here, while transformers gives the unknown id.
+    `vocab` is shared with the target language. Also returns the pieces of the model that are not in
+    it. Smaller pieces spell them here, while transformers gives the unknown id.
     """
     model = _parse(data)
     if model.kind != UNIGRAM or model.byte_fallback:
-        raise ValueError("it is no unigram model, or has bytes for what it cannot spell")
+        raise ValueError("it is not a unigram model, or it has byte fallback")
     if sorted(vocab.values()) != list(range(len(vocab))):
         raise ValueError("the ids of its vocabulary are not 0, 1, 2, ... without gaps")
     if unknown not in vocab:
         raise ValueError(f"its vocabulary has no {unknown}")
     source = {piece.text: piece.score for piece in model.pieces}
-    # A character that only the target has scores as one that SentencePiece does not know. A longer
-    # piece scores less than its characters, so it is never used.
+    # A character that only the target language has gets the score of an unknown character. A longer
+    # piece gets a lower score than its characters together, so it is never used.
     worst = min(piece.score for piece in model.pieces if piece.kind == NORMAL) - UNKNOWN_PENALTY
     scores = [
         (text, source.get(text, len(text) * worst - (len(text) > 1)))
         for text in sorted(vocab, key=vocab.get)
     ]
     tokenizer = _unigram(scores, vocab[unknown], byte_fallback=False)
-    _add_what_is_no_piece(tokenizer, model)
+    _add_normalizer_and_special_tokens(tokenizer, model)
     _add_special(tokenizer, [unknown, *filter(LANGUAGE_CODE.fullmatch, vocab)])
     pieces = [piece.text for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED)]
     return tokenizer, [text for text in pieces if text not in vocab]
@@ -100,7 +100,7 @@ def _unigram(scores: list[tuple[str, float]], unk_id: int, byte_fallback: bool) 
 
 def _like_llama(model: SentencePieceModel) -> Tokenizer:
     vocab = {piece.text: id for id, piece in enumerate(model.pieces)}
-    # SentencePiece lists no merges: every split of a piece into two is one, in order of ids.
+    # SentencePiece lists no merges. Every split of a piece into two pieces is a merge, in id order.
     merges = [
         (piece[:cut], piece[cut:])
         for piece in vocab
@@ -119,8 +119,8 @@ def _like_llama(model: SentencePieceModel) -> Tokenizer:
     return tokenizer
 
 
-def _add_what_is_no_piece(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
-    """Adds the model's normalizer, and the names that are found before text is split."""
+def _add_normalizer_and_special_tokens(tokenizer: Tokenizer, model: SentencePieceModel) -> None:
+    """Adds the model's normalizer, and the tokens that are found before text is split."""
     if model.charsmap:
         tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
     vocab = tokenizer.get_vocab()
@@ -147,7 +147,7 @@ def _parse(data: bytes) -> SentencePieceModel:
             case 3:
                 normalizer = dict(_fields(value))
     if not pieces or not trainer:
-        raise ValueError("it lists no pieces or does not say how they were found")
+        raise ValueError("it lists no pieces, or no settings of the trainer")
     return SentencePieceModel(
         pieces=pieces,
         kind=trainer.get(3, UNIGRAM),
@@ -170,10 +170,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         if wire_type == 0:
             value, at = _varint(data, at)
         else:
-            fixed = {1: 8, 5: 4}.get(wire_type)
-            if fixed is None and wire_type != 2:
+            width = {1: 8, 5: 4}.get(wire_type)
+            if width is None and wire_type != 2:
                 raise ValueError(f"it has a field of unknown type {wire_type}")
-            size, at = (fixed, at) if fixed else _varint(data, at)
+            size, at = (width, at) if width else _varint(data, at)
             value, at = data[at : at + size], at + size
             if at > len(data):
                 raise ValueError("it ends too early")
@@ -181,7 +181,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at `at`, and the position behind it: seven bits per byte, the lowest first."""
+    """The integer at `at`, and the position after it: seven bits per byte, the lowest first."""
     value = shift = 0
     while True:
         if at >= len(data):

@@ -21,7 +21,7 @@ Ids = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """Special ids around one text and around two, with token types."""
+    """The special ids around one text and around a pair of texts, and the pair's token types."""
 
     prefix: Ids = ()
     suffix: Ids = ()
@@ -43,7 +43,7 @@ class Template:
         parts = (self.prefix, self.suffix) if texts == 1 else self.pair
         return sum(map(len, parts))
 
-    def around(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    def with_special_tokens(self, texts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
         """Adds special ids to one or two texts.
 
         Returns `inputs`; `is_text`, False at special ids; and for two texts `token_types`.
@@ -82,7 +82,7 @@ class SpecialTokens:
     more_eos_ids: Ids = ()  # further ids that end an answer, in chat models
     text_start_ids: Ids = ()  # BART: begins both texts of an encoder-decoder
     template: Template | None = None
-    # Whether `encode` reads the name of the mask as the mask id.
+    # Whether `encode` turns the name of the mask, such as [MASK], into the mask id.
     reads_mask = False
 
     @property
@@ -115,7 +115,7 @@ class SpecialTokens:
 
 
 def read_template(tokenizer: Tokenizer) -> Template:
-    """What the tokenizer's post-processor adds, measured on a text."""
+    """The special ids that the tokenizer's post-processor adds, found by encoding a text."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     text = _spelt_text(tokenizer)
@@ -149,7 +149,7 @@ def _parts(encoding: Encoding, texts: int) -> tuple[tuple[Ids, ...], tuple[Ids, 
 def with_template(content: str, template: Template) -> str:
     """The tokenizer.json with a post-processor that adds these special tokens.
 
-    It stays unchanged if its post-processor already does.
+    It stays unchanged if its post-processor already adds them.
     """
     tokenizer = Tokenizer.from_str(content)
     if _same(read_template(tokenizer), template):

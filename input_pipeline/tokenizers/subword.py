@@ -19,11 +19,11 @@ from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, re
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
 ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
-# BART: begins both texts of an encoder-decoder, after bos in the decoder. Tokenizers without it
-# have the digest that they had before this role existed.
+# BART: begins both texts of an encoder-decoder, after bos in the decoder. It enters the digest only
+# if it is set, so older digests stay valid.
 TEXT_START = "text_start"
-# Keys of a published tokenizer: its post-processor adds the special tokens; its chat template,
-# which is exported again; and further ids that end an answer.
+# Keys of a published tokenizer: whether its post-processor adds the special tokens, its chat
+# template (for export), and further ids that end an answer.
 POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
 
 
@@ -34,7 +34,7 @@ class SubwordTokenizer(SpecialTokens):
     published: POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS of a published tokenizer.
     """
 
-    space_is_a_token = False  # it belongs to the next piece, or separates two
+    space_is_a_token = False  # a space belongs to the next piece, or separates two pieces
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SubwordTokenizer(SpecialTokens):
             setattr(self, f"{role}_id", roles[role])
         self.sentinel_ids = np.array(list(sentinel_ids), np.int32)
         self.sentinel_count = len(self.sentinel_ids)
-        # The name of the mask in a text; only published tokenizers encode it as the mask.
+        # The mask's name. Only published tokenizers encode it as the mask id; see `reads_mask`.
         self.mask_name = None if self.mask_id is None else self._tokenizer.id_to_token(self.mask_id)
 
         pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
@@ -76,7 +76,7 @@ class SubwordTokenizer(SpecialTokens):
         # The ids of text, which masked_lm draws random replacements from.
         self.text_ids = np.array(text_ids, np.int32)
 
-        # Other ids separate words.
+        # Ids that are not text separate words.
         self._begins, self._ends = np.ones((2, self.vocab_size), bool)
         style = _style(self._tokenizer)
         for id in text_ids:
@@ -99,7 +99,7 @@ class SubwordTokenizer(SpecialTokens):
 
     @functools.cached_property
     def own_template(self) -> Template:
-        """What the post-processor adds, whether or not this tokenizer uses it."""
+        """The special ids that the post-processor would add, even if this tokenizer ignores it."""
         return read_template(self._tokenizer)
 
     @property
@@ -140,7 +140,7 @@ class SubwordTokenizer(SpecialTokens):
         return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
 
     def unspelt(self, text: str) -> str:
-        """The first character, or else word, that becomes the unknown id; "" if none does."""
+        """The first character, or else the first word, that becomes the unknown id; "" if none."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         if self.unknown_id not in encoding.ids:
             return ""
@@ -148,7 +148,7 @@ class SubwordTokenizer(SpecialTokens):
         word = text[start:stop]
         if isinstance(self._tokenizer.model, models.WordLevel):
             return word
-        # WordPiece gives up a whole word for one character in it, or for its length.
+        # WordPiece makes a whole word unknown if one character is unknown or the word is too long.
         return next((c for c in word if self.unknown_id in self.encode(c)), word)
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
@@ -204,7 +204,7 @@ Style = Literal["wordpiece", "byte_level", "metaspace"]
 
 
 def _style(tokenizer: Tokenizer) -> Style:
-    """How pieces spell text."""
+    """How pieces mark spaces."""
     if isinstance(tokenizer.model, models.WordPiece | models.WordLevel):
         return "wordpiece"
     stages = f"{tokenizer.pre_tokenizer} {tokenizer.decoder}"

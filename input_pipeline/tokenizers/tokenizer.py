@@ -1,4 +1,4 @@
-"""The byte tokenizer, which needs no vocabulary and loses nothing; and loading of any tokenizer.
+"""The byte tokenizer, which needs no vocabulary and loses nothing; also loads saved tokenizers.
 
 0 pad  1 bos  2 eos  3 mask  4 cls  5 sep | 256 bytes | 100 sentinels, the first one last
 """

@@ -10,7 +10,8 @@ each of the most frequent words; other words are �.
 
 With `lowercase`, text is first converted to lower case; accents stay.
 
-No text encodes to a special id: ⟨ is no character of byte-level text, and the others split it off.
+No text encodes to a special id, because their names begin with ⟨: byte-level text has no such
+character, and wordpiece and word split it off.
 """
 
 import json
@@ -33,7 +34,7 @@ SENTINELS = 100
 SPECIALS = [f"⟨{role}⟩" for role in ROLES]
 UNKNOWN = "�"  # of wordpiece and word; their normalizer removes this character from text
 LARGEST_ALPHABET = 1000  # of wordpiece: the most frequent characters
-RAREST = 2  # occurrences that make a pair a piece
+RAREST = 2  # a pair of pieces is merged only if it occurs this often
 # A vocabulary with fewer bytes per token does little more than spell. Measured on names, dates and
 # Python's documentation: 1.2 to 1.5 with 400 ids, 2.0 to 4.5 with 1,000 or more.
 FEW_BYTES = 1.7
@@ -71,7 +72,8 @@ def spelling_problem(
     tokens = sum(map(len, encoded))
     counts = np.bincount(np.concatenate([[], *encoded]).astype(np.int64), minlength=1)
     unknown = int(counts[tokenizer.unknown_id]) if tokenizer.unknown_id is not None else 0
-    # The share of words that occur once estimates that of unknown words in new text (Good-Turing).
+    # The share of words that occur once estimates the share of unknown words in new text
+    # (Good-Turing).
     once = int((counts == 1).sum()) if kind == "word" else 0
     if tokens and (unknown + once) / tokens >= MANY_UNKNOWN:
         said = f"reads {unknown / tokens:.0%} of the tokens in a sample of the text as unknown"

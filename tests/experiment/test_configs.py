@@ -137,7 +137,9 @@ def test_a_run_as_the_architecture_brings_its_pixels(tmp_path):
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased"])
 def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
-    with pytest.raises(ValueError, match="no architecture, and no workdir") as refusal:
+    with pytest.raises(
+        ValueError, match="neither an architecture nor an existing workdir"
+    ) as refusal:
         get_config("dates", name)
     assert f"hf download {name} --local-dir DIR, then python convert.py" in str(refusal.value)
     assert "architectures are: transformer_base, " in str(refusal.value)

@@ -167,7 +167,7 @@ def test_a_split_of_which_nothing_fits_is_refused(corpus):
     [dict(packing=True), dict(buckets=(9,)), dict(bucket_count=2), dict(over_long="drop")],
 )
 def test_what_needs_all_lengths_does_not_go_with_examples_made_on_demand(corpus, keys):
-    with pytest.raises(ConfigError, match=r"data\.source='dates' makes its examples on demand"):
+    with pytest.raises(ConfigError, match=r"data\.source='dates' generates its examples on demand"):
         load(corpus, "pairs", source="dates", **keys)
 
 

@@ -8,8 +8,8 @@ from input_pipeline.preparation import tokenized
 from input_pipeline.rows import (
     ExampleRows,
     GroupedRows,
-    RowSide,
     SentenceRows,
+    SequenceSpec,
     WindowRows,
     fit,
 )
@@ -53,7 +53,7 @@ def test_no_documents_no_windows():
     assert len(WindowRows(documents(), 4)) == 0
 
 
-SIDE = (RowSide(("text",), 6, 2),)
+SEQUENCE = (SequenceSpec(("text",), 6, 2),)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ SIDE = (RowSide(("text",), 6, 2),)
     ],
 )
 def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
-    rows = ExampleRows(texts("abc", "abcdefghi", "a"), SIDE, over_long)
+    rows = ExampleRows(texts("abc", "abcdefghi", "a"), SEQUENCE, over_long)
     assert shown(rows) == [[text] for text in expected]
     assert rows.too_long == 1
     assert rows.sizes().tolist() == [[len(text) + 2] for text in expected]
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
 
 def test_labels_stay_with_their_texts():
     examples = [{"text": "abcdefg", "label": 3}, {"text": "b", "label": 5}]
-    rows = ExampleRows(table(examples, FeatureSpec(("text",), ("label",))), SIDE, "drop")
+    rows = ExampleRows(table(examples, FeatureSpec(("text",), ("label",))), SEQUENCE, "drop")
     (row,) = rows.parts(0)
     assert (T.decode(row["text"]), row["label"], row["origin"]) == ("b", 5, 1)
 
@@ -99,13 +99,15 @@ def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
 
 def test_each_side_is_cut_by_itself():
     pairs = table([{"source": "abcd", "target": "efgh"}], FeatureSpec(("source", "target")))
-    rows = ExampleRows(pairs, (RowSide(("source",), 3, 1), RowSide(("target",), 4, 1)), "truncate")
+    rows = ExampleRows(
+        pairs, (SequenceSpec(("source",), 3, 1), SequenceSpec(("target",), 4, 1)), "truncate"
+    )
     assert shown(rows, "source") == [["ab"]] and shown(rows, "target") == [["efg"]]
     assert rows.sizes().tolist() == [[3, 4]]
 
 
 def test_groups_share_a_row():
-    rows = ExampleRows(texts("a", "b", "c"), SIDE, "truncate")
+    rows = ExampleRows(texts("a", "b", "c"), SEQUENCE, "truncate")
     grouped = GroupedRows(rows, Plan(np.array([2, 0, 1]), np.array([0, 2, 3])))
     assert shown(grouped) == [["c", "a"], ["b"]]
 
@@ -129,5 +131,5 @@ def test_sentences_stay_with_their_neighbours_and_in_their_document():
 
 
 def test_tables_of_a_process_can_be_handed_to_another():
-    rows = ExampleRows(texts("abc", "defghijk"), SIDE, "truncate")
+    rows = ExampleRows(texts("abc", "defghijk"), SEQUENCE, "truncate")
     assert shown(pickle.loads(pickle.dumps(rows))) == shown(rows)

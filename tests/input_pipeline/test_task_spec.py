@@ -122,11 +122,11 @@ def test_a_start_of_texts_has_its_place_in_the_rows():
     tokenizer.text_start_ids = (tokenizer.cls_id,)
     text = tokenizer.encode("a" * 99)
     pairs = choose("seq2seq", "pairs", tokenizer=tokenizer, length=8, encoder_length=9)
-    (source,), (target,) = (fit([text], side.room) for side in pairs.sides)
+    (source,), (target,) = (fit([text], sequence.room) for sequence in pairs.sequences)
     fields = pairs.fields({"source": source, "target": target}, np.random.default_rng(0))
     assert (len(fields["encoder_inputs"]), len(fields["inputs"])) == (9, 8)
     spans = choose("span_corruption", "documents", tokenizer=tokenizer, encoder_length=40)
-    row = {"text": text[: spans.sides[0].room]}
+    row = {"text": text[: spans.sequences[0].room]}
     assert len(spans.fields(row, np.random.default_rng(0))["encoder_inputs"]) == 40
     for objective, kind in [("seq2seq", "pairs"), ("span_corruption", "documents")]:
         least = 3 if kind == "pairs" else 5
@@ -166,15 +166,15 @@ def test_span_corruption_fills_the_encoder(encoder_length, noise_rate, mean_span
         noise, spans = span_counts(text, noise_rate, mean_span)
         return text - noise + spans + 1
 
-    (side,) = chosen.sides
-    room = side.room
+    (sequence,) = chosen.sequences
+    room = sequence.room
     assert needed(room) == encoder_length < needed(room + 1)
 
 
 def test_t5s_own_lengths():
     """T5 v1.0: 512 tokens to the encoder are 568 of text, of which 114 go to the decoder."""
     lengths = dict(encoder_length=512, length=114)
-    assert choose("span_corruption", "documents", **lengths).sides[0].room == 568
+    assert choose("span_corruption", "documents", **lengths).sequences[0].room == 568
     with pytest.raises(ConfigError, match="at least 114"):
         choose("span_corruption", "documents", encoder_length=512, length=113)
 
@@ -194,9 +194,9 @@ def test_t5s_own_lengths():
 def test_rows_as_long_as_allowed_fill_the_length_exactly(objective, kind, next_sentence):
     chosen = choose(objective, kind, next_sentence=next_sentence)
     row = {"label": 0, "other": {"sentences": [np.full(99, 65)] * 2}}
-    for side in chosen.sides:
-        texts = fit([np.full(99, 65)] * len(side.fields), side.room)
-        row |= dict(zip(side.fields, texts, strict=True))
+    for sequence in chosen.sequences:
+        texts = fit([np.full(99, 65)] * len(sequence.fields), sequence.room)
+        row |= dict(zip(sequence.fields, texts, strict=True))
     row["sentences"] = [np.full(99, 65)] * 2
     fields = chosen.fields(row, np.random.default_rng(0))
     for name in {"inputs", "targets", "encoder_inputs"} & set(fields):

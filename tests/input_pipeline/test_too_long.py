@@ -44,7 +44,7 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
         f"too long: {(held_out > 20).sum()} of {len(held_out)} targets of validation were "
         f"truncated to data.length=20 tokens; the longest has {held_out.max()}: raise data.length "
         "to keep all; a truncated target counts as wrong in exact_match, and bleu, chrf and rouge "
-        "compare with the whole one"
+        "compare with the full target"
     ) in lines
 
 

@@ -37,7 +37,7 @@ TRAIN_LANGUAGES = {
     "Tamil": "ta",
     "Telugu": "te",
 }
-HELD_OUT_LANGUAGES = {
+EVAL_LANGUAGES = {
     "Latin": "bs eo fur uz",
     "Cyrillic": "ky tg",
     "Arabic": "ps",
@@ -45,7 +45,7 @@ HELD_OUT_LANGUAGES = {
 }
 STYLES = ("full", "long", "medium")
 FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
-HELD_OUT_SHARE = 0.03  # of the days
+EVAL_SHARE = 0.03  # of the days
 EVAL_SIZES = {"dates": 2000, "languages": 1000}
 
 # The parts of a date that a text can show, and for each part days with all its values.
@@ -81,6 +81,7 @@ class Phrase:
 
 
 def phrase(language: str, style: str) -> Phrase:
+    """The way in which a language writes dates in a style, with tables from Babel."""
     locale = Locale.parse(language)
     pattern = get_date_format(style, locale=locale).format  # "%(EEEE)s %(d)s. %(MMMM)s %(y)s"
     blanks = []
@@ -120,14 +121,15 @@ def _example(date: datetime.date, phrase: Phrase) -> dict[str, str]:
 
 
 def load() -> Splits:
+    """Pairs of a written date and its ISO form; evaluated on new dates and on new languages."""
     days = (LAST_DAY - FIRST_DAY).days + 1
     dates = [FIRST_DAY + datetime.timedelta(day) for day in range(days)]
-    trained_on, held_out = split_by_hash(dates, datetime.date.isoformat, HELD_OUT_SHARE)
-    known, unknown = phrases(TRAIN_LANGUAGES), phrases(HELD_OUT_LANGUAGES)
-    train = EveryPhraseOfEveryDate(trained_on, known)
+    train_dates, eval_dates = split_by_hash(dates, datetime.date.isoformat, EVAL_SHARE)
+    known, unknown = phrases(TRAIN_LANGUAGES), phrases(EVAL_LANGUAGES)
+    train = EveryPhraseOfEveryDate(train_dates, known)
     evals = {
-        "dates": _sample(held_out, known, EVAL_SIZES["dates"]),
-        "languages": _sample(held_out, unknown, EVAL_SIZES["languages"]),
+        "dates": _sample(eval_dates, known, EVAL_SIZES["dates"]),
+        "languages": _sample(eval_dates, unknown, EVAL_SIZES["languages"]),
     }
     description = {
         "babel": version("babel"),

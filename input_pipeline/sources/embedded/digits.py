@@ -6,10 +6,11 @@ import numpy as np
 
 from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
-HELD_OUT_SHARE = 0.2
+EVAL_SHARE = 0.2
 
 
 def load() -> Splits:
+    """The images and their digits; a hash of the pixels decides the split."""
     from sklearn.datasets import load_digits  # takes a second to import
 
     bunch = load_digits()
@@ -18,8 +19,8 @@ def load() -> Splits:
         {"image": image, "label": int(label)}
         for image, label in zip(images, bunch.target, strict=True)
     ]
-    train, held_out = split_by_hash(examples, lambda e: e["image"].tobytes(), HELD_OUT_SHARE)
+    train, eval_examples = split_by_hash(examples, lambda e: e["image"].tobytes(), EVAL_SHARE)
     description = {"scikit-learn": version("scikit-learn")}
     digest = content_digest([images.tobytes(), bunch.target.astype(np.int32).tobytes()])
     labels = tuple(str(digit) for digit in bunch.target_names)
-    return Splits("images", train, {"held_out": held_out}, labels, description, digest)
+    return Splits("images", train, {"held_out": eval_examples}, labels, description, digest)

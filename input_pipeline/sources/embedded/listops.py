@@ -6,15 +6,16 @@ trained tokenizer would merge unrelated digits.
 
     <  MIN, the smallest argument
     >  MAX, the largest
-    =  MED, the median; of an even count the mean of the middle two, rounded down
+    =  MED, the median; for an even count, the mean of the middle two, rounded down
     +  SUM_MOD, the sum modulo 10
 
-The shape of a list is drawn first, then its symbols from the outside in: the answer of example i is
-i modulo 10, and a list's operator and the answers of its arguments are drawn until they give its
-answer. So all answers are equally common, also of inner lists, whatever the length and depth.
+The shape of a list is drawn first, then its symbols from the outside in. The answer of example i is
+i modulo 10. The operator of a list and the answers of its arguments are drawn again and again until
+they give the list's answer. So all answers are equally common, for inner lists too, at every length
+and depth.
 
-A hash of the text decides whether a list is for training or held out. Lists of the wrong side are
-drawn again, so no list is on both sides. Short lists may occur twice on one side.
+A hash of the text decides whether a list is for training or for evaluation. A list for the wrong
+split is drawn again, so no list is in both splits. Short lists may occur twice in one split.
 
 Baseline: a linear classifier on the counts of all symbols and the first operator gets 28% of the
 held-out lists right, with the default options (a test runs it).
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from input_pipeline.config import DataConfig
 
 SEED = 0  # the lists are the same in every run; the run's seed shuffles them
-TRAIN_SIZE, HELD_OUT_SIZE = 1_000_000, 2_000
-HELD_OUT_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
+TRAIN_SIZE, EVAL_SIZE = 1_000_000, 2_000
+EVAL_SHARE = 0.25  # of all possible lists; a larger share takes fewer draws
 DIGITS = 10
 CLOSE = "]"
 SHORTEST = 4  # symbols: an operator, two digits and the bracket
@@ -48,7 +49,7 @@ class ListOpsOptions:
     """`data.options` of this source: bounds on the lists."""
 
     depth: PositiveInt = 3  # levels of nesting
-    arguments: Annotated[int, Bounds(at_least=2)] = 3  # of one list, at most
+    arguments: Annotated[int, Bounds(at_least=2)] = 3  # the most arguments of one list
     min_length: Annotated[int, Bounds(at_least=SHORTEST)] = 4  # symbols of the whole list
     max_length: PositiveInt = 30
 
@@ -68,7 +69,7 @@ class ListOpsOptions:
             )
 
     def problems_with(self, data: "DataConfig") -> Iterator[str]:
-        """Other keys of the `data` section that do not suit these options."""
+        """Problems with other keys of the `data` section."""
         if data.tokenizer == "byte" and self.max_length + 2 > data.length:
             yield (
                 f"data.length={data.length} would cut lists off, which leaves them without an "
@@ -88,6 +89,7 @@ class ListOpsOptions:
 
 
 def median(values: list[int]) -> int:
+    """The median, rounded down."""
     ordered, middle = sorted(values), len(values) // 2
     return (ordered[middle] + ordered[-middle - 1]) // 2  # both are the middle if the count is odd
 
@@ -104,15 +106,15 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 class Node:
     """A node of a shape: a list if it has arguments, else a digit."""
 
-    depth: int  # lists around it
+    depth: int  # how many lists contain it
     arguments: list["Node"] = dataclasses.field(default_factory=list)
 
 
 class Lists(Sequence):
-    """The lists of one side, each generated on access."""
+    """The lists of one split, each generated on access."""
 
-    def __init__(self, options: ListOpsOptions, size: int, *, held_out: bool, seed: int = SEED):
-        self._options, self._size, self._held_out, self._seed = options, size, held_out, seed
+    def __init__(self, options: ListOpsOptions, size: int, *, is_eval: bool, seed: int = SEED):
+        self._options, self._size, self._is_eval, self._seed = options, size, is_eval, seed
 
     def __len__(self):
         return self._size
@@ -120,25 +122,26 @@ class Lists(Sequence):
     def __getitem__(self, index: int) -> dict[str, str | int]:
         if not 0 <= index < self._size:
             raise IndexError(index)
-        purpose = randomness.HELD_OUT_LIST if self._held_out else randomness.TRAINED_LIST
-        draw = _whole_numbers(randomness.generator(self._seed, purpose, index))
+        purpose = randomness.EVAL_LIST if self._is_eval else randomness.TRAIN_LIST
+        draw = _random_integers(randomness.generator(self._seed, purpose, index))
         answer = index % DIGITS
         shape = _shape(self._options, draw)
         while True:
             text = _written(shape, answer, draw)
-            if (hash_fraction(text) < HELD_OUT_SHARE) == self._held_out:
+            if (hash_fraction(text) < EVAL_SHARE) == self._is_eval:
                 return {"text": text, "label": answer}
 
 
 def load(options: ListOpsOptions) -> Splits:
-    held_out = list(Lists(options, HELD_OUT_SIZE, held_out=True))
+    """Lists as texts, with their values as labels."""
+    eval_lists = list(Lists(options, EVAL_SIZE, is_eval=True))
     lengths = options.min_length, options.max_length
     bounds = {"depth": options.depth, "arguments": options.arguments, "length": lengths}
-    digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(held_out)])
+    digest = content_digest([repr(bounds), str(TRAIN_SIZE), repr(eval_lists)])
     return Splits(
         "labelled",
-        Lists(options, TRAIN_SIZE, held_out=False),
-        {"held_out": held_out},
+        Lists(options, TRAIN_SIZE, is_eval=False),
+        {"held_out": eval_lists},
         tuple(str(digit) for digit in range(DIGITS)),
         {"numpy": version("numpy"), **bounds},
         digest,
@@ -149,7 +152,7 @@ def load(options: ListOpsOptions) -> Splits:
 Draw = Callable[[int], int]  # n -> a number from 0 to n - 1
 
 
-def _whole_numbers(rng: np.random.Generator) -> Draw:
+def _random_integers(rng: np.random.Generator) -> Draw:
     """A fast source of random integers: single draws from NumPy are slow, so it draws blocks."""
     blocks: Iterator[list[float]] = (rng.random(512).tolist() for _ in itertools.count())
     uniform = itertools.chain.from_iterable(blocks)
@@ -197,7 +200,7 @@ def _taken(nodes: list[Node], draw: Draw) -> Node:
 
 
 def _written(node: Node, answer: int, draw: Draw) -> str:
-    """The symbols of a node with this answer."""
+    """Random symbols for a node, such that its value is `answer`."""
     if not node.arguments:
         return str(answer)
     operators = tuple(OPERATORS)

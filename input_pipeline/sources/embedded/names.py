@@ -16,10 +16,11 @@ from babel import Locale
 from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
 LANGUAGES = tuple("ca cs da de en es fi fr hu it lt lv nb nl pl pt ro sk sv tr".split())  # noqa: SIM905
-HELD_OUT_SHARE = 0.1
+EVAL_SHARE = 0.1
 
 
 def load() -> Splits:
+    """The names, labelled with their languages."""
     names = {language: _display_names(language) for language in LANGUAGES}
     languages_with = collections.Counter(name for group in names.values() for name in group)
     examples = [
@@ -28,11 +29,11 @@ def load() -> Splits:
         for name in sorted(names[language])
         if languages_with[name] == 1
     ]
-    train, held_out = split_by_hash(examples, lambda e: e["text"], HELD_OUT_SHARE)
+    train, eval_examples = split_by_hash(examples, lambda e: e["text"], EVAL_SHARE)
     description = {"babel": version("babel")}
     digest = content_digest(f"{e['label']} {e['text']}" for e in examples)
     return Splits(
-        "labelled", train, {"held_out": held_out}, LANGUAGES, description, digest, "memory"
+        "labelled", train, {"held_out": eval_examples}, LANGUAGES, description, digest, "memory"
     )
 
 

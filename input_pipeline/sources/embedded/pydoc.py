@@ -11,9 +11,9 @@ from pydoc_data.topics import topics
 
 from input_pipeline.sources.base import Splits, content_digest, split_by_hash
 
-HELD_OUT_SHARE = 0.05  # of the documents
-# Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
-# topics again.
+EVAL_SHARE = 0.05  # of the documents
+# Directories that are not part of the library itself, and generated tables: character maps in
+# encodings, and the topics again in pydoc_data.
 LEFT_OUT = {
     "__phello__",
     "encodings",
@@ -29,17 +29,20 @@ LEFT_OUT = {
 
 
 def load() -> Splits:
+    """The topics and the source files as documents; a hash of the text decides the split."""
     documents = [{"name": f"topic {name}", "text": topics[name]} for name in sorted(topics)]
     documents += _standard_library()
     # Split by content, so that equal files are in the same split.
-    train, held_out = split_by_hash(documents, lambda d: d["text"], HELD_OUT_SHARE)
+    train, eval_documents = split_by_hash(documents, lambda d: d["text"], EVAL_SHARE)
     description = {
         "python": platform.python_version(),
         "train_bytes": sum(len(d["text"].encode()) for d in train),
-        "held_out_bytes": sum(len(d["text"].encode()) for d in held_out),
+        "held_out_bytes": sum(len(d["text"].encode()) for d in eval_documents),
     }
     digest = content_digest(part for d in documents for part in (d["name"], d["text"]))
-    return Splits("documents", train, {"held_out": held_out}, (), description, digest, "memory")
+    return Splits(
+        "documents", train, {"held_out": eval_documents}, (), description, digest, "memory"
+    )
 
 
 def _standard_library() -> list[dict[str, str]]:
@@ -50,7 +53,7 @@ def _standard_library() -> list[dict[str, str]]:
         generated = name.name.startswith("_sysconfigdata") or name.parts[0].startswith("config-")
         if generated or LEFT_OUT.intersection(name.parts):
             continue
-        with tokenize.open(path) as file:  # honours the encoding a file declares
+        with tokenize.open(path) as file:  # uses the encoding that the file declares
             text = file.read()
         if text:
             found.append({"name": name.as_posix(), "text": text})

@@ -39,7 +39,7 @@ def check(examples: Sequence[Example], max_bad_records: int, record: Path) -> Se
 
 
 def check_record(data: DataConfig, digest: str, split: str) -> Path:
-    """The directory that records that this Pillow version can read all images of a split."""
+    """The directory that exists once this Pillow version has read all images of a split."""
     key = content_digest([digest, split, Image.__version__, *FORMATS])[:32]
     return cache_directory(data) / f"checked-{key}"
 
@@ -52,6 +52,7 @@ def mapped_in_threads(function: Callable, items: Sequence, title: str) -> list[A
 
 
 def _fault(examples: Sequence[Example], index: int) -> str:
+    """The problem with an example, or "" if it can be read."""
     try:
         examples[index]
     except BadRecordError as error:

@@ -35,11 +35,12 @@ class IdxImages(Sequence):
 
     def __getitem__(self, index: int) -> Example:
         image = self._images[index]
-        shown = self._spec.fitted(Image.fromarray(image)) if self._spec else image[..., None]
-        return {"image": shown, "label": int(self._labels[index])}
+        pixels = self._spec.fitted(Image.fromarray(image)) if self._spec else image[..., None]
+        return {"image": pixels, "label": int(self._labels[index])}
 
 
 def is_idx(directory: Path) -> bool:
+    """Whether the directory holds IDX files of images."""
     return any(directory.glob("*idx3-ubyte*"))
 
 
@@ -76,7 +77,7 @@ def load(directory: Path, data: DataConfig) -> Splits:
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
-    """The uint8 array in an IDX file, which must have so many axes."""
+    """The uint8 array in an IDX file; raises ConfigError unless it has this many axes."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read()
@@ -117,8 +118,8 @@ def _read_split(
     _, rows, columns = images.shape
     if rows != columns and not image_size:
         raise ConfigError(
-            f"{paths[0]}: its images have {columns}x{rows} pixels, which is no square; "
-            "set data.image_size to resize them to one"
+            f"{paths[0]}: its images have {columns}x{rows} pixels, which is not square; "
+            "set data.image_size to resize them to a square"
         )
     return images, labels
 

@@ -1,4 +1,4 @@
-"""The user's images, in folders:
+"""The user's images in classes, either in folders:
 
     <split>/<class>/*.png, *.jpg or *.jpeg
     <class>/*.png, ...    without splits: data.eval_share of the images of each class is held out
@@ -34,7 +34,7 @@ LAYOUT = (
     "data.eval_share is held out"
 )
 
-CONTENT_BYTES = hashlib.sha256().digest_size  # at the end of a file's digest
+CONTENT_BYTES = hashlib.sha256().digest_size  # the end of what _file_digest returns
 
 LabelledFile = tuple[Path, int]
 
@@ -54,6 +54,7 @@ class ImageFiles(Sequence):
 
 
 def load(data: DataConfig) -> Splits:
+    """The images at data.path; raises ConfigError if they cannot be used."""
     if not data.path:
         raise ConfigError(
             "data.path is empty, but data.source='image_files' reads a directory; "
@@ -71,13 +72,13 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
         files = _files(directory, classes)
         _refuse_empty(directory, classes, files)
         digests = _digests(directory, files)
-        train, held_out = _parted(files, digests, data)
+        train_files, eval_files = _split_by_hash(files, digests, data)
         cut, description = [f"hashed below {data.eval_share}"], {"held_out_share": data.eval_share}
     else:
-        classes, train, held_out = _named_splits(directory, data)
-        digests = _digests(directory, train + held_out)
+        classes, train_files, eval_files = _named_splits(directory, data)
+        digests = _digests(directory, train_files + eval_files)
         cut, description = [], {}
-    spec = infer_image_spec((path for path, _ in train), data)
+    spec = infer_image_spec((path for path, _ in train_files), data)
     digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *cut, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
@@ -86,8 +87,8 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
 
     return Splits(
         kind="images",
-        train=checked(data.train_split, train),
-        evals={data.eval_split: checked(data.eval_split, held_out)},
+        train=checked(data.train_split, train_files),
+        evals={data.eval_split: checked(data.eval_split, eval_files)},
         labels=tuple(classes),
         description={"pillow": Image.__version__, **description},
         digest=digest,
@@ -97,7 +98,7 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
 def _named_splits(
     directory: Path, data: DataConfig
 ) -> tuple[list[str], list[LabelledFile], list[LabelledFile]]:
-    """The classes of the training split, and the files of both."""
+    """The classes of the training split, the training files and the evaluation files."""
     train_folder = _split_folder(directory, "train_split", data.train_split)
     eval_folder = _split_folder(directory, "eval_split", data.eval_split)
     classes = _folders(train_folder)
@@ -117,7 +118,7 @@ def _named_splits(
 
 
 def _classes_without_splits(directory: Path, data: DataConfig) -> list[str]:
-    """All folders, if one has images in it and none is called like a split."""
+    """All folders, as classes, if one of them holds images and none is named after a split."""
     folders = _folders(directory)
     has_splits = {data.train_split, data.eval_split} & set(folders)
     return [] if has_splits or not _files(directory, folders) else folders
@@ -131,23 +132,24 @@ def _refuse_empty(folder: Path, classes: Sequence[str], files: Sequence[Labelled
         )
 
 
-def _parted(
+def _split_by_hash(
     files: Sequence[LabelledFile], digests: Sequence[bytes], data: DataConfig
 ) -> tuple[list[LabelledFile], list[LabelledFile]]:
-    """By a hash of the content: equal images stay together, and new ones move none of the others.
+    """(training, evaluation) files, chosen by a hash of the content.
 
-    A class of which all would be held out stays in training.
+    Equal images are in the same split, and adding images does not move others. If the hash chose
+    all images of a class for evaluation, they stay in training.
     """
     chosen = [hash_fraction(each[-CONTENT_BYTES:]) < data.eval_share for each in digests]
     left = Counter(label for (_, label), out in zip(files, chosen, strict=True) if not out)
-    held_out = [out and left[label] > 0 for (_, label), out in zip(files, chosen, strict=True)]
-    if not any(held_out):
+    is_eval = [out and left[label] > 0 for (_, label), out in zip(files, chosen, strict=True)]
+    if not any(is_eval):
         raise ConfigError(
             f"data.eval_share={data.eval_share:g} holds out 0 of the {len(files)} images of "
             f"{data.path}; raise it, or make a folder for each split: <split>/<class>/*.png"
         )
     parts = {True: [], False: []}
-    for file, out in zip(files, held_out, strict=True):
+    for file, out in zip(files, is_eval, strict=True):
         parts[out].append(file)
     return parts[False], parts[True]
 
@@ -184,7 +186,7 @@ def _digests(directory: Path, files: Sequence[LabelledFile]) -> list[bytes]:
 
 
 def _file_digest(directory: Path, path: Path) -> bytes:
-    """The relative path of a file and the digest of its content."""
+    """The relative path of a file, followed by the digest of its content."""
     try:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()

@@ -20,13 +20,13 @@ from input_pipeline.sources.base import (
     MissingSplitError,
     Splits,
     content_digest,
-    good_records,
+    readable_examples,
     refuse_single_use,
 )
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
 
-# What the column of labels is usually called in files that have a heading.
+# Usual names of the column of labels, in files that begin with a heading.
 HEADINGS = (
     "label", "labels", "label_id", "label_name", "label_text", "gold", "gold_label", "class",
     "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
@@ -39,16 +39,18 @@ IN_TSV = "the label comes first, then a tab, then the text"
 
 
 def load(data: DataConfig) -> Splits:
-    counts: Counter[str] = Counter()  # of the labels in training, or in the heap
+    """The labelled texts at data.path; raises ConfigError if they cannot be used."""
+    # How often each label occurs in the training split, or in all files if they name no splits.
+    counts: Counter[str] = Counter()
 
-    def examine(records: shards.Shards) -> None:
-        found, headings = _labels(records, range(len(records)))
+    def examine(examples: shards.Shards) -> None:
+        found, headings = _labels(examples, range(len(examples)))
         counts.update(found)
-        _refuse_quotes(records, counts)
+        _refuse_quotes(examples, counts)
         _refuse_spaces(data, counts)
         _refuse_headings(headings, counts - Counter(label for label, _ in headings))
         if counts:
-            hint = IN_JSON if records.at(0)[0].is_json else IN_TSV
+            hint = IN_JSON if examples.at(0)[0].is_json else IN_TSV
             refuse_single_use(counts, data.path, hint)
 
     try:
@@ -56,23 +58,23 @@ def load(data: DataConfig) -> Splits:
     except MissingSplitError:
         _refuse_other_files(data)
         raise
-    if not found.from_heap:
-        _refuse_headings(_labels(found.held_out, found.held_out.starts)[1], counts)
-    first = next(good_records(found.train), None)
+    if not found.by_hash:
+        _refuse_headings(_labels(found.eval, found.eval.starts)[1], counts)
+    first = next(readable_examples(found.train), None)
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
     labels = tuple(sorted(counts))
-    if found.from_heap:
+    if found.by_hash:
         _warn_of_unseen(labels, found.train)
     numbers = {label: number for number, label in enumerate(labels)}
-    description = {"train_texts": len(found.train), "held_out_texts": len(found.held_out)}
-    if found.from_heap:
+    description = {"train_texts": len(found.train), "held_out_texts": len(found.eval)}
+    if found.by_hash:
         description["held_out_share"] = data.eval_share
     return Splits(
         "labelled",
         LabelledExamples(found.train, numbers, has_pairs),
-        {data.eval_split: LabelledExamples(found.held_out, numbers, has_pairs)},
+        {data.eval_split: LabelledExamples(found.eval, numbers, has_pairs)},
         labels,
         description,
         content_digest(found.digests),
@@ -81,7 +83,7 @@ def load(data: DataConfig) -> Splits:
 
 
 def _refuse_other_files(data: DataConfig) -> None:
-    """Because no name of a split could help, such as folders of .txt files for each class."""
+    """Raises ConfigError if no file has a known ending: no name of a split would help then."""
     directory = Path(data.path).expanduser()
     names = (path.name.removesuffix(".gz") for path in directory.rglob("*"))
     if directory.is_dir() and not any(name.endswith(ENDINGS) for name in names):
@@ -94,12 +96,12 @@ def _refuse_other_files(data: DataConfig) -> None:
         )
 
 
-def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
-    """As a CSV writer puts them around every column."""
-    if not labels or records.at(0)[0].is_json:
+def _refuse_quotes(examples: shards.Shards, labels: Collection[str]) -> None:
+    """Raises ConfigError if all labels are in double quotes, as a CSV writer puts them."""
+    if not labels or examples.at(0)[0].is_json:
         return
     if all(len(each) > 1 and each[0] == each[-1] == '"' for each in labels):
-        file, _ = records.at(0)
+        file, _ = examples.at(0)
         raise ConfigError(
             f"{file.lines.path}: every label is in double quotes, such as {min(labels)}; TSV files "
             "have no quotes here: write each line as label, tab, text, and tabs and line ends of "
@@ -108,7 +110,7 @@ def _refuse_quotes(records: shards.Shards, labels: Collection[str]) -> None:
 
 
 def _refuse_spaces(data: DataConfig, labels: Collection[str]) -> None:
-    """Labels that differ only in the spaces around them."""
+    """Raises ConfigError if two labels differ only in the spaces around them."""
     for label in sorted(labels):
         if label != label.strip() and label.strip() in labels:
             raise ConfigError(
@@ -117,9 +119,9 @@ def _refuse_spaces(data: DataConfig, labels: Collection[str]) -> None:
             )
 
 
-def _warn_of_unseen(labels: Sequence[str], train: shards.Records) -> None:
-    """A hash may hold out all examples of a rare class."""
-    unseen = set(labels) - {record["label"] for record in good_records(train)}
+def _warn_of_unseen(labels: Sequence[str], train: shards.ShardedExamples) -> None:
+    """Warns of classes without training examples: a hash may hold out all of a rare class."""
+    unseen = set(labels) - {record["label"] for record in readable_examples(train)}
     if unseen:
         shown = ", ".join(sorted(unseen)[:SHOWN_LABELS])
         more = ", ..." if len(unseen) > SHOWN_LABELS else ""
@@ -131,11 +133,11 @@ def _warn_of_unseen(labels: Sequence[str], train: shards.Records) -> None:
 
 
 def _labels(
-    records: shards.Shards, indices: Iterable[int]
+    examples: shards.Shards, indices: Iterable[int]
 ) -> tuple[Counter[str], list[tuple[str, str]]]:
-    """Counts the labels; also those on first lines that may be a heading, with file and line."""
+    """Counts the labels. Also returns the (label, place) of lines that may be headings."""
     counts, headings = Counter(), []
-    for file, line in map(records.at, indices):
+    for file, line in map(examples.at, indices):
         try:
             label = file[line]["label"]
         except BadRecordError:
@@ -156,10 +158,10 @@ def _refuse_headings(headings: Sequence[tuple[str, str]], classes: Container[str
             )
 
 
-def _refuse(data: DataConfig, records: shards.Records) -> NoReturn:
+def _refuse(data: DataConfig, examples: shards.ShardedExamples) -> NoReturn:
     """Raises the problem of the first record, because none can be used."""
     try:
-        records[0]
+        examples[0]
     except BadRecordError as error:
         raise ConfigError(f"{error}; no line of the split can be used, mend them") from error
     except IndexError:
@@ -200,17 +202,19 @@ class LabelledLines(Sequence):
 
 
 class LabelledExamples(Sequence):
-    """Records with their labels as numbers."""
+    """Examples with their labels as indices into the class names."""
 
-    def __init__(self, records: shards.Records, numbers: Mapping[str, int], has_pairs: bool):
-        self._records, self._numbers, self._has_pairs = records, numbers, has_pairs
+    def __init__(
+        self, examples: shards.ShardedExamples, numbers: Mapping[str, int], has_pairs: bool
+    ):
+        self._examples, self._numbers, self._has_pairs = examples, numbers, has_pairs
 
     def __len__(self):
-        return len(self._records)
+        return len(self._examples)
 
     def __getitem__(self, index: int) -> Example:
-        records, line = self._records.at(index)
-        record, bad = records[line], records.lines.bad
+        file, line = self._examples.at(index)
+        record, bad = file[line], file.lines.bad
         if record["label"] not in self._numbers:
             raise bad(line, f"label {record['label']!r} does not occur in training")
         if ("text_pair" in record) != self._has_pairs:

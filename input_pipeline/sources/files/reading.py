@@ -44,7 +44,7 @@ def is_hidden(path: Path) -> bool:
 
 
 def _is_of_a_run(path: Path, top: Path) -> bool:
-    """Whether the file belongs to a run directory, which may lie below the training text."""
+    """Whether the file belongs to a run directory, which may be inside the text's directory."""
     return any((d / "checkpoints").is_dir() for d in path.parents if d.is_relative_to(top))
 
 
@@ -102,12 +102,13 @@ class Lines(Sequence):
             raise self.bad(index, f"not valid UTF-8 ({error.reason})") from error
 
     def bad(self, index: int, what: str) -> BadRecordError:
+        """An error that names the file, the line and the problem."""
         return BadRecordError(f"{self.path}:{index + 1}: {what}")
 
     def text(self, index: int, key: str, value: Any) -> str:
         """The value, checked to be non-empty text."""
         if not isinstance(value, str) or not value.strip():
-            raise self.bad(index, f"{key} is empty or no text")
+            raise self.bad(index, f"{key} is empty or not text")
         try:
             value.encode()
         except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The records of many files as one sequence; splits files that have no splits."""
+"""The examples of several files as one sequence; splits files that name no splits."""
 
 import bisect
 import dataclasses
@@ -17,16 +17,16 @@ from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.splits import find_splits
 
 UNREADABLE = 1.0  # in place of a hash, which is below 1
-# Shards that stay open. Records are read roughly in order, so few are needed at a time. Each takes
-# a file descriptor, or memory if it is gzip.
+# Shards that stay open. Examples are read roughly in order, so few shards are needed at a time.
+# Each takes a file descriptor, or memory if it is gzip.
 OPEN = 4
 
 
 class Shards(Sequence):
-    """The records of several files, concatenated.
+    """The examples of several files, concatenated.
 
-    `make` takes the lines of a file, or of files that belong together, and returns the records by
-    line number. `sizes` are their numbers of records.
+    `make` takes the lines of one shard (a `Lines` for each of its files) and returns its examples
+    by line number. `sizes`: the number of examples in each shard.
     """
 
     def __init__(
@@ -44,48 +44,48 @@ class Shards(Sequence):
 
     @property
     def starts(self) -> list[int]:
-        """The number of the first record of each file that has any."""
+        """The index of the first example of each shard that is not empty."""
         return [stop - size for stop, size in zip(self._stops, self._sizes, strict=True) if size]
 
     def at(self, index: int) -> tuple[Any, int]:
-        """Where a record is: the records of its file, and its line there."""
+        """Where an example is: the examples of its shard, and the line number in them."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         number = bisect.bisect_right(self._stops, index)
         return self._shard(number), index - self._stops[number] + self._sizes[number]
 
     def __getitem__(self, index: int) -> Any:
-        records, line = self.at(index)
-        return records[line]
+        examples, line = self.at(index)
+        return examples[line]
 
     def __reduce__(self):
         return Shards, (self._make, self._files, self._sizes)
 
 
-class SelectedRecords(Sequence):
-    """A selection of records."""
+class SelectedExamples(Sequence):
+    """The examples with the indices `numbers`."""
 
-    def __init__(self, records: "Records", numbers: np.ndarray):
-        self._records, self._numbers = records, numbers
+    def __init__(self, examples: "ShardedExamples", numbers: np.ndarray):
+        self._examples, self._numbers = examples, numbers
 
     def __len__(self):
         return len(self._numbers)
 
     def at(self, index: int) -> tuple[Any, int]:
-        return self._records.at(int(self._numbers[index]))
+        return self._examples.at(int(self._numbers[index]))
 
     def __getitem__(self, index: int) -> Any:
-        records, line = self.at(index)
-        return records[line]
+        examples, line = self.at(index)
+        return examples[line]
 
 
-Records = Shards | SelectedRecords
+ShardedExamples = Shards | SelectedExamples
 
 
 def open_shards(
     make: Callable[..., Sequence], files: Sequence[tuple[Path, ...]]
 ) -> tuple[Shards, list[str]]:
-    """The records of these files, and the parts of a digest of them."""
+    """The examples of these shards, and strings that identify their content, for a digest."""
     sizes, digests = [], []
     for paths in files:
         lines = [Lines(path) for path in paths]
@@ -98,12 +98,12 @@ def open_shards(
 
 @dataclasses.dataclass(frozen=True)
 class OpenedSplits:
-    """The records of both splits, and the parts of a digest."""
+    """The examples of both splits; `digests` are strings that identify the files' content."""
 
-    train: Records
-    held_out: Records
+    train: ShardedExamples
+    eval: ShardedExamples
     digests: Sequence[str]
-    from_heap: bool  # the files have no splits; a share was held out
+    by_hash: bool  # the files name no splits, so a hash chose the evaluation examples
 
 
 def open_splits(
@@ -111,41 +111,47 @@ def open_splits(
     make: Callable[[Lines], Sequence],
     endings: Sequence[str],
     key: str,
-    examine: Callable[[Shards], None] = lambda records: None,
+    examine: Callable[[Shards], None] = lambda examples: None,
 ) -> OpenedSplits:
-    """The records of both splits; those of a heap are parted by the text in their field `key`.
+    """Opens the training and the evaluation split.
 
-    `examine` gets the training records, or the whole heap before it is parted, and may refuse it.
+    If the files name no splits, a hash of each example's field `key` decides its split. `examine`
+    is called with the training examples, or with all examples before they are split by hash; it may
+    raise ConfigError.
     """
     names = data.train_split, data.eval_split
-    first, second = find_splits(data.path, names, endings, heap_is_fine=True)
+    first, second = find_splits(data.path, names, endings, allow_unsplit=True)
     train, digests = open_shards(make, [(file,) for file in first.values()])
     examine(train)
     if not second:
         digests.append(f"{key} hashed below {data.eval_share}")
-        return OpenedSplits(*_parted(train, key, data), digests, from_heap=True)
-    held_out, more = open_shards(make, [(file,) for file in second.values()])
-    return OpenedSplits(train, held_out, digests + more, from_heap=False)
+        return OpenedSplits(*_split_by_hash(train, key, data), digests, by_hash=True)
+    evaluation, more = open_shards(make, [(file,) for file in second.values()])
+    return OpenedSplits(train, evaluation, digests + more, by_hash=False)
 
 
-def _parted(heap: Shards, key: str, data: DataConfig) -> tuple[SelectedRecords, SelectedRecords]:
-    """Splits by a hash of the text: files may be sorted, and equal texts must stay together."""
-    fractions = np.fromiter((_fraction(heap, i, key) for i in range(len(heap))), float)
-    held_out = fractions < data.eval_share
-    count, readable = np.count_nonzero(held_out), np.count_nonzero(fractions < UNREADABLE)
+def _split_by_hash(
+    examples: Shards, key: str, data: DataConfig
+) -> tuple[SelectedExamples, SelectedExamples]:
+    """(training, evaluation) examples, chosen by a hash of the text.
+
+    A hash, because files may be sorted, and because equal texts must be in the same split.
+    """
+    fractions = np.fromiter((_fraction(examples, i, key) for i in range(len(examples))), float)
+    is_eval = fractions < data.eval_share
+    count, readable = np.count_nonzero(is_eval), np.count_nonzero(fractions < UNREADABLE)
     if readable and count in (0, readable):
         raise ConfigError(
             f"data.eval_share={data.eval_share:g} holds out {count} of the {readable} records of "
             f"{data.path}; change it, or name files after the splits"
         )
-    return SelectedRecords(heap, np.flatnonzero(~held_out)), SelectedRecords(
-        heap, np.flatnonzero(held_out)
-    )
+    train, evaluation = np.flatnonzero(~is_eval), np.flatnonzero(is_eval)
+    return SelectedExamples(examples, train), SelectedExamples(examples, evaluation)
 
 
-def _fraction(heap: Shards, index: int, key: str) -> float:
-    """The hash of a record. Bad records go to the training split, where they are counted."""
+def _fraction(examples: Shards, index: int, key: str) -> float:
+    """The hash of an example. Bad records go to the training split, where they are counted."""
     try:
-        return hash_fraction(heap[index][key])
+        return hash_fraction(examples[index][key])
     except BadRecordError:
         return UNREADABLE

@@ -6,8 +6,8 @@
     train/a.tsv, train/b/c.tsv                 everything below a directory of the split's name
 
 All may be gzipped, with .gz after the ending. In a directory, other names are ignored. A glob takes
-all files that it matches. If these name no split, or all the same, they are a heap: files without
-splits, of which a share is held out. A single file is a heap, too.
+all files that it matches. If these name no split, or all name the same split, they have no splits,
+and a share of their examples is held out. The same holds for a single file.
 """
 
 import itertools
@@ -20,20 +20,21 @@ from experiment.schema import ConfigError
 from input_pipeline.sources.base import MissingSplitError
 from input_pipeline.sources.files.reading import find_files, is_hidden
 
-# What follows the name of the split.
+# The part of a shard's name that follows the name of the split.
 _SHARD = r"[-._](?:(?:part|shard)[-._]?)?\d+(?:[-_]of[-_]\d+)?"
 _ONE_OF_MANY = re.compile(r"(.*?)\d+[-_]of[-_](\d+)")
 
-# Files by their paths without the ending: two languages, or gzip and plain, differ only there.
+# Path without ending -> file. Files in two languages, or gzip and plain, differ only in the ending.
 Files = Mapping[Path, Path]
 
 
 def find_splits(
-    path: str, splits: tuple[str, str], endings: Sequence[str], *, heap_is_fine: bool
+    path: str, splits: tuple[str, str], endings: Sequence[str], *, allow_unsplit: bool
 ) -> tuple[Files, Files]:
-    """The files of the training and the evaluation split, sorted; of a heap, all files and none.
+    """The files of the training and the evaluation split, sorted.
 
-    Raises ConfigError if a split is missing, ambiguous or incomplete.
+    With `allow_unsplit`, files without splits are all returned as training files. Raises
+    ConfigError if a split is missing, ambiguous or incomplete.
     """
     if not path:
         raise ConfigError(
@@ -50,7 +51,7 @@ def find_splits(
         )
     namings = {stem: _naming(stem.relative_to(top).parts, splits) for stem in files}
     _refuse_two_ways(files, namings)
-    if heap_is_fine and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
+    if allow_unsplit and not place.is_dir() and len({n.split for n in namings.values()}) == 1:
         return _each_once(files), {}
     of_split = [
         _each_once({stem: files[stem] for stem, naming in namings.items() if naming.split == name})
@@ -89,6 +90,7 @@ def names_of_splits(top: Path, there: Iterable[Path], endings: Sequence[str] = (
 
 
 def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
+    """The directory, and the files in it and below its folders that are named after splits."""
     found = [directory.glob("*"), *((directory / split).rglob("*") for split in splits)]
     files = {file for each in found for file in each if file.is_file()}
     return directory, sorted(f for f in files if not is_hidden(f.relative_to(directory)))
@@ -97,8 +99,8 @@ def _below(directory: Path, splits: Iterable[str]) -> tuple[Path, list[Path]]:
 def _matching(path: str) -> tuple[Path, list[Path]]:
     """The files of a glob or a path, and the directory above its first wildcard."""
     parents = Path(path).expanduser().parts[:-1]
-    fixed = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
-    return Path(*fixed), find_files(path)
+    constant = itertools.takewhile(lambda part: not set(part) & set("*?["), parents)
+    return Path(*constant), find_files(path)
 
 
 def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path, list[Path]]:
@@ -113,6 +115,7 @@ def _without_endings(files: Iterable[Path], endings: Sequence[str]) -> dict[Path
 
 
 def _each_once(files: Mapping[Path, Sequence[Path]]) -> Files:
+    """The files; raises ConfigError if two of them differ only in the ending."""
     for first, *others in files.values():
         if others:
             raise ConfigError(
@@ -126,7 +129,7 @@ class SplitNaming(NamedTuple):
 
     split: str | None = None
     directory: tuple[str, ...] = ()  # the directory that contains the split
-    way: str = ""  # for messages
+    way: str = ""  # "a directory", "a file" or "shards", for messages
 
 
 def _naming(parts: tuple[str, ...], splits: Sequence[str]) -> SplitNaming:

@@ -1,7 +1,7 @@
 """Text files as documents: a file, a directory or a glob; each file is a document.
 
-Long documents are read in pieces, so that none is tokenized at once. Pieces begin at a line if
-possible, where byte-level tokenizers split anyway.
+Long documents are read and tokenized in pieces. A piece begins at the start of a line if possible,
+where byte-level tokenizers split anyway.
 
 If the path is a directory with files named after the splits (train.txt and validation.txt, shards
 such as train-00000-of-00002.txt, or directories), only those are used. Otherwise the last
@@ -29,12 +29,13 @@ from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, re
 from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
-PIECE = 2**15  # bytes of a piece, up to the next good place to cut,
-SEARCH = 2**15  # which is looked for in so many further bytes
+PIECE = 2**15  # bytes of a piece, before it is extended to the next good place to cut
+SEARCH = 2**15  # further bytes in which that place is searched
 _LINE, _WORD, _CHARACTER = map(re.compile, (rb"\n(?=\S)", rb" (?=\S)", rb"(?=[^\x80-\xbf])"))
 
 
 def load(data: DataConfig) -> Splits:
+    """The text files at data.path; raises ConfigError if they cannot be used."""
     files = find_files(data.path)
     cache = cache_directory(data).resolve()
     if any(path.resolve().is_relative_to(cache) for path in files):
@@ -42,7 +43,7 @@ def load(data: DataConfig) -> Splits:
     train_files, eval_files = _of_splits(files, data.path, (data.train_split, data.eval_split))
     if train_files and eval_files:
         files = train_files + eval_files
-        train, held_out = _pieces(train_files), _pieces(eval_files)
+        train_pieces, eval_pieces = _pieces(train_files), _pieces(eval_files)
     elif train_files or eval_files:
         # Using all files could train on test data.
         there = ", ".join(sorted({path.name for path in files})[:10])
@@ -55,17 +56,17 @@ def load(data: DataConfig) -> Splits:
             names_of_splits(Path(data.path).expanduser(), files),
         )
     else:
-        train, held_out = _divided(_pieces(files), data.eval_share)
+        train_pieces, eval_pieces = _divided(_pieces(files), data.eval_share)
     digests = [hashlib.sha256(read_bytes(path)).hexdigest() for path in files]
     description = {
         "files": len(files),
-        "train_bytes": sum(piece.size for piece in train),
-        "held_out_bytes": sum(piece.size for piece in held_out),
+        "train_bytes": sum(piece.size for piece in train_pieces),
+        "held_out_bytes": sum(piece.size for piece in eval_pieces),
     }
     return Splits(
         "documents",
-        TextPieces(train),
-        {data.eval_split: TextPieces(held_out)},
+        TextPieces(train_pieces),
+        {data.eval_split: TextPieces(eval_pieces)},
         (),
         description,
         content_digest([*digests, str(description)]),
@@ -82,10 +83,10 @@ def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[
 
 
 def _split_of(name: str, splits: Sequence[str]) -> str | None:
-    """The split that a file or directory is named after: up to a dot, or as a shard."""
-    whole = [split for split in splits if f"{name}.".startswith(f"{split}.")]
+    """The split that a file or directory is named after: up to the first dot, or as a shard."""
+    exact = [split for split in splits if f"{name}.".startswith(f"{split}.")]
     shard = [split for split in splits if is_shard(name.partition(".")[0], split)]
-    return max(whole or shard, key=len, default=None)
+    return max(exact or shard, key=len, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class TextPiece:
     path: Path
     start: int
     stop: int
-    ends: bool  # it is the last of its document
+    ends: bool  # whether it is the last piece of its document
 
     @property
     def size(self) -> int:
@@ -103,6 +104,7 @@ class TextPiece:
 
 
 def _pieces(files: Sequence[Path]) -> list[TextPiece]:
+    """Cuts files into pieces."""
     pieces = []
     for path in files:
         content = read_bytes(path)

@@ -1,7 +1,7 @@
 """Text-to-text tasks, as for T5: JSONL with the keys `inputs`, `targets` and `task`.
 
 data.path has <split>.jsonl[.gz], or shards of it, or files without splits; see splits.py. Each task
-is a source of its own, with its own held-out set if the evaluation split has examples of it.
+is a separate source. It has an evaluation set if the evaluation split has examples of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,34 +14,37 @@ from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
 from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.shards import Records, SelectedRecords, open_splits
+from input_pipeline.sources.files.shards import SelectedExamples, ShardedExamples, open_splits
 
 
 def load(data: DataConfig) -> Mapping[str, Splits]:
+    """The splits of each task, by name."""
     found = open_splits(data, TextToTextPairs, [".jsonl"], key="source")
     train = _by_task(data, data.train_split, found.train)
-    held_out = _by_task(data, data.eval_split, found.held_out)
-    for task in sorted(held_out.keys() - train.keys()):
-        pairs, line = held_out[task].at(0)
+    evaluation = _by_task(data, data.eval_split, found.eval)
+    for task in sorted(evaluation.keys() - train.keys()):
+        pairs, line = evaluation[task].at(0)
         raise ConfigError(
             f"{pairs.lines.path}:{line + 1}: the task {task!r} does not occur in training; add "
             "lines of it there, or remove these"
         )
     splits = {}
     for task, examples in sorted(train.items()):
-        evals = {data.eval_split: held_out[task]} if task in held_out else {}
+        evals = {data.eval_split: evaluation[task]} if task in evaluation else {}
         digest = content_digest([task, *found.digests])
         description = {"train_pairs": len(examples)}
         splits[task] = Splits("pairs", examples, evals, (), description, digest)
     return splits
 
 
-def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, SelectedRecords]:
-    """The records of each task; raises ConfigError if too many records name no task."""
+def _by_task(
+    data: DataConfig, split: str, examples: ShardedExamples
+) -> dict[str, SelectedExamples]:
+    """The examples of each task; raises ConfigError if too many examples name no task."""
     numbers: dict[str, list[int]] = {}
     bad = []
-    for index in range(len(records)):
-        pairs, line = records.at(index)
+    for index in range(len(examples)):
+        pairs, line = examples.at(index)
         try:
             task = pairs.lines.json(line, "task")["task"]
         except BadRecordError as error:
@@ -55,7 +58,9 @@ def _by_task(data: DataConfig, split: str, records: Records) -> dict[str, Select
             f"the split {split!r} of {data.path} has no line that names its task; "
             'it needs lines such as {"task": ..., "inputs": ..., "targets": ...}'
         )
-    return {task: SelectedRecords(records, np.array(indices)) for task, indices in numbers.items()}
+    return {
+        task: SelectedExamples(examples, np.array(indices)) for task, indices in numbers.items()
+    }
 
 
 class TextToTextPairs(Sequence):

@@ -1,4 +1,4 @@
-"""A parallel corpus: <split>.<language>[.gz]; line n of one file is the translation of line n.
+"""A parallel corpus: <split>.<language>[.gz]. Line n of one file translates line n of the other.
 
 Splits may be in shards, each in both languages; see splits.py.
 """
@@ -15,6 +15,7 @@ from input_pipeline.sources.files.splits import Files, find_splits
 
 
 def load(data: DataConfig) -> Splits:
+    """The sentence pairs at data.path; raises ConfigError if they cannot be used."""
     for key in ("source_language", "target_language"):
         if not getattr(data, key):
             raise ConfigError(f"data.{key} is empty; set it to a file's ending, such as en")
@@ -22,31 +23,32 @@ def load(data: DataConfig) -> Splits:
     names = data.train_split, data.eval_split
     if Path(data.path).expanduser().is_file():
         raise ConfigError(
-            f"data.path={data.path} is one file, and a translation has two sides; set it to a "
-            f"directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
+            f"data.path={data.path} is one file, but there must be one for each language; set it "
+            f"to a directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
         )
     sources, targets = (
-        find_splits(data.path, names, [ending], heap_is_fine=False) for ending in endings
+        find_splits(data.path, names, [ending], allow_unsplit=False) for ending in endings
     )
-    sides = zip(sources, targets, strict=True)
-    (train, digests), (held_out, more) = (
-        open_shards(ParallelLines, _paired(*s, endings)) for s in sides
+    (train, digests), (evaluation, more) = (
+        open_shards(ParallelLines, _paired(source, target, endings))
+        for source, target in zip(sources, targets, strict=True)
     )
     return Splits(
         "pairs",
         train,
-        {data.eval_split: held_out},
+        {data.eval_split: evaluation},
         (),
-        {"train_pairs": len(train), "held_out_pairs": len(held_out)},
+        {"train_pairs": len(train), "held_out_pairs": len(evaluation)},
         content_digest(digests + more),
     )
 
 
 def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tuple[Path, Path]]:
+    """The files of each shard in both languages; raises ConfigError if one is missing."""
     for there, other, ending in ((source, target, endings[1]), (target, source, endings[0])):
         for stem in sorted(there.keys() - other.keys()):
             raise ConfigError(
-                f"{there[stem]} has no {stem.name}{ending} beside it, that says the same; add it"
+                f"{there[stem]} has no {stem.name}{ending} beside it with its translation; add it"
             )
     return [(source[stem], target[stem]) for stem in source]
 
@@ -55,19 +57,19 @@ class ParallelLines(Sequence):
     """The pairs of one shard, by line number."""
 
     def __init__(self, source: Lines, target: Lines):
-        self._sides = source, target
+        self._files = source, target
         if len(source) != len(target):
             raise ConfigError(
                 f"{source.path} has {len(source)} lines and {target.path} {len(target)}: "
-                "they do not say the same line by line; mend one of them"
+                "they do not match line by line; correct one of them"
             )
 
     def __len__(self):
-        return len(self._sides[0])
+        return len(self._files[0])
 
     def __getitem__(self, line: int) -> Example:
-        texts = [lines[line].strip() for lines in self._sides]
-        for lines, text in zip(self._sides, texts, strict=True):
+        texts = [lines[line].strip() for lines in self._files]
+        for lines, text in zip(self._files, texts, strict=True):
             if not text:
                 raise lines.bad(line, "an empty line")
         return dict(zip(("source", "target"), texts, strict=True))

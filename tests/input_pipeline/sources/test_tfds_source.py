@@ -150,7 +150,7 @@ def test_a_broken_record_is_named_with_the_reason():
         assert message.startswith(f"tiny_reviews, split train, record {index}: ")
     reasons = sorted(message.split(": ", 1)[1] for message in found.values())
     assert reasons == [
-        "its label is -1: this split comes without; choose another",
+        "its label is -1: this split has no labels; choose another",
         "sentence is not UTF-8 at byte 0",
     ]
 
@@ -203,7 +203,7 @@ def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepa
     for name in ("wmt17_translate/de-en", "cifar10"):
         message = refusal(load, name, "documents")
         assert message.startswith(f"{name} is not prepared in {prepared} (TFDS_DATA_DIR); prepare")
-        assert "pip install tensorflow first; reading them takes none" in message
+        assert "pip install tensorflow first; reading them needs none" in message
     # Up to the download, the command runs without TensorFlow.
     message = refusal(load, "glue/sst2", "documents", version="2.0.0")
     command = shlex.split(message.partition("once: ")[2].partition(" (if")[0])

@@ -130,7 +130,7 @@ def test_refusals_name_the_file_in_one_line(directory, name, content, message):
 def test_a_model_of_another_kind_is_refused(directory):
     shutil.copy(PATHS["llama"], directory / "source.spm")
     write_vocab(directory, ["a"])
-    with pytest.raises(ConfigError, match="is no unigram model"):
+    with pytest.raises(ConfigError, match="is not a unigram model"):
         open_tokenizer(directory / "source.spm")
 
 

@@ -87,7 +87,9 @@ def test_a_template_that_is_written_is_what_the_library_then_does(name):
     for texts in (["a b a"], ["a", "b b"]):
         ours, expected = written.encode(*texts), theirs.encode(*texts)
         assert (ours.ids, ours.type_ids) == (expected.ids, expected.type_ids)
-        row = template.around([ids(*theirs.encode(t, add_special_tokens=False).ids) for t in texts])
+        row = template.with_special_tokens(
+            [ids(*theirs.encode(t, add_special_tokens=False).ids) for t in texts]
+        )
         assert row["inputs"].tolist() == expected.ids
         assert row["is_text"].tolist() == [not each for each in expected.special_tokens_mask]
         if len(texts) == 2:
@@ -136,10 +138,10 @@ def test_rows_are_as_long_as_the_config_says(name):
     ]:
         chosen = task_spec.choose_task_spec(objective, kind, data, tokenizer, masking())
         row = {"label": 0}
-        for side in chosen.sides:
-            share = side.room // len(side.fields)
-            for place, field in enumerate(side.fields):
-                rest = side.room - share * (len(side.fields) - 1)
+        for sequence in chosen.sequences:
+            share = sequence.room // len(sequence.fields)
+            for place, field in enumerate(sequence.fields):
+                rest = sequence.room - share * (len(sequence.fields) - 1)
                 row[field] = np.full(rest if place == 0 else share, A, np.int32)
         fields = chosen.fields(row, np.random.default_rng(0))
         assert len(fields["inputs"]) == data.length, (objective, kind)

@@ -19,7 +19,7 @@ def splits():
 def phrases_by_side():
     return {
         "train": dates.phrases(dates.TRAIN_LANGUAGES),
-        "held out": dates.phrases(dates.HELD_OUT_LANGUAGES),
+        "held out": dates.phrases(dates.EVAL_LANGUAGES),
     }
 
 
@@ -77,9 +77,9 @@ def test_languages_and_scripts_are_as_many_as_promised():
 
     languages = " ".join(dates.TRAIN_LANGUAGES.values()).split()
     assert len(set(languages)) == len(languages) >= 40
-    assert not set(languages) & set(" ".join(dates.HELD_OUT_LANGUAGES.values()).split())
+    assert not set(languages) & set(" ".join(dates.EVAL_LANGUAGES.values()).split())
     unicode_name = {"Han": "CJK"}
-    for script, listed in (*dates.TRAIN_LANGUAGES.items(), *dates.HELD_OUT_LANGUAGES.items()):
+    for script, listed in (*dates.TRAIN_LANGUAGES.items(), *dates.EVAL_LANGUAGES.items()):
         for language in listed.split():
             assert letters_of(language) == {unicode_name.get(script, script).upper()}
     assert len(dates.TRAIN_LANGUAGES) >= 10
@@ -97,7 +97,7 @@ def test_held_out_dates_are_never_trained_on(splits):
 
 def test_evaluations_have_their_sizes_and_languages(splits):
     assert {name: len(examples) for name, examples in splits.evals.items()} == dates.EVAL_SIZES
-    for name, table in (("dates", dates.TRAIN_LANGUAGES), ("languages", dates.HELD_OUT_LANGUAGES)):
+    for name, table in (("dates", dates.TRAIN_LANGUAGES), ("languages", dates.EVAL_LANGUAGES)):
         counts = collections.Counter(example["language"] for example in splits.evals[name])
         assert set(counts) == set(" ".join(table.values()).split())
 

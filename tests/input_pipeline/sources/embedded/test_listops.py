@@ -32,9 +32,9 @@ def config(**options):
 
 
 @functools.cache
-def some(number, *, held_out=False, seed=0, name="the defaults"):
+def some(number, *, is_eval=False, seed=0, name="the defaults"):
     options = listops.ListOpsOptions(**BOUNDS[name])
-    lists = listops.Lists(options, number, held_out=held_out, seed=seed)
+    lists = listops.Lists(options, number, is_eval=is_eval, seed=seed)
     return [lists[index] for index in range(number)]
 
 
@@ -94,7 +94,7 @@ def test_answers_are_right_and_lists_within_bounds(name, held_out):
     data = config(**BOUNDS[name])
     assert not list(data.problems())
     options = data.source_options
-    examples = some(20 if "Arena" in name else 300, held_out=held_out, name=name)
+    examples = some(20 if "Arena" in name else 300, is_eval=held_out, name=name)
     depths, counts = set(), set()
     for index, example in enumerate(examples):
         worked = work_out(example["text"])
@@ -117,10 +117,10 @@ def test_lengths_are_spread_evenly():
 def test_what_is_held_out_is_never_trained_on(name):
     """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
     trained_on = {each["text"] for each in some(2000, name=name)}
-    held_out = {each["text"] for each in some(1000, held_out=True, name=name)}
+    held_out = {each["text"] for each in some(1000, is_eval=True, name=name)}
     assert not trained_on & held_out
-    assert all(hash_fraction(text) >= listops.HELD_OUT_SHARE for text in trained_on)
-    assert all(hash_fraction(text) < listops.HELD_OUT_SHARE for text in held_out)
+    assert all(hash_fraction(text) >= listops.EVAL_SHARE for text in trained_on)
+    assert all(hash_fraction(text) < listops.EVAL_SHARE for text in held_out)
     again = {each["text"] for each in some(500, seed=1, name=name)}
     assert name == "the defaults" or len(trained_on & again) > 10
 
@@ -130,15 +130,15 @@ def test_every_answer_has_lists_of_two_digits_on_both_sides():
     found = collections.defaultdict(set)
     for operator, first, second in itertools.product("<>=+", "0123456789", "0123456789"):
         text = f"{operator}{first}{second}]"
-        found[work_out(text).answers[-1]].add(hash_fraction(text) < listops.HELD_OUT_SHARE)
+        found[work_out(text).answers[-1]].add(hash_fraction(text) < listops.EVAL_SHARE)
     assert found == {answer: {False, True} for answer in range(10)}
 
 
 def test_an_example_depends_on_seed_side_and_index_alone():
-    forwards, lists = some(40), listops.Lists(listops.ListOpsOptions(), 40, held_out=False)
+    forwards, lists = some(40), listops.Lists(listops.ListOpsOptions(), 40, is_eval=False)
     assert [lists[index] for index in reversed(range(40))] == forwards[::-1]
     assert some(80)[:40] == forwards, "nor on how many there are"
-    assert some(40, seed=1) != forwards and some(40, held_out=True) != forwards
+    assert some(40, seed=1) != forwards and some(40, is_eval=True) != forwards
     for index in (-1, 40):
         with pytest.raises(IndexError):
             lists[index]
@@ -158,7 +158,7 @@ def test_counts_of_symbols_and_the_first_operator_are_not_enough():
         features_of = np.array([features(each["text"]) for each in examples], np.float64)
         return features_of, [each["label"] for each in examples]
 
-    (inputs, labels), held_out = columns(some(2000)), columns(some(1000, held_out=True))
+    (inputs, labels), held_out = columns(some(2000)), columns(some(1000, is_eval=True))
     mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
     linear = LogisticRegression(max_iter=300).fit((inputs - mean) / deviation, labels)
     accuracy = linear.score((held_out[0] - mean) / deviation, held_out[1])
@@ -167,7 +167,7 @@ def test_counts_of_symbols_and_the_first_operator_are_not_enough():
 
 
 def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
-    monkeypatch.setattr(listops, "HELD_OUT_SIZE", 20)
+    monkeypatch.setattr(listops, "EVAL_SIZE", 20)
     data = pipeline.load(
         data_config(source="listops", batch_size=8),
         objective="classify_text",
@@ -184,7 +184,7 @@ def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
 
 
 def test_other_bounds_are_other_data(monkeypatch):
-    monkeypatch.setattr(listops, "HELD_OUT_SIZE", 20)
+    monkeypatch.setattr(listops, "EVAL_SIZE", 20)
 
     def digest(**keys):
         (found,) = registry.components(config(**keys))

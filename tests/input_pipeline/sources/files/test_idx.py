@@ -105,7 +105,7 @@ def removed(name):
                 "train-images-idx3-ubyte.gz",
                 lambda b: gzip.compress(as_idx(np.zeros((6, 4, 5), np.uint8))),
             ),
-            "5x4 pixels, which is no square; set data.image_size",
+            "5x4 pixels, which is not square; set data.image_size",
         ),
         (
             changed(

@@ -119,7 +119,7 @@ def test_sizes_that_differ_are_refused_with_the_fix(directory):
     assert "train/dog/d.png has 7x6 pixels, unlike the first image's 6x6" in message
     assert "set data.image_size=6" in message
     save(directory / "train/cat/a.png", picture(3, 6, 7, 3))
-    assert "train/cat/a.png has 7x6 pixels, which is no square; set data.image_size" in refusal(
+    assert "train/cat/a.png has 7x6 pixels, which is not square; set data.image_size" in refusal(
         directory
     )
 

@@ -72,8 +72,8 @@ def test_labels_may_be_numbers_in_json(tmp_path):
         ("good\ta\tb\tc", "4 columns"),
         ("", "1 columns"),
         ("\ta text", "label '' is neither text nor"),
-        ("good\t ", "text is empty or no text"),
-        ("good\ta\t", "text_pair is empty or no text"),
+        ("good\t ", "text is empty or not text"),
+        ("good\ta\t", "text_pair is empty or not text"),
         ("good\ta text\tanother", "the first record has no second text, and this one differs"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_bad_line_of_tsv_is_named(line, reason, tmp_path):
     [
         ('{"label": true, "text": "a"}', "label True is neither"),
         ('{"label": null, "text": "a"}', "label None is neither"),
-        ('{"label": "good", "text": 3}', "text is empty or no text"),
+        ('{"label": "good", "text": 3}', "text is empty or not text"),
         ('{"label": "good"}', "lacks 'text'"),
         ('{"text": "a", "lable": "good"}', "lacks 'label'"),
         ("good\ta text", "not JSON"),

@@ -6,7 +6,7 @@ import pytest
 
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.shards import OPEN, SelectedRecords, open_shards
+from input_pipeline.sources.files.shards import OPEN, SelectedExamples, open_shards
 from tests.input_pipeline.sources.files.test_reading import written
 
 
@@ -27,34 +27,34 @@ def opened(directory, sizes):
 
 @pytest.mark.parametrize("sizes", [[5], [3, 4], [0, 2, 0, 0, 3, 1, 0], [0], [0, 0], [7] * 9])
 def test_shards_are_one_sequence(sizes, tmp_path):
-    records, expected = opened(tmp_path, sizes)
-    assert len(records) == len(expected) == sum(sizes)
-    assert [*records] == expected
+    examples, expected = opened(tmp_path, sizes)
+    assert len(examples) == len(expected) == sum(sizes)
+    assert [*examples] == expected
     for index in np.random.default_rng(0).permutation(len(expected)):
-        assert records[index] == expected[index]
+        assert examples[index] == expected[index]
     for outside in (-1, len(expected)):
         with pytest.raises(IndexError):
-            records[outside]
+            examples[outside]
 
 
 def test_a_record_can_be_traced_to_its_file_and_line(tmp_path):
-    records, expected = opened(tmp_path, [3, 0, 4, 2])
-    chosen = SelectedRecords(records, np.array([1, 3, 6, 8]))
+    examples, expected = opened(tmp_path, [3, 0, 4, 2])
+    chosen = SelectedExamples(examples, np.array([1, 3, 6, 8]))
     for index, text in enumerate(expected):
-        lines, line = records.at(index)
+        lines, line = examples.at(index)
         assert f"{int(lines.path.name)} {line}" == text
     assert [*chosen] == [expected[index] for index in (1, 3, 6, 8)]
     assert [(lines.path.name, line) for lines, line in map(chosen.at, range(4))] == [
         ("000", 1), ("002", 0), ("002", 3), ("003", 1),
     ]  # fmt: skip
-    assert [*SelectedRecords(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
+    assert [*SelectedExamples(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
 
 
 def test_records_can_be_handed_to_another_process(tmp_path):
-    records, expected = opened(tmp_path, [3, 4])
-    records[0]
-    assert [*pickle.loads(pickle.dumps(records))] == expected
-    assert [*pickle.loads(pickle.dumps(SelectedRecords(records, np.array([2, 5]))))] == [
+    examples, expected = opened(tmp_path, [3, 4])
+    examples[0]
+    assert [*pickle.loads(pickle.dumps(examples))] == expected
+    assert [*pickle.loads(pickle.dumps(SelectedExamples(examples, np.array([2, 5]))))] == [
         expected[2],
         expected[5],
     ]
@@ -62,7 +62,7 @@ def test_records_can_be_handed_to_another_process(tmp_path):
 
 def test_few_shards_are_open_at_a_time_and_each_is_opened_once_in_order(tmp_path, monkeypatch):
     count = 5 * OPEN
-    records, expected = opened(tmp_path, [2] * count)
+    examples, expected = opened(tmp_path, [2] * count)
     ever, alive = [], weakref.WeakSet()
 
     class Watched(Lines):
@@ -73,11 +73,11 @@ def test_few_shards_are_open_at_a_time_and_each_is_opened_once_in_order(tmp_path
 
     monkeypatch.setattr(shards, "Lines", Watched)
     for index, text in enumerate(expected):
-        assert records[index] == text
+        assert examples[index] == text
         assert len(alive) <= OPEN
     assert len(ever) == count
     # Threads and both sides of a pair look at neighbours: going back a little opens nothing.
-    assert records[len(expected) - 3] == expected[-3]
+    assert examples[len(expected) - 3] == expected[-3]
     assert len(ever) == count
 
 

@@ -8,12 +8,12 @@ from tests.input_pipeline.sources.files.test_reading import written
 NAMES = "train", "validation"
 
 
-def find(path, *names, endings=(".tsv", ".jsonl"), splits=NAMES, heap_is_fine=True):
+def find(path, *names, endings=(".tsv", ".jsonl"), splits=NAMES, allow_unsplit=True):
     """What is found of files with these names, by their paths from the directory."""
     top = path if path.is_dir() else path.parent
     for name in names:
         written(top / name, "")
-    found = find_splits(str(path), splits, endings, heap_is_fine=heap_is_fine)
+    found = find_splits(str(path), splits, endings, allow_unsplit=allow_unsplit)
     return [[str(file.relative_to(top)) for file in files.values()] for files in found]
 
 
@@ -56,7 +56,7 @@ def test_no_file_is_in_two_splits(tmp_path):
     assert parted == [["train.tsv"], ["train_2.tsv"]]
     written(tmp_path / "a/train/validation.tsv", "")
     written(tmp_path / "a/validation/train.tsv", "")
-    found = find_splits(f"{tmp_path}/a/*/*", NAMES, [".tsv"], heap_is_fine=True)
+    found = find_splits(f"{tmp_path}/a/*/*", NAMES, [".tsv"], allow_unsplit=True)
     assert [[f.parent.name for f in files.values()] for files in found] == [
         ["train"],
         ["validation"],
@@ -85,7 +85,7 @@ def test_a_glob_names_splits_or_is_a_heap(pattern, expected, tmp_path, monkeypat
         written(tmp_path / name, "")
     monkeypatch.chdir(tmp_path)
     for path in (pattern, f"./{pattern}", str(tmp_path / pattern)):
-        found = find_splits(path, NAMES, (".tsv", ".jsonl"), heap_is_fine=True)
+        found = find_splits(path, NAMES, (".tsv", ".jsonl"), allow_unsplit=True)
         relative = [[tmp_path / file for file in files.values()] for files in found]
         assert relative == [[tmp_path / name for name in files] for files in expected]
 
@@ -123,7 +123,7 @@ def test_a_directory_that_names_no_split_is_no_heap(tmp_path):
 
 def test_what_cannot_be_a_heap_is_refused(tmp_path):
     assert find(tmp_path / "tr*", "train.tsv") == [["train.tsv"], []]
-    assert "has no validation.tsv" in refusal(tmp_path / "tr*", heap_is_fine=False)
+    assert "has no validation.tsv" in refusal(tmp_path / "tr*", allow_unsplit=False)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_cannot_be_a_heap_is_refused(tmp_path):
 def test_a_split_that_is_there_twice_is_refused(names, said, tmp_path):
     assert said in refusal(tmp_path, *names, "validation.tsv")
     with pytest.raises(ConfigError, match="keep one of them"):
-        find_splits(f"{tmp_path}/**", NAMES, (".tsv", ".jsonl"), heap_is_fine=True)
+        find_splits(f"{tmp_path}/**", NAMES, (".tsv", ".jsonl"), allow_unsplit=True)
 
 
 def test_a_shard_that_is_missing_is_missed(tmp_path):
@@ -156,7 +156,7 @@ def test_a_shard_that_is_missing_is_missed(tmp_path):
 
 def test_a_path_to_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.path is empty; set it to a directory with files"):
-        find_splits("", NAMES, [".tsv"], heap_is_fine=True)
+        find_splits("", NAMES, [".tsv"], allow_unsplit=True)
     assert "matches no file; check it" in refusal(tmp_path / "gone.tsv")
     assert "has no file that ends in .tsv or .jsonl" in refusal(tmp_path / "a.csv", "a.csv")
     assert "has no file that ends in .en" in refusal(tmp_path / "*.csv", endings=[".en"])

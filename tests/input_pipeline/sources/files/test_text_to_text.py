@@ -154,8 +154,8 @@ def test_a_file_that_names_no_task_is_refused(content, reason, tmp_path):
         ("oops", "not JSON"),
         ('{"inputs": "a", "targets": "b"}', "lacks 'task'"),
         ('{"task": "sum", "inputs": "a"}', "lacks 'targets'"),
-        ('{"task": "sum", "inputs": "a", "targets": 3}', "targets is empty or no text"),
-        ('{"task": "sum", "inputs": " ", "targets": "b"}', "inputs is empty or no text"),
+        ('{"task": "sum", "inputs": "a", "targets": 3}', "targets is empty or not text"),
+        ('{"task": "sum", "inputs": " ", "targets": "b"}', "inputs is empty or not text"),
         ('{"task": "sum", "inputs": "\\ud83d", "targets": "b"}', "inputs has half of a character"),
     ],
 )

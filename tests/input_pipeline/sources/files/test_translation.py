@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_shard_is_said_of_it(tmp_path):
 
 def test_one_file_is_no_parallel_corpus(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"train\.en is one file, and a translation has two sides"
+        ConfigError, match=r"train\.en is one file, but there must be one for each language"
     ):
         load(corpus(tmp_path) / "train.en")
     with pytest.raises(ConfigError, match=r"has no validation\.en, no shards"):
