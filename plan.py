@@ -44,7 +44,7 @@ from training.step import (
 )
 
 # Defaults for sizes that depend on the data, if the config does not set them.
-CLASSES = {"classify_images": 1000, "classify_text": 2}
+CLASSES, IMAGE_CLASSES = 2, 1000
 IMAGE = (224, 3)  # rows, channels
 
 
@@ -74,8 +74,11 @@ def job_of(experiment: Experiment) -> Job:
     data, task, model = experiment.data, experiment.task, experiment.model
     if task.teacher:
         raise ConfigError("plan.py plans no distillation; set task.teacher=''")
-    if task.objective == "embed":
-        raise ConfigError("task.objective=embed has nothing to train, and so nothing to plan")
+    objective = task.objective_spec
+    if not objective.kinds:
+        raise ConfigError(
+            f"task.objective={task.objective} has nothing to train, and so nothing to plan"
+        )
     sizes, assumed, image_shape = {}, [], (1, 1, 1)
     if model.input == "patches":
         size = data.image_size or model.image_size or IMAGE[0]
@@ -86,8 +89,8 @@ def job_of(experiment: Experiment) -> Job:
         sizes |= image_sizes(model, image_shape)
     elif not model.vocab_size:
         sizes["vocab_size"] = _vocabulary(data)
-    if task.objective in CLASSES and not model.num_classes:
-        sizes["num_classes"] = CLASSES[task.objective]
+    if objective.head == "classifier" and not model.num_classes:
+        sizes["num_classes"] = IMAGE_CLASSES if objective.takes_images else CLASSES
         assumed.append(f"model.num_classes={sizes['num_classes']}")
     row = row_outline(
         data, objective=task.objective, masking=experiment.masking, image_shape=image_shape
@@ -139,7 +142,7 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
     A decoder reads half of a row and writes the other half. An encoder-decoder writes a whole row.
     """
     data, task, model = job.experiment.data, job.experiment.task, job.model
-    if not model.has_decoder or task.objective == "classify_text":
+    if task.objective_spec.head != "language_model":
         raise ConfigError(
             f"--generate is for models that write, and those of task.objective={task.objective} "
             "do not; leave it out"
@@ -154,7 +157,7 @@ def compile_writing(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Compi
             Ends(eos_id=0, pad_id=0),
             steps=max(1, data.length - reads),
             rows=rows,
-            see_whole_prompt=task.objective == "prefix_lm",
+            see_whole_prompt=task.objective_spec.has_prefix,
         )
 
     def of_rows(*shape):

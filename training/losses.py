@@ -148,20 +148,18 @@ class Term(NamedTuple):
 
 
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
-    match task.objective:
-        case "classify_text" | "classify_images":
-            terms = {"labels": Term("logits", batch["labels"], batch["weights"])}
-            if "token_weights" in batch:  # in training only
-                tokens = batch["targets"], batch["token_weights"]
-                terms["masked_tokens"] = Term("masked_tokens", *tokens, task.auxiliary_masked_lm)
-            return terms
-        case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
-            terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
-            if task.next_sentence:
-                # A row that only fills up the batch has no weights; a real row has some.
-                is_real_b = (batch["weights"] > 0).any(axis=-1)
-                terms["next_sentence"] = Term("next_sentence", batch["next_sentence"], is_real_b)
-            return terms
+    """The terms that the objective declares."""
+    terms = {}
+    for name, targets, weights, output, key in task.objective_spec.terms:
+        factor = float(getattr(task, key)) if key else 1.0
+        if key and (not factor or weights not in batch):  # evaluation masks no tokens
+            continue
+        weights_bt = batch[weights]
+        if weights_bt.ndim > batch[targets].ndim:
+            # A row that only fills up the batch has no weights; a real row has some.
+            weights_bt = (weights_bt > 0).any(axis=-1)
+        terms[name] = Term(output, batch[targets], weights_bt, factor)
+    return terms
 
 
 def adds_to_cross_entropy(task: TaskConfig) -> bool:

@@ -11,9 +11,10 @@ import tensorflow_datasets as tfds
 
 from configs import default
 from configs.architectures import ARCHITECTURES
-from experiment import checks, sections
+from experiment import sections
 from experiment.schema import ConfigError
 from input_pipeline.config import FIELD_KEYS, DataConfig
+from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.sources import tfds_source
 
 NAMES = sorted(
@@ -33,7 +34,7 @@ def suits(name, architecture):
     model = ARCHITECTURES[architecture]()
     takes_images = objective == "classify_images"
     return (
-        model["family"] in checks.FAMILIES_FOR[objective]
+        model["family"] in OBJECTIVES[objective].families
         and (model["input"] == "patches") == takes_images
     )
 

@@ -9,7 +9,7 @@ import tokenize
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from input_pipeline.sources.base import Splits, content_digest, split_by_hash
+from input_pipeline.sources.base import Source, Splits, content_digest, split_by_hash
 
 HELD_OUT_SHARE = 0.05  # of the documents
 # Not the library itself, or generated tables: encodings has character maps, pydoc_data has the
@@ -40,6 +40,9 @@ def load() -> Splits:
     }
     digest = content_digest(part for d in documents for part in (d["name"], d["text"]))
     return Splits("documents", train, {"held_out": held_out}, (), description, digest, "memory")
+
+
+SOURCE = Source("pydoc", lambda data: load(), "documents")
 
 
 def _standard_library() -> list[dict[str, str]]:
