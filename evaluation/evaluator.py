@@ -40,8 +40,9 @@ class EvalSet:
 def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
     """The names of the scores that `Evaluator.evaluate` returns for this set."""
     names = ["loss", "accuracy"]
-    if task.next_sentence:
-        names += ["next_sentence_nll", "next_sentence_accuracy"]
+    for term in task.terms[1:]:
+        if not term.training_only:
+            names += [f"{term.name}_nll", f"{term.name}_accuracy"]
     if eval_set.has_target:
         names += ["exact_match"]
     if task.objective_spec.head == "language_model":

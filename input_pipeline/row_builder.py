@@ -114,7 +114,7 @@ class RowBuilder:
         for side, count, longest in () if goes_on else rows.long_sides:
             found = TooLong(
                 split=split,
-                what=NAMES[side.fields],
+                what=NAMES.get(side.fields, " and ".join(side.fields)),
                 key=side.key,
                 length=side.length,
                 action=over_long,

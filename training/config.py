@@ -15,7 +15,8 @@ from experiment.schema import (
     Probability,
     path_problems,
 )
-from input_pipeline.objectives import OBJECTIVES, Objective
+from input_pipeline.objectives import OBJECTIVES
+from input_pipeline.objectives.objective import LossTerm, Objective
 
 HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 
@@ -66,6 +67,12 @@ class TaskConfig:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"unknown objective {self.objective!r}")
         return OBJECTIVES[self.objective]
+
+    @property
+    def terms(self) -> list[LossTerm]:
+        """The terms of the loss that are switched on, the main one first."""
+        terms = self.objective_spec.terms
+        return [term for term in terms if not term.key or getattr(self, term.key)]
 
     def problems(self) -> Iterator[str]:
         keys = self.objective_spec.keys

@@ -150,23 +150,21 @@ class Term(NamedTuple):
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
     """The terms that the objective declares."""
     terms = {}
-    for name, targets, weights, output, key in task.objective_spec.terms:
-        factor = float(getattr(task, key)) if key else 1.0
-        if key and (not factor or weights not in batch):  # evaluation masks no tokens
+    for term in task.terms:
+        if term.training_only and term.weights not in batch:
             continue
-        weights_bt = batch[weights]
-        if weights_bt.ndim > batch[targets].ndim:
+        targets, weights = batch[term.targets], batch[term.weights]
+        if weights.ndim > targets.ndim:
             # A row that only fills up the batch has no weights; a real row has some.
-            weights_bt = (weights_bt > 0).any(axis=-1)
-        terms[name] = Term(output, batch[targets], weights_bt, factor)
+            weights = (weights > 0).any(axis=-1)
+        factor = float(getattr(task, term.key)) if term.key else 1.0
+        terms[term.name] = Term(term.output, targets, weights, factor)
     return terms
 
 
 def adds_to_cross_entropy(task: TaskConfig) -> bool:
     """Whether the loss that is minimised has more terms than the loss that evaluation reports."""
-    return bool(
-        task.label_smoothing or task.z_loss or task.auxiliary_masked_lm or task.next_sentence
-    )
+    return bool(task.label_smoothing or task.z_loss or len(task.terms) > 1)
 
 
 def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -193,14 +191,15 @@ def term_sums(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
         )
         sums[name] = term.factor * result.loss
-        if teacher_logits is not None and term.output == "logits":
+        is_main = name == task.terms[0].name
+        if teacher_logits is not None and is_main:
             divergence = teacher_divergence(
                 outputs["logits"], teacher_logits, term.weights, task.teacher_temperature
             )
             share = task.teacher_weight
             sums[name] = (1 - share) * sums[name] + share * divergence
             metrics["teacher_kl"] = (divergence, counts[name])
-        prefix = "" if term.output == "logits" else f"{name}_"
+        prefix = "" if is_main else f"{name}_"
         metrics[f"{prefix}nll"] = (result.nll, counts[name])
         metrics[f"{prefix}accuracy"] = (result.correct, counts[name])
     return sums, metrics

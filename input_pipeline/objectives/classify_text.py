@@ -58,8 +58,13 @@ class ClassifyText(Objective):
     head = "classifier"
     terms = (
         LABELS,
-        LossTerm(  # in training only
-            "masked_tokens", "targets", "token_weights", "masked_tokens", "auxiliary_masked_lm"
+        LossTerm(
+            "masked_tokens",
+            "targets",
+            "token_weights",
+            output="masked_tokens",
+            key="auxiliary_masked_lm",
+            training_only=True,
         ),
     )
     keys = ("auxiliary_masked_lm",)

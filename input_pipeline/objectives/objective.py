@@ -80,9 +80,8 @@ class LossTerm(NamedTuple):
     targets: str
     weights: str = "weights"
     output: str = "logits"  # of the model
-    # The key of the `task` section that switches the term on, and multiplies its mean; "": always
-    # on. Without the weights in a batch, such a term is left out.
-    key: str = ""
+    key: str = ""  # of the `task` section: switches the term on, and multiplies its mean
+    training_only: bool = False  # evaluation batches may lack its arrays
 
 
 TOKENS = LossTerm("tokens", "targets")
@@ -97,7 +96,7 @@ class Objective:
     families: tuple[str, ...]  # values of model.family that can learn it
     kinds: tuple[ExampleKind, ...] = ()  # of examples, the usual one first; (): cannot be trained
     head: Literal["language_model", "masked_language_model", "classifier", "embedder"]
-    terms: tuple[LossTerm, ...] = (TOKENS,)
+    terms: tuple[LossTerm, ...] = (TOKENS,)  # the main one first
     keys: tuple[str, ...] = ()  # keys of the `task` section that other objectives do not have
     specials: tuple[str, ...] = ()  # special ids that it writes
     framing: tuple[str, ...] = ()  # special ids around a text; a published tokenizer has its own
