@@ -26,6 +26,7 @@ from checkpointing.checkpoint_manager import DIRECTORY, Checkpoints, find_checkp
 from configs import default
 from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
+from input_pipeline.objectives import OBJECTIVES, Objective
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
 from pretrained import (
@@ -44,14 +45,12 @@ from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import TrainState, abstract_params
 
-# Objective -> data.source of an imported model's config, for training and evaluation.
-SOURCES = {
-    "seq2seq": "translation_files",
-    "causal_lm": "text_files",
-    "masked_lm": "text_files",
-    "classify_text": "labelled_text_files",
-    "classify_images": "image_files",
-    "embed": "text_files",
+# The default data.source of an imported model's config, by kind of examples.
+SOURCE_OF_KIND = {
+    "pairs": "translation_files",
+    "documents": "text_files",
+    "labelled": "labelled_text_files",
+    "images": "image_files",
 }
 LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
 # Modules of an auxiliary masked LM next to a classifier; published models have no such modules.
@@ -195,9 +194,11 @@ def save_params(params: dict, workdir: str | Path, config: CheckpointConfig) -> 
 def _data(found: published.Published) -> dict[str, Any]:
     """Keys of the `data` section for an imported model."""
     length = min(found.model["max_length"], LONGEST_ROW)
-    if found.head.objective == "embed":
+    objective = OBJECTIVES[found.head.objective]
+    if objective.head == "embedder":
         length = min(length, sentence.max_length(found.directory) or length)
-    data = dict(source=SOURCES[found.head.objective], length=length, encoder_length=length)
+    source = SOURCE_OF_KIND[next(iter(objective.kinds), "documents")]
+    data = dict(source=source, length=length, encoder_length=length)
     if found.model["input"] == "patches":
         size = found.model["image_size"]
         data |= dict(source="image_files", image_size=size)
@@ -214,7 +215,8 @@ def export_model(run: str, directory: Path) -> str:
     specials = published_tokenizer.special_ids(tokenizer, config)
     described = published.describe(config, head, model.labels, specials)
     params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
-    auxiliary = [p for p in params if p.startswith(AUXILIARY) and "classify" in head.objective]
+    has_classes = task.objective_spec.head == "classifier"
+    auxiliary = [path for path in params if path.startswith(AUXILIARY) and has_classes]
     if auxiliary:
         logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
     rows = described.architecture.used_rows(config)
@@ -234,7 +236,7 @@ def export_model(run: str, directory: Path) -> str:
                 )
         settings = generation_settings.read(checkpoints.parent)
         files.write_json(directory / files.GENERATION, settings | ids)
-    if head.objective == "embed":
+    if task.objective_spec.head == "embedder":
         sentence.write(
             directory,
             config.width,
@@ -254,15 +256,19 @@ def export_model(run: str, directory: Path) -> str:
 
 
 def _head(task: TaskConfig) -> Head:
-    match task.objective:
-        case "span_corruption":
-            return Head("seq2seq")
-        case "prefix_lm":
-            raise ConfigError(
-                "task.objective=prefix_lm has bidirectional attention in its prefix, which no "
-                "published decoder has; models of this objective cannot be exported"
-            )
-    return Head(task.objective, task.next_sentence)
+    """The head under the first objective in the table with the same kind of model."""
+    if task.objective_spec.has_prefix:
+        raise ConfigError(
+            f"task.objective={task.objective} has bidirectional attention in its prefix, which no "
+            "published decoder has; models of this objective cannot be exported"
+        )
+
+    def model_type(objective: Objective) -> tuple:
+        return objective.head, objective.has_source, objective.takes_images
+
+    wanted = model_type(task.objective_spec)
+    name = next(name for name, each in OBJECTIVES.items() if model_type(each) == wanted)
+    return Head(name, task.next_sentence)
 
 
 def _shapes(tree) -> dict[str, tuple[int, ...]]:

@@ -44,7 +44,7 @@ from training.step import (
 )
 
 # Defaults for sizes that depend on the data, if the config does not set them.
-CLASSES = {"classify_images": 1000, "classify_text": 2}
+CLASSES, IMAGE_CLASSES = 2, 1000
 IMAGE = (224, 3)  # rows, channels
 
 
@@ -76,8 +76,11 @@ def job_of(experiment: Experiment) -> Job:
     data, task, model = experiment.data, experiment.task, experiment.model
     if task.teacher:
         raise ConfigError("plan.py cannot plan distillation; set task.teacher=''")
-    if task.objective == "embed":
-        raise ConfigError("task.objective=embed trains nothing, so there is nothing to plan")
+    objective = task.objective_spec
+    if not objective.kinds:
+        raise ConfigError(
+            f"task.objective={task.objective} trains nothing, so there is nothing to plan"
+        )
     sizes, assumed, image_shape = {}, [], (1, 1, 1)
     if model.input == "patches":
         size = data.image_size or model.image_size or IMAGE[0]
@@ -88,8 +91,8 @@ def job_of(experiment: Experiment) -> Job:
         sizes |= image_sizes(model, image_shape)
     elif not model.vocab_size:
         sizes["vocab_size"] = _vocabulary(data)
-    if task.objective in CLASSES and not model.num_classes:
-        sizes["num_classes"] = CLASSES[task.objective]
+    if objective.head == "classifier" and not model.num_classes:
+        sizes["num_classes"] = IMAGE_CLASSES if objective.takes_images else CLASSES
         assumed.append(f"model.num_classes={sizes['num_classes']}")
     row = row_outline(
         data, objective=task.objective, masking=experiment.masking, image_shape=image_shape
@@ -142,7 +145,7 @@ def compile_generation(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Co
     row.
     """
     data, task, model = job.experiment.data, job.experiment.task, job.model
-    if not model.has_decoder or task.objective == "classify_text":
+    if task.objective_spec.head != "language_model":
         raise ConfigError(
             "--generate needs a model that generates text, which task.objective="
             f"{task.objective} does not train; leave it out"
@@ -157,7 +160,7 @@ def compile_generation(job: Job, target: targets.Target, mesh: Mesh) -> tuple[Co
             Ends(eos_id=0, pad_id=0),
             steps=max(1, data.length - reads),
             rows=rows,
-            bidirectional_prompt=task.objective == "prefix_lm",
+            bidirectional_prompt=task.objective_spec.has_prefix,
         )
 
     def of_rows(*shape):

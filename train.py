@@ -183,7 +183,7 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Exp
     """Sets checkpoint.best_metric if patience needs one; refuses a metric that is not measured."""
     metric = experiment.checkpoint.best_metric
     if experiment.eval.patience and not metric:
-        has_classes = experiment.task.objective in ("classify_text", "classify_images")
+        has_classes = experiment.task.objective_spec.head == "classifier"
         metric, mode = ("accuracy", "max") if has_classes else ("loss", "min")
         metric = f"eval/{next(iter(sets))}/{metric}"
         checkpoint = replace(experiment.checkpoint, best_metric=metric, best_mode=mode)

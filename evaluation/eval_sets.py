@@ -92,14 +92,14 @@ def _calling(function: Callable[[], None], batches: Iterable) -> Iterator:
 def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) -> EvalSet:
     size, most = experiment.eval.batch_size, experiment.eval.batches
     batches = data.eval_batches(name, size, most)
-    is_text = experiment.task.objective in ("causal_lm", "prefix_lm")
+    counts_bytes = experiment.task.objective_spec.bits_per_byte
     has_target = "target" in data.eval_examples(name, 1)[0]
     references = ()
     if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.metrics):
         references = _references(name, data, size, len(batches), mesh)
     return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
-        text_bytes=data.eval_bytes(name, size, most) if is_text else 0,
+        text_bytes=data.eval_bytes(name, size, most) if counts_bytes else 0,
         has_target=has_target,
         references=references,
     )

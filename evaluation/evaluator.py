@@ -22,7 +22,6 @@ from training.step import make_eval_step
 
 FOR_SAMPLES = Sampling(temperature=0.8)  # for running text: greedy decoding repeats itself
 
-HAS_PERPLEXITY = ("causal_lm", "prefix_lm", "span_corruption", "seq2seq")
 NAMES_OF = {"rouge": ("rouge1", "rouge2", "rougeL")}  # all other metrics have one score
 
 
@@ -41,11 +40,12 @@ class EvalSet:
 def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
     """The names of the scores that `Evaluator.evaluate` returns for this set."""
     names = ["loss", "accuracy"]
-    if task.next_sentence:
-        names += ["next_sentence_nll", "next_sentence_accuracy"]
+    for term in task.terms[1:]:
+        if not term.training_only:
+            names += [f"{term.name}_nll", f"{term.name}_accuracy"]
     if eval_set.has_target:
         names += ["exact_match"]
-    if task.objective in HAS_PERPLEXITY:
+    if task.objective_spec.head == "language_model":
         names += ["perplexity"]
     if eval_set.text_bytes:
         names += ["bits_per_byte"]
@@ -89,7 +89,7 @@ class Evaluator:
         tokenizer: Any,
         labels: Sequence[str],
     ):
-        self._task, self._settings = task, settings
+        self._objective, self._settings = task.objective_spec, settings
         self._tokenizer, self._labels = tokenizer, labels
         self._eval_step = make_eval_step(model, task)
         self._model, self._config = model, config
@@ -116,7 +116,7 @@ class Evaluator:
         totals = jax.device_get(totals)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
         scores = {"loss": means.pop("nll"), **means}
-        if self._task.objective in HAS_PERPLEXITY:
+        if self._objective.head == "language_model":
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
         if eval_set.text_bytes:
             scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / eval_set.text_bytes
@@ -143,7 +143,7 @@ class Evaluator:
     def _generate(self, params, batch, *, has_target: bool) -> tuple[Array, Array, Array]:
         """Generated tokens (B, N), and the targets and weights of the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
-        if self._has_source:
+        if self._objective.has_source:
             starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]
             columns = [jnp.full_like(targets_bt[:, :1], id) for id in starts]
             prompts = Prompts(
@@ -158,10 +158,8 @@ class Evaluator:
             prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
             targets_bt, weights_bt = _after_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
-        if not (has_target or self._has_source):
-            steps -= (
-                steps // 2
-            )  # the prompt is the first half of the row, and the model has no more positions
+        if not (has_target or self._objective.has_source):
+            steps -= steps // 2  # the second half of the row; there are no positions after it
         beams = self._settings.beam_size if has_target else 1
         generator = self._generator(rows * beams, steps, has_target)
         params = self._lay_out(generator, params)
@@ -195,21 +193,17 @@ class Evaluator:
                 Ends(tokenizer.eos_id, tokenizer.pad_id, more_ends),
                 steps=steps,
                 rows=rows,
-                bidirectional_prompt=self._task.objective == "prefix_lm",
+                bidirectional_prompt=self._objective.has_prefix,
                 sampling=GREEDY if has_target else FOR_SAMPLES,
             )
         return self._generators[key]
-
-    @property
-    def _has_source(self) -> bool:
-        return self._task.objective in ("seq2seq", "span_corruption")
 
     def samples(self, params, eval_set: EvalSet, examples: Sequence[Mapping]) -> str:
         """Readable outputs for the first rows of the first batch, one for each of `examples`."""
         batch, count, labels = eval_set.batches[0], len(examples), self._labels
         decode = self._tokenizer.decode if self._tokenizer else None
-        match self._task.objective:
-            case "classify_text" | "classify_images":
+        match self._objective.head:
+            case "classifier":
                 _, probabilities_bc = self._eval_step(params, batch)
                 predictions_b = jax.device_get(probabilities_bc).argmax(axis=1)
                 rows = zip(examples, predictions_b, strict=False)
@@ -218,7 +212,7 @@ class Evaluator:
                     for row, prediction in rows
                 ]
                 return "\n".join(blocks) + "\n"
-            case "masked_lm":
+            case "masked_language_model":
                 _, predictions_bt = self._eval_step(params, batch)
                 batch, predictions_bt = jax.device_get((dict(batch), predictions_bt))
                 filled_bt = np.where(batch["weights"] > 0, predictions_bt, batch["targets"])
@@ -244,7 +238,7 @@ class Evaluator:
     def _prompts(self, batch, examples: Sequence[Mapping]) -> list[str]:
         if "source" in examples[0]:
             return [example["source"] for example in examples]
-        if self._task.objective == "span_corruption":
+        if self._objective.has_source:
             rows = jax.device_get(batch["encoder_inputs"])
             return [self._tokenizer.decode(row) for row in rows[: len(examples)]]
         rows, lengths = jax.device_get((batch["inputs"], _prompt_lengths(batch)))

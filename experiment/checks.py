@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from input_pipeline.config import FORMER_FIT, IMAGE_KEYS
+from input_pipeline.objectives import OBJECTIVES
 from model.attention import refusals
 from model.config import ABSOLUTE_POSITIONS
 from training.config import (
@@ -16,17 +17,6 @@ from training.config import (
 
 if TYPE_CHECKING:
     from experiment.sections import Experiment
-
-FAMILIES_FOR = {
-    "seq2seq": ("encoder_decoder",),
-    "span_corruption": ("encoder_decoder",),
-    "causal_lm": ("decoder",),
-    "prefix_lm": ("decoder",),
-    "masked_lm": ("encoder",),
-    "classify_text": ("encoder", "decoder"),
-    "classify_images": ("encoder",),
-    "embed": ("encoder",),
-}
 
 
 def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
@@ -41,32 +31,34 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
     yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
-    if model.family not in FAMILIES_FOR[task.objective]:
-        suitable = [name for name, families in FAMILIES_FOR.items() if model.family in families]
+    objective = task.objective_spec
+    if model.family not in objective.families:
+        suitable = [name for name, each in OBJECTIVES.items() if model.family in each.families]
         yield (
             f"task.objective={task.objective} needs model.family="
-            f"{' or '.join(FAMILIES_FOR[task.objective])}, not {model.family}; "
+            f"{' or '.join(objective.families)}, not {model.family}; "
             f"with family={model.family} choose one of: {', '.join(suitable)}"
         )
-    takes_images = task.objective == "classify_images"
-    if task.objective != "embed" and takes_images != (model.input == "patches"):
+    if objective.kinds and objective.takes_images != (model.input == "patches"):
+        of_images = " or ".join(name for name, each in OBJECTIVES.items() if each.takes_images)
         yield (
             f"task.objective={task.objective} does not go with model.input={model.input}: "
-            "classify_images takes patches, every other objective takes tokens"
+            f"{of_images} takes patches, every other objective takes tokens"
         )
-    if not takes_images and model.input != "patches":
+    if not objective.takes_images and model.input != "patches":
         for key, off in IMAGE_KEYS.items():  # older runs on text have FORMER_FIT
             if (value := getattr(data, key)) not in (off, FORMER_FIT):
                 yield (
                     f"data.{key}={value} is for images, but task.objective={task.objective} reads "
                     f"text; set it to {off}"
                 )
-    if task.objective == "classify_text" and model.family == "decoder" and model.pooling == "first":
+    reads_to_classify = objective.head == "classifier" and not objective.takes_images
+    if reads_to_classify and model.family == "decoder" and model.pooling == "first":
         yield (
             "model.pooling=first in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
         )
-    if task.objective == "prefix_lm":
+    if objective.has_prefix:
         for reason in refusals(model.attention, "prefix"):
             yield f"{reason}; choose another objective or another kind"
     if task.auxiliary_masked_lm and model.family != "encoder":

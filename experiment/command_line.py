@@ -18,7 +18,7 @@ from experiment import help_text
 from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS, RENAMED
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
-from input_pipeline.config import OPTIONS
+from input_pipeline.config import source_table
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # help of --config in scripts that read a run
@@ -186,8 +186,9 @@ def _explain(argv: list[str], error: Exception) -> str:
         from configs import default
 
         config = default.get_config().to_dict()
-        for options in OPTIONS.values():
-            config["data"]["options"] |= dataclasses.asdict(options())
+        for source in source_table().values():
+            options = source.options and dataclasses.asdict(source.options())
+            config["data"]["options"] |= options or {}
         for override in overrides:
             section = config
             path = override.split(".")[1:]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiment.other_names import RENAMED
+from input_pipeline.config import source_table
 from input_pipeline.sources.embedded.listops import ListOpsOptions
 
 # Keys of `data` that became options of one source, `data.options`.
@@ -47,7 +48,9 @@ def _with_options(data: Mapping[str, Any]) -> dict[str, Any]:
     mixture = data.get("mixture")
     mixed = mixture if isinstance(mixture, list | tuple) else ()  # nothing is checked yet
     mixed = [str(each[0]).partition(":")[0] for each in mixed if isinstance(each, list | tuple)]
-    if "listops" in (data.get("source"), *mixed) and isinstance(data.get("options", {}), Mapping):
-        defaults = dataclasses.asdict(ListOpsOptions())
-        data["options"] = {**defaults, **former, **data.get("options", {})}
+    for name in (data.get("source"), *mixed):
+        source, given = source_table().get(str(name)), data.get("options", {})
+        if source and source.options and isinstance(given, Mapping):
+            moved = former if source.options is ListOpsOptions else {}
+            data["options"] = {**dataclasses.asdict(source.options()), **moved, **given}
     return data

@@ -20,7 +20,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
@@ -47,6 +47,13 @@ class Bounds:
             if not math.isinf(getattr(self, field.name))
         ]
         return " and ".join(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """The names in a table of which any is allowed. The table is read when a value is checked."""
+
+    table: Callable[[], Iterable[str]]
 
 
 PositiveInt = Annotated[int, Bounds(at_least=1)]
@@ -146,6 +153,8 @@ def _check(name: str, value: Any, hint: Any) -> tuple[Any, str | None]:
     origin = typing.get_origin(hint)
     if origin is Annotated:
         kind, bounds = typing.get_args(hint)
+        if isinstance(bounds, OneOf):
+            return _check(name, value, Literal[*bounds.table()])
         value, problem = _check(name, value, kind)
         if problem is None and not bounds.admits(value):
             problem = f"{name}={value} must be {bounds}"

@@ -21,7 +21,7 @@ from experiment.schema import ConfigError
 from inference import sampling_options
 from inference.prompts import ImagePrompts, TextPrompts, in_batches
 from inference.sampler import Sampler
-from input_pipeline.objectives import Fields
+from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.compilation import compiler_options
@@ -47,22 +47,23 @@ def make_predictor(
     `given` are sampling options, which only models that generate text take. `strict` refuses text
     that the vocabulary cannot spell. With `ids`, lines and outputs are token ids.
     """
-    objective, tokenizer = model.experiment.task.objective, model.tokenizer
+    task, tokenizer = model.experiment.task, model.tokenizer
+    head = task.objective_spec.head
     if ids:
         tokenizer = _for_ids(model, given)
     elif isinstance(tokenizer, IdTokenizer):
         raise ConfigError("this model came without a tokenizer: give ids for text, with --ids")
-    if model.model_config.has_decoder and objective != "classify_text":
+    if head == "language_model":
         options = sampling_options.from_flags(given)
         return Sampler(model, options, batch_size, tokenizer, strict=strict)
     if given:
         flags = ", ".join(f"--{name}" for name in given)
         raise ConfigError(
-            f"{flags}: this is about writing text, which a model with task.objective={objective} "
-            "does not do; leave it out"
+            f"{flags}: this is about writing text, which a model with task.objective="
+            f"{task.objective} does not do; leave it out"
         )
-    predictors_by_objective = {"masked_lm": FillMask, "embed": EmbeddingPredictor}
-    return predictors_by_objective.get(objective, ClassPredictor)(model, tokenizer, strict=strict)
+    predictors_by_head = {"masked_language_model": FillMask, "embedder": EmbeddingPredictor}
+    return predictors_by_head.get(head, ClassPredictor)(model, tokenizer, strict=strict)
 
 
 def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokenizer:
@@ -256,7 +257,7 @@ def _longest(model: loaded_run.LoadedRun) -> int:
 def _takes_two(model: loaded_run.LoadedRun) -> bool:
     """Whether a line may be two texts, separated by a tab."""
     data, task = model.experiment.data, model.experiment.task
-    if task.objective == "masked_lm":
+    if task.objective_spec.head == "masked_language_model":
         return task.next_sentence
     if model.text_pairs is not None:
         return model.text_pairs

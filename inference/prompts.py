@@ -1,7 +1,7 @@
 """Prompts: turns text and image files into rows of ids or pixels.
 
-Special ids have the same places as in training (objectives.py). The text of a prompt marks gaps
-with [MASK] for a masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
+Special ids have the same places as in training. The text of a prompt marks gaps with [MASK] for a
+masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
 """
 
 import re
@@ -13,11 +13,12 @@ import numpy as np
 from absl import logging
 
 from experiment.schema import ConfigError, refuse_remote
-from input_pipeline import objectives
 from input_pipeline.config import DataConfig
-from input_pipeline.objectives import Fields
+from input_pipeline.objectives import OBJECTIVES
+from input_pipeline.objectives.affixes import between, between_separators
+from input_pipeline.objectives.classify_images import classify_images
 from input_pipeline.row_layout import RowLayout
-from input_pipeline.rows import fit
+from input_pipeline.rows import Fields, fit
 from input_pipeline.sources.image_decoding import ImageSpec, read
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -47,45 +48,42 @@ class TextPrompts:
         strict: bool = False,
         longest: int = 0,
     ):
-        self._objective, self._kind, self._tokenizer = objective, kind, tokenizer
+        self._objective, self._kind, self._tokenizer = OBJECTIVES[objective], kind, tokenizer
         self._takes_two, self._strict, self._longest = takes_two, strict, longest
         self.unknown: dict[str, str] = {}  # name of a text -> its first unknown part
         start = list(tokenizer.causal_prefix)
-        if objective in ("seq2seq", "span_corruption"):
+        if self._objective.has_source:
             start = [tokenizer.bos_id, *tokenizer.text_start_ids]
-        encode = self._with_sentinels if objective == "span_corruption" else self._encode
+        self._has_sentinels = "sentinels" in self._objective.specials
+        encode = self._with_sentinels if self._has_sentinels else self._encode
         self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
 
     def __call__(self, text: str, name: str) -> Fields:
         """The fields of a text's row; `name` is its name in error messages, such as "line 3"."""
         tokenizer = self._tokenizer
-        match self._objective:
-            case "prefix_lm" if self._kind == "pairs":
+        match self._objective.head:
+            case "language_model" if self._objective.has_source:
+                encode = self._with_sentinels if self._has_sentinels else self._encode
+                source = between(tokenizer.source_affixes, encode(text, name))
+                if self._has_sentinels:
+                    _refuse_without(tokenizer.sentinel_ids, source, SENTINEL.format(0), name)
+                return {"encoder_inputs": source, "inputs": self._start}
+            case "language_model" if self._kind == "pairs":
                 source = np.append(self._encode(text, name), tokenizer.sep_id)
                 return {"inputs": np.concatenate([self._start, source])}
-            case "causal_lm" | "prefix_lm":
+            case "language_model":
                 affixes = self._start, tokenizer.causal_suffix
-                inputs = objectives.between(affixes, self._encode(text, name))
+                inputs = between(affixes, self._encode(text, name))
                 return {"inputs": inputs if len(inputs) else self._empty_prompt(name)}
-            case "seq2seq":
-                source = objectives.between(tokenizer.source_affixes, self._encode(text, name))
-                return {"encoder_inputs": source, "inputs": self._start}
-            case "span_corruption":
-                source = self._with_sentinels(text, name)
-                source = objectives.between(tokenizer.source_affixes, source)
-                _refuse_without(tokenizer.sentinel_ids, source, SENTINEL.format(0), name)
-                return {"encoder_inputs": source, "inputs": self._start}
-            case "masked_lm":
+            case "masked_language_model":
                 texts = [self._with_masks(part, name) for part in self._parts(text, name)]
-                fields = objectives.between_separators(texts, tokenizer)
+                fields = between_separators(texts, tokenizer)
                 _refuse_without([tokenizer.mask_id], fields["inputs"], MASK, name)
                 return fields
-            case "classify_text" | "embed":
-                texts = [self._encode(part, name) for part in self._parts(text, name)]
-                if self._objective == "embed" and self._longest:
-                    texts = self._cut(texts, name)
-                return objectives.between_separators(texts, tokenizer)
-        raise ValueError(f"{self._objective!r} is not about text")
+        texts = [self._encode(part, name) for part in self._parts(text, name)]
+        if self._objective.head == "embedder" and self._longest:
+            texts = self._cut(texts, name)
+        return between_separators(texts, tokenizer)
 
     def _cut(self, texts: list[np.ndarray], name: str) -> list[np.ndarray]:
         room = self._longest - self._tokenizer.encoder_template.added(len(texts))
@@ -187,7 +185,7 @@ class ImagePrompts:
             raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
         row = {"image": read(Path(path), self._spec), "label": 0}
         rng = np.random.default_rng(0)  # the objective takes one, but draws nothing
-        fields = objectives.classify_images(row, rng, mean=self._mean, std=self._std)
+        fields = classify_images(row, rng, mean=self._mean, std=self._std)
         return {"images": fields["images"]}
 
 

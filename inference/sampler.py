@@ -19,7 +19,7 @@ from inference.decoding import GREEDY, Ends, Sampling, repeat_rows
 from inference.generation import Generator, Prompts
 from inference.prompts import TextPrompts
 from inference.sampling_options import SamplingOptions
-from input_pipeline.objectives import Fields
+from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.mesh import put_batch
 
@@ -42,9 +42,7 @@ class Sampler:
         self._tokenizer, self._task = tokenizer, model.experiment.task
         data = model.experiment.data
         self._has_source = model.model_config.family == "encoder_decoder"
-        self._continues = not self._has_source and not (
-            self._task.objective == "prefix_lm" and data.example_kind == "pairs"
-        )
+        self._continues = not self._has_source and data.example_kind != "pairs"
         _refuse_unsupported_options(options, model)
         self._prompt = TextPrompts(
             self._task.objective,
@@ -187,7 +185,7 @@ class Sampler:
             tokens,
             self._tokenizer,
             preceding=_prompt_ids(batch, row) if self._continues or self._options.prefix else (),
-            sentinels=self._task.objective == "span_corruption",
+            sentinels="sentinels" in self._task.objective_spec.specials,
         )
 
     def _prompts(self, batch: Mapping[str, np.ndarray]) -> Prompts:
@@ -238,7 +236,7 @@ class Sampler:
             steps=self._steps,
             rows=self._batch_size * options.rows_per_prompt,
             slots=self._slots,
-            bidirectional_prompt=self._task.objective == "prefix_lm",
+            bidirectional_prompt=self._task.objective_spec.has_prefix,
             sampling=_sampling(options),
         )
 

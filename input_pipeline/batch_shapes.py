@@ -7,8 +7,7 @@ import numpy as np
 
 from input_pipeline import task_spec
 from input_pipeline.config import DataConfig
-from input_pipeline.objectives import Fields
-from input_pipeline.rows import Row
+from input_pipeline.rows import Fields, Row
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
 

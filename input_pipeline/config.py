@@ -4,13 +4,14 @@ import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from experiment.schema import (
     Bounds,
     ConfigError,
     Count,
     NonNegativeFloat,
+    OneOf,
     PositiveFloat,
     PositiveInt,
     Probability,
@@ -18,8 +19,10 @@ from experiment.schema import (
     did_you_mean,
     path_problems,
 )
-from input_pipeline.sources.embedded.listops import ListOpsOptions
 from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
+
+if TYPE_CHECKING:
+    from input_pipeline.sources.base import Source
 
 # Keys for images only, and the values that they have without images.
 IMAGE_KEYS = {
@@ -47,28 +50,18 @@ OPTIONAL = ("text_pair_field",)
 
 MOST_BUCKETS = 16  # each one costs a compilation
 
-# The options of a source, `data.options`: a dataclass in its file, with defaults.
-OPTIONS = {"listops": ListOpsOptions}
 
-# The kind of a source's examples; for public data sets data.kind says it.
-KINDS = {
-    "dates": "pairs",
-    "pydoc": "documents",
-    "names": "labelled",
-    "digits": "images",
-    "listops": "labelled",
-    "text_files": "documents",
-    "translation_files": "pairs",
-    "labelled_text_files": "labelled",
-    "image_files": "images",
-    "text_to_text_files": "pairs",
-}
+def source_table() -> Mapping[str, "Source"]:
+    """The sources by name. They import this module, so they cannot be imported above."""
+    from input_pipeline.sources.registry import SOURCES
+
+    return SOURCES
 
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     # Where examples come from
-    source: Literal[*KINDS, "tfds", "huggingface"]
+    source: Annotated[str, OneOf(source_table)]
     path: str
     name: str
     version: str
@@ -120,19 +113,26 @@ class DataConfig:
     @property
     def example_kind(self) -> str:
         """The kind of the examples, known without loading them; a mixture has one kind."""
-        return KINDS.get(self.sources[0], self.kind)
+        first = source_table().get(self.sources[0])
+        return (first and first.kind) or self.kind
+
+    @property
+    def mixes_tasks(self) -> bool:
+        """Whether `mixture` is of the source's own tasks, not of sources."""
+        return source_table()[self.source].has_tasks
 
     @property
     def sources(self) -> list[str]:
         """The sources that are read: `source`, or those of the mixture."""
-        if not self.mixture or self.source == "text_to_text_files":  # whose mixture is of tasks
+        if not self.mixture or self.mixes_tasks:
             return [self.source]
         return [what.partition(":")[0] for what, _ in self.mixture]
 
     @property
     def source_options(self) -> Any:
         """`options` as the dataclass that the source declares; raises ConfigError."""
-        options, problems = build(OPTIONS[self.source], self.options, "data.options")
+        declared = source_table()[self.source].options
+        options, problems = build(declared, self.options, "data.options")
         if problems:
             raise ConfigError(problems)
         return options
@@ -140,7 +140,7 @@ class DataConfig:
     def problems(self) -> Iterator[str]:
         for key in ("path", "name", "tokenizer", "cache_dir"):
             yield from path_problems(f"data.{key}", getattr(self, key))
-        if self.source != "text_to_text_files":  # whose mixture is of tasks
+        if not self.mixes_tasks:
             for what, _ in self.mixture:
                 source, _, place = what.partition(":")
                 yield from path_problems(f"data.mixture: {source}", place)
@@ -149,10 +149,11 @@ class DataConfig:
                 f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "
                 "are two ways to crop an image; set one of them to 0"
             )
-        if self.source in ("tfds", "huggingface"):
+        place = source_table()[self.source].place
+        if place == "name":
             yield from self._missing_names()
         yield from self._option_problems()
-        if self.source.endswith("_files") and self.train_split == self.eval_split:
+        if place == "path" and self.train_split == self.eval_split:
             yield (
                 f"data.eval_split={self.eval_split!r} is what the model is trained on; "
                 "choose another split"
@@ -189,16 +190,18 @@ class DataConfig:
                 yield f"data.{key} is empty; set it for data.source={self.source}"
 
     def _option_problems(self) -> Iterator[str]:
-        if self.options and not OPTIONS.keys() & {self.source, *self.sources}:
+        table = source_table()
+        with_options = {name for name, source in table.items() if source.options}
+        if self.options and not with_options & {self.source, *self.sources}:
             names = ", ".join(f"data.options.{name}" for name in self.options)
             yield (
                 f"data.source={self.source} has no options; remove {names}, "
                 "or set data.options={}"
             )
-        if self.source in OPTIONS:
-            options, problems = build(OPTIONS[self.source], self.options, "data.options")
+        if self.source in with_options:
+            options, problems = build(table[self.source].options, self.options, "data.options")
             yield from problems
-            if not problems:
+            if not problems and hasattr(options, "problems_with"):
                 yield from options.problems_with(self)
 
 

@@ -20,11 +20,11 @@ from experiment.schema import ConfigError
 from input_pipeline import packing, preparation, randomness, task_spec
 from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.config import DataConfig
-from input_pipeline.objectives import Fields
+from input_pipeline.objectives.objective import Augment
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.row_builder import RowBuilder, Stream
 from input_pipeline.row_layout import RowLayout
-from input_pipeline.rows import Rows
+from input_pipeline.rows import Fields, Rows
 from input_pipeline.shuffle import sampled
 from input_pipeline.sources.base import Example, LazyList, content_digest
 from input_pipeline.sources.registry import Component, components, name_of
@@ -293,7 +293,7 @@ class Data:
         index: int,
         rng: np.random.Generator,
         layout: RowLayout,
-        augment: task_spec.Augment | None = None,
+        augment: Augment | None = None,
     ) -> Fields:
         parts = rows.parts(index)
         if self._task.needs_other_row or (augment and augment.needs_other_row):

@@ -114,7 +114,7 @@ class RowBuilder:
         for sequence, count, longest in () if continues else rows.long_sequences:
             found = TooLong(
                 split=split,
-                what=NAMES[sequence.fields],
+                what=NAMES.get(sequence.fields, " and ".join(sequence.fields)),
                 key=sequence.key,
                 length=sequence.length,
                 action=over_long,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from input_pipeline.objectives import Fields
+from input_pipeline.rows import Fields
 
 
 @dataclasses.dataclass(frozen=True)

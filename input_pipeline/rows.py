@@ -16,6 +16,7 @@ from input_pipeline.sources.base import Example
 from input_pipeline.token_table import LazyTokenTable, TokenTable
 
 Row = dict[str, Any]
+Fields = dict[str, np.ndarray]  # what an objective makes of a row
 
 
 @dataclasses.dataclass(frozen=True)

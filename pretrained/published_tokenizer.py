@@ -53,7 +53,7 @@ def _read(
     found: published.Published, path: str, *, source_eos: bool
 ) -> SubwordTokenizer | IdTokenizer:
     ids, kind = found.specials, found.architecture.model_type
-    has_source = found.head.objective == "seq2seq"
+    has_source = found.model["family"] == "encoder_decoder"
     if not source_eos and not has_source:
         raise ConfigError(
             "--nosource_eos is for encoder-decoders, and this model is none; leave it out"
@@ -93,7 +93,7 @@ def _read(
         logging.warning("%s", _taken_instead(tokenizer, file, own))
     more_eos = [id for id in ends if id != tokenizer.eos_id]
     tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
-    if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
+    if tokenizer.template.is_empty and found.model["family"] != "decoder" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
             "for %s: compare its ids with those of the published model",
@@ -198,7 +198,7 @@ def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskC
         start, end = tokenizer.source_affixes
         types = ((0,) * len(start), (0,) * len(end), (0,) * len(end))
         return Template(start, end, (start, end, end), types, (0, 0))
-    if model.family == "decoder" and task.objective != "classify_text":
+    if model.family == "decoder" and task.objective_spec.head == "language_model":
         start = tokenizer.causal_prefix
         return Template(start, (), (start, (), ()), ((0,), (), ()), (0, 0))
     return tokenizer.encoder_template

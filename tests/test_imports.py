@@ -50,7 +50,11 @@ PARTS = {
     ("model", "experiment"): {"experiment.schema"},
     ("pretrained", "experiment"): {"experiment.schema"},
     ("planning", "experiment"): {"experiment.schema"},
-    ("training", "input_pipeline"): {"input_pipeline.pipeline", "input_pipeline.tokenizers"},
+    ("training", "input_pipeline"): {
+        "input_pipeline.objectives",
+        "input_pipeline.pipeline",
+        "input_pipeline.tokenizers",
+    },
     ("evaluation", "input_pipeline"): {"input_pipeline.pipeline", "input_pipeline.sources.base"},
     ("checkpointing", "pretrained"): {"pretrained.source_path"},
     ("checkpointing", "input_pipeline"): {

@@ -9,11 +9,14 @@ from experiment.schema import (
     Bounds,
     Count,
     NonNegativeFloat,
+    OneOf,
     PositiveFloat,
     PositiveInt,
     Probability,
     path_problems,
 )
+from input_pipeline.objectives import OBJECTIVES
+from input_pipeline.objectives.objective import LossTerm, Objective
 
 HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 
@@ -46,16 +49,7 @@ class RunConfig:
 class TaskConfig:
     """The keys of `task`: the objective and its loss."""
 
-    objective: Literal[
-        "seq2seq",
-        "causal_lm",
-        "prefix_lm",
-        "masked_lm",
-        "span_corruption",
-        "classify_text",
-        "classify_images",
-        "embed",
-    ]
+    objective: Annotated[str, OneOf(lambda: OBJECTIVES)]
     label_smoothing: HalfOpenUnit
     z_loss: NonNegativeFloat
     noise_rate: Annotated[float, Bounds(above=0, below=1)]
@@ -69,28 +63,44 @@ class TaskConfig:
     teacher_weight: Probability
     teacher_temperature: PositiveFloat
 
+    @property
+    def objective_spec(self) -> Objective:
+        """What the objective declares: its head, its loss terms, what can learn it."""
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"unknown objective {self.objective!r}")
+        return OBJECTIVES[self.objective]
+
+    @property
+    def terms(self) -> list[LossTerm]:
+        """The terms of the loss that are switched on, the main one first."""
+        terms = self.objective_spec.terms
+        return [term for term in terms if not term.key or getattr(self, term.key)]
+
     def problems(self) -> Iterator[str]:
-        if self.whole_words and self.objective != "masked_lm":
+        keys = self.objective_spec.keys
+        if self.whole_words and "whole_words" not in keys:
+            yield (f"task.whole_words=True needs {self._instead('whole_words')}; set it to False")
+        if self.auxiliary_masked_lm and "auxiliary_masked_lm" not in keys:
             yield (
-                f"task.whole_words=True needs task.objective=masked_lm, not {self.objective}; "
-                "set it to False"
+                f"task.auxiliary_masked_lm={self.auxiliary_masked_lm:g} goes with "
+                f"{self._instead('auxiliary_masked_lm')}; set it to 0"
             )
-        if self.auxiliary_masked_lm and self.objective != "classify_text":
-            yield (
-                f"task.auxiliary_masked_lm={self.auxiliary_masked_lm:g} goes with task.objective="
-                f"classify_text, not {self.objective}; set it to 0"
-            )
-        if self.objective != "embed" and (self.embedding != "pooled" or self.normalize):
+        if "embedding" not in keys and (self.embedding != "pooled" or self.normalize):
             yield (
                 f"task.embedding={self.embedding} and task.normalize={self.normalize} need "
-                f"task.objective=embed, not {self.objective}; set them to pooled and False"
+                f"{self._instead('embedding')}; set them to pooled and False"
             )
-        if self.next_sentence and self.objective != "masked_lm":
+        if self.next_sentence and "next_sentence" not in keys:
             yield (
-                f"task.next_sentence=True needs task.objective=masked_lm, not {self.objective}; "
+                f"task.next_sentence=True needs {self._instead('next_sentence')}; "
                 "set task.next_sentence=False"
             )
         yield from path_problems("task.teacher", self.teacher)
+
+    def _instead(self, key: str) -> str:
+        """The objectives that read a key, and this one, which does not."""
+        readers = [name for name, each in OBJECTIVES.items() if key in each.keys]
+        return f"task.objective={' or '.join(readers)}, not {self.objective}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,12 +246,6 @@ Metric = Literal[
 TEXT_METRICS = ("bleu", "chrf", "rouge")
 NUMERIC_METRICS = ("pearson", "spearman")  # need classes that are numbers
 CLASS_METRICS = ("macro_f1", "matthews", *NUMERIC_METRICS, "top5_accuracy")
-METRICS_FOR = {
-    "seq2seq": TEXT_METRICS,
-    "prefix_lm": TEXT_METRICS,
-    "classify_text": CLASS_METRICS,
-    "classify_images": CLASS_METRICS,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +271,9 @@ class EvalConfig:
 
 def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Yields a message for each metric that the objective has no outputs for."""
-    allowed = METRICS_FOR.get(task.objective, ())
+    objective = task.objective_spec
+    allowed = CLASS_METRICS if objective.head == "classifier" else ()
+    allowed += TEXT_METRICS if "pairs" in objective.kinds else ()
     for metric in evaluation.metrics:
         if metric not in allowed:
             instead = f"choose among: {', '.join(allowed)}" if allowed else "set it to ()"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from jax.typing import ArrayLike
 
+from input_pipeline.objectives import OBJECTIVES
 from model.attention import KINDS
 from model.config import TransformerConfig
 from model.layers import GATED
@@ -19,8 +20,8 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
     """Returns the FLOPs of the forward pass on one row.
 
     Only matmuls count, with two operations per multiply-add. The row is one text without padding.
-    A prefix (prefix_lm) counts as causal. Global tokens do not count, since their number depends
-    on the data. `length` is that of the decoder or the only stack; `source`, of the encoder.
+    A prefix counts as causal. Global tokens do not count, since their number depends on the data.
+    `length` is that of the decoder or the only stack; `source`, of the encoder.
     """
     encoder_length = source if config.family == "encoder_decoder" else length
     total = 0
@@ -37,7 +38,7 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
     if config.input == "patches":
         values = config.patch_size**2 * config.image_channels
         total += 2 * length * values * config.width
-    return total + head_flops(config, objective, length)
+    return total + head_flops(config, OBJECTIVES[objective].head, length)
 
 
 def train_flops(config: TransformerConfig, objective: str, length: int, source: int = 0) -> int:
@@ -62,7 +63,7 @@ def row_flops(
     source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
     total = train_flops(config, task.objective, length, source)
     if task.auxiliary_masked_lm:
-        total += 3 * head_flops(config, "masked_lm", length)
+        total += 3 * head_flops(config, "masked_language_model", length)
     if teacher is not None:
         total += forward_flops(teacher, task.objective, length, source)
     return total
@@ -95,12 +96,12 @@ def _output(config: TransformerConfig, queries: int) -> int:
     return 2 * config.width * queries * config.heads * config.head_size
 
 
-def head_flops(config: TransformerConfig, objective: str, length: int) -> int:
-    """Returns the FLOPs of the objective's head on one row."""
-    match objective:
-        case "classify_text" | "classify_images":
+def head_flops(config: TransformerConfig, head: str, length: int) -> int:
+    """Returns the FLOPs of an objective's head on one row."""
+    match head:
+        case "classifier":
             pooler = config.width**2 if config.pooler else 0
             return 2 * (pooler + config.width * config.num_classes)
-        case "masked_lm":
+        case "masked_language_model":
             return 2 * length * config.width * (config.width + config.vocab_size)
     return 2 * length * config.width * config.vocab_size

@@ -148,27 +148,23 @@ class Term(NamedTuple):
 
 
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
-    match task.objective:
-        case "classify_text" | "classify_images":
-            terms = {"labels": Term("logits", batch["labels"], batch["weights"])}
-            if "token_weights" in batch:  # in training only
-                tokens = batch["targets"], batch["token_weights"]
-                terms["masked_tokens"] = Term("masked_tokens", *tokens, task.auxiliary_masked_lm)
-            return terms
-        case "seq2seq" | "causal_lm" | "prefix_lm" | "span_corruption" | "masked_lm":
-            terms = {"tokens": Term("logits", batch["targets"], batch["weights"])}
-            if task.next_sentence:
-                # A row that only fills up the batch has no weights; a real row has some.
-                is_real_b = (batch["weights"] > 0).any(axis=-1)
-                terms["next_sentence"] = Term("next_sentence", batch["next_sentence"], is_real_b)
-            return terms
+    """The terms that the objective declares."""
+    terms = {}
+    for term in task.terms:
+        if term.training_only and term.weights not in batch:
+            continue
+        targets, weights = batch[term.targets], batch[term.weights]
+        if weights.ndim > targets.ndim:
+            # A row that only fills up the batch has no weights; a real row has some.
+            weights = (weights > 0).any(axis=-1)
+        factor = float(getattr(task, term.key)) if term.key else 1.0
+        terms[term.name] = Term(term.output, targets, weights, factor)
+    return terms
 
 
 def adds_to_cross_entropy(task: TaskConfig) -> bool:
     """Whether the loss that is minimised has more terms than the loss that evaluation reports."""
-    return bool(
-        task.label_smoothing or task.z_loss or task.auxiliary_masked_lm or task.next_sentence
-    )
+    return bool(task.label_smoothing or task.z_loss or len(task.terms) > 1)
 
 
 def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -195,14 +191,15 @@ def term_sums(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss
         )
         loss_sums[name] = term.factor * result.loss
-        if teacher_logits is not None and term.output == "logits":
+        is_main = name == task.terms[0].name
+        if teacher_logits is not None and is_main:
             divergence = teacher_divergence(
                 outputs["logits"], teacher_logits, term.weights, task.teacher_temperature
             )
             share = task.teacher_weight
             loss_sums[name] = (1 - share) * loss_sums[name] + share * divergence
             metrics["teacher_kl"] = (divergence, counts[name])
-        prefix = "" if term.output == "logits" else f"{name}_"
+        prefix = "" if is_main else f"{name}_"
         metrics[f"{prefix}nll"] = (result.nll, counts[name])
         metrics[f"{prefix}accuracy"] = (result.correct, counts[name])
     return loss_sums, metrics

@@ -12,35 +12,34 @@ from training.config import TaskConfig
 
 
 def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
-    match task.objective:
-        case "seq2seq" | "span_corruption" | "causal_lm" | "prefix_lm":
+    head = task.objective_spec.head
+    match head:
+        case "language_model":
             return LanguageModel(model)
-        case "masked_lm":
+        case "masked_language_model":
             return MaskedLanguageModel(model, task.next_sentence)
-        case "classify_text" | "classify_images":
+        case "classifier":
             return Classifier(model, masked_tokens=task.auxiliary_masked_lm > 0)
-        case "embed":
+        case "embedder":
             return Embedder(model, task.embedding, task.normalize)
-    raise ValueError(f"unknown objective {task.objective!r}")
+    raise ValueError(f"task.objective={task.objective} declares an unknown head, {head!r}")
 
 
 def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple, dict]:
     """The model's positional and named arguments, from the arrays of a batch."""
+    objective = task.objective_spec
+    if "images" in batch:
+        return (batch["images"],), {}
     row = dict(positions_bt=batch.get("positions"), segments_bt=batch.get("segment_ids"))
-    match task.objective:
-        case "seq2seq" | "span_corruption":
-            source = dict(
-                encoder_positions_bs=batch.get("encoder_positions"),
-                encoder_segments_bs=batch.get("encoder_segment_ids"),
-            )
-            return (batch["inputs"], batch["encoder_inputs"]), row | source
-        case "causal_lm" | "prefix_lm":
-            return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))
-        case "masked_lm" | "classify_text" | "embed" if "images" not in batch:
-            return (batch["inputs"],), row | dict(token_types_bt=batch.get("token_types"))
-        case "classify_images" | "embed":
-            return (batch["images"],), {}
-    raise ValueError(f"unknown objective {task.objective!r}")
+    if objective.head != "language_model":
+        return (batch["inputs"],), row | dict(token_types_bt=batch.get("token_types"))
+    if not objective.has_source:
+        return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))
+    source = dict(
+        encoder_positions_bs=batch.get("encoder_positions"),
+        encoder_segments_bs=batch.get("encoder_segment_ids"),
+    )
+    return (batch["inputs"], batch["encoder_inputs"]), row | source
 
 
 def smallest_batch(model: TransformerConfig) -> dict[str, np.ndarray]:
@@ -80,8 +79,9 @@ def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> di
     """The outputs of a task's model by name."""
     if not isinstance(outputs, tuple):
         return {"logits": outputs}
-    if task.objective == "embed":
+    head = task.objective_spec.head
+    if head == "embedder":
         return dict(zip(("embedding", "hidden"), outputs, strict=True))
     logits, second = outputs
-    name = "next_sentence" if task.objective == "masked_lm" else "masked_tokens"
+    name = "next_sentence" if head == "masked_language_model" else "masked_tokens"
     return {"logits": logits} | ({} if second is None else {name: second})

@@ -297,7 +297,7 @@ def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
 
     The outputs are class probabilities (B, C) for classifiers, else the likeliest tokens (B, T).
     """
-    has_classes = task.objective in ("classify_text", "classify_images")
+    has_classes = task.objective_spec.head == "classifier"
 
     def step(params, batch):
         outputs = forward(model, task, params, batch)

@@ -1,16 +1,19 @@
-"""What a source returns: splits, each a sequence of examples. An example is in one split only.
+"""What a source is, and what it returns: splits, each a sequence of examples.
 
-Examples are read when asked for, so a split may be larger than memory. Reading a bad record raises
-BadRecordError.
+An example is in one split only. Examples are read when asked for, so a split may be larger than
+memory. Reading a bad record raises BadRecordError.
 """
 
 import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiment.schema import ConfigError
+
+if TYPE_CHECKING:
+    from input_pipeline.config import DataConfig
 
 Example = Mapping[str, Any]
 FEW_CLASSES = 50  # up to this many classes, most may have a single row, as in a small trial
@@ -60,6 +63,18 @@ class Splits:
     def scored_on_train(self, name: str) -> "Splits":
         """The same data, with the training split as the only evaluation split, called `name`."""
         return dataclasses.replace(self, evals={name: self.train})
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A source of examples. Each is declared in its own file, and listed in registry.py."""
+
+    name: str
+    load: Callable[["DataConfig"], Splits | Mapping[str, Splits]]  # by task, with `has_tasks`
+    kind: ExampleKind | Literal[""] = ""  # "": data.kind says it
+    place: Literal["path", "name", ""] = ""  # the key that says where the examples are
+    options: type | None = None  # the dataclass of data.options, with defaults
+    has_tasks: bool = False  # it is a mixture: data.mixture weighs its tasks
 
 
 class LazyList(Sequence):

@@ -13,7 +13,7 @@ from typing import Any
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources import record_fields
-from input_pipeline.sources.base import Splits, refusal_of_split
+from input_pipeline.sources.base import Source, Splits, refusal_of_split
 
 
 def load(data: DataConfig) -> Splits:
@@ -61,6 +61,9 @@ def load(data: DataConfig) -> Splits:
         description={"huggingface": data.name, "revision": data.version},
         image_mode=getattr(image, "mode", None),
     )
+
+
+SOURCE = Source("huggingface", load, place="name")
 
 
 def _undecoded(stored, features):

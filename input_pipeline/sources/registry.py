@@ -1,37 +1,39 @@
-"""Config -> examples: one source, or several that are mixed."""
+"""The table of sources, and from a config to examples: one source, or several that are mixed.
+
+A new source is one file and one line in the table.
+"""
 
 import collections
 import dataclasses
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
-from input_pipeline.config import OPTIONS, DataConfig
+from input_pipeline.config import DataConfig
 from input_pipeline.sources import huggingface_source, tfds_source
-from input_pipeline.sources.base import Splits
+from input_pipeline.sources.base import Source, Splits
 from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc
 from input_pipeline.sources.files import images, labelled_text, text, text_to_text, translation
 
-EMBEDDED: dict[str, Callable[[], Splits]] = {
-    "dates": dates.load,
-    "digits": digits.load,
-    "names": names.load,
-    "pydoc": pydoc.load,
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        dates.SOURCE,
+        pydoc.SOURCE,
+        names.SOURCE,
+        digits.SOURCE,
+        listops.SOURCE,
+        text.SOURCE,
+        translation.SOURCE,
+        labelled_text.SOURCE,
+        images.SOURCE,
+        text_to_text.SOURCE,
+        tfds_source.SOURCE,
+        huggingface_source.SOURCE,
+    )
 }
-# A source with several tasks returns the splits of each, by name.
-FROM_CONFIG: dict[str, Callable[[DataConfig], Splits | Mapping[str, Splits]]] = {
-    "text_files": text.load,
-    "translation_files": translation.load,
-    "labelled_text_files": labelled_text.load,
-    "image_files": images.load,
-    "text_to_text_files": text_to_text.load,
-    "listops": lambda data: listops.load(data.source_options),
-    "tfds": tfds_source.load,
-    "huggingface": huggingface_source.load,
-}
-BY_NAME = ("tfds", "huggingface")  # sources that read data.name in place of data.path
 # Properties that the sources of a mixture must share.
 LIKENESSES: dict[str, Callable[[Splits], Any]] = {
     "kinds": lambda splits: splits.kind,
@@ -59,9 +61,9 @@ def components(data: DataConfig) -> list[Component]:
 
 
 def _components(data: DataConfig) -> list[Component]:
-    if data.mixture and data.source != "text_to_text_files":
+    if data.mixture and not data.mixes_tasks:
         return [Component(name_of(w), weight, _part(data, w)) for w, weight in data.mixture]
-    loaded = _load(data)
+    loaded = SOURCES[data.source].load(data)
     if isinstance(loaded, Splits):
         return [Component("", 0, loaded)]
     for task, _ in data.mixture:
@@ -81,24 +83,18 @@ def name_of(what: str) -> str:
 
 def _part(data: DataConfig, what: str) -> Splits:
     source, _, place = what.partition(":")
-    known = [name for name in (*EMBEDDED, *FROM_CONFIG) if name != "text_to_text_files"]
+    known = [name for name, each in SOURCES.items() if not each.has_tasks]
     if source not in known:
         raise ConfigError(
             f"data.mixture: {what!r} must be a source, or source:path or source:name."
             f"{did_you_mean(source, known)} Sources: {', '.join(known)}"
         )
-    where = {("name" if source in BY_NAME else "path"): place} if place else {}
-    options = data.options if source in OPTIONS else {}
+    where = {SOURCES[source].place or "path": place} if place else {}
+    options = data.options if SOURCES[source].options else {}
     part = dataclasses.replace(data, source=source, mixture=(), options=options, **where)
     if problems := list(part.problems()):
         raise ConfigError(f"data.mixture: {what!r}: {problems[0]}")
-    return _load(part)
-
-
-def _load(data: DataConfig) -> Splits | Mapping[str, Splits]:
-    if data.source in EMBEDDED:
-        return EMBEDDED[data.source]()
-    return FROM_CONFIG[data.source](data)
+    return SOURCES[source].load(part)
 
 
 def _refuse_empty(data: DataConfig, found: Sequence[Component]) -> None:

@@ -18,7 +18,7 @@ from typing import NoReturn
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import DataConfig
 from input_pipeline.sources import record_fields
-from input_pipeline.sources.base import Splits, refusal_of_split
+from input_pipeline.sources.base import Source, Splits, refusal_of_split
 
 PREPARE = "download_and_prepare()"
 INFO = "dataset_info.json"
@@ -69,6 +69,9 @@ def load(data: DataConfig) -> Splits:
         if has_images
         else None,
     )
+
+
+SOURCE = Source("tfds", load, place="name")
 
 
 def _undecoded(feature):

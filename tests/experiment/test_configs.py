@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import typing
 from pathlib import Path
 
 import ml_collections
@@ -11,10 +10,12 @@ import tensorflow_datasets as tfds
 
 from configs import default
 from configs.architectures import ARCHITECTURES
-from experiment import checks, sections
+from experiment import sections
 from experiment.schema import ConfigError
-from input_pipeline.config import FIELD_KEYS, DataConfig
+from input_pipeline.config import FIELD_KEYS
+from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.sources import tfds_source
+from input_pipeline.sources.registry import SOURCES
 
 NAMES = sorted(
     path.stem
@@ -33,7 +34,7 @@ def suits(name, architecture):
     model = ARCHITECTURES[architecture]()
     takes_images = objective == "classify_images"
     return (
-        model["family"] in checks.FAMILIES_FOR[objective]
+        model["family"] in OBJECTIVES[objective].families
         and (model["input"] == "patches") == takes_images
     )
 
@@ -65,7 +66,7 @@ FROM_FILES = [name for name in NAMES if get_config(name).data.source.endswith("_
 
 
 def test_every_kind_of_file_of_ones_own_has_a_config():
-    known = [s for s in typing.get_type_hints(DataConfig)["source"].__args__ if "_files" in s]
+    known = [source for source in SOURCES if "_files" in source]
     assert {get_config(name).data.source for name in FROM_FILES} == set(known)
 
 

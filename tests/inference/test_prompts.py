@@ -8,8 +8,11 @@ from tokenizers import AddedToken, Tokenizer
 from configs.default import get_config
 from experiment.schema import ConfigError
 from inference.prompts import ImagePrompts, TextPrompts, bucket, in_batches
-from input_pipeline import objectives
 from input_pipeline.config import DataConfig
+from input_pipeline.objectives.causal_lm import causal_lm
+from input_pipeline.objectives.classify_text import classify_text
+from input_pipeline.objectives.prefix_lm import prefix_lm, prefix_lm_pair
+from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -45,14 +48,14 @@ def rng():
 def test_running_text_begins_as_in_training(text):
     row = {"text": T.encode(text + " and on")}
     fields = prompts("causal_lm")(text, "")
-    trained = objectives.causal_lm(row, rng(), tokenizer=T)
+    trained = causal_lm(row, rng(), tokenizer=T)
     np.testing.assert_array_equal(trained["inputs"][: len(fields["inputs"])], fields["inputs"])
     assert trained["targets"][len(fields["inputs"]) - 1] == T.encode(" ")[0]
 
 
 def test_a_prefix_is_what_training_reads_both_ways():
     row = {"text": T.encode("abcabcabc")}
-    trained = objectives.prefix_lm(row, rng(), tokenizer=T)
+    trained = prefix_lm(row, rng(), tokenizer=T)
     given = int(trained["prefix"].sum())
     text = T.decode(trained["inputs"][:given])
     check(prompts("prefix_lm")(text, ""), inputs=trained["inputs"][:given].tolist())
@@ -60,10 +63,10 @@ def test_a_prefix_is_what_training_reads_both_ways():
 
 def test_a_pair_is_asked_for_what_training_predicts():
     row = {"source": T.encode("ab"), "target": T.encode("c")}
-    trained = objectives.prefix_lm_pair(row, rng(), tokenizer=T)
+    trained = prefix_lm_pair(row, rng(), tokenizer=T)
     given = int(trained["prefix"].sum())
     check(prompts("prefix_lm", "pairs")("ab", ""), inputs=trained["inputs"][:given].tolist())
-    trained = objectives.seq2seq(row, rng(), tokenizer=T)
+    trained = seq2seq(row, rng(), tokenizer=T)
     check(
         prompts("seq2seq", "pairs")("ab", ""),
         encoder_inputs=trained["encoder_inputs"].tolist(),
@@ -90,7 +93,7 @@ def test_texts_to_be_classified_are_as_in_training():
     row = {"text": T.encode("ab"), "text_pair": T.encode("c"), "label": 0}
     both = prompts("classify_text", "labelled", takes_two=True)
     for text, trained in [("ab", {"text": row["text"], "label": 0}), ("ab\tc", row)]:
-        expected = objectives.classify_text(trained, rng(), tokenizer=T, noise_rate=0.1)
+        expected = classify_text(trained, rng(), tokenizer=T, noise_rate=0.1)
         fields = both(text, "")
         assert expected.keys() - fields.keys() == {"labels", "weights"}
         for name, values in fields.items():

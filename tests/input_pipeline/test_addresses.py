@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from input_pipeline import pipeline
-from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from tests.input_pipeline.corpora import COUNT, load, numbers, write_corpus
 from tests.input_pipeline.sources.files.test_reading import written
+from tests.input_pipeline.stand_in import stand_in
 from tests.tiny import data_config, masking
 
 PACKED, SORTED = dict(packing=True), dict(buckets=(16, 24))
@@ -144,7 +144,7 @@ def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
     written(tmp_path / "validation.txt", "held out")
     documents = [{"text": "".join(f"inside{n:02}" for n in range(counts["inside"]))[:-1]}]
     inside = Splits("documents", documents, {"held_out": documents}, (), {}, "", "memory")
-    monkeypatch.setitem(registry.EMBEDDED, "pydoc", lambda: inside)
+    stand_in(monkeypatch, "pydoc", inside)
 
     mixture = ((f"text_files:{tmp_path}", 3.0), ("pydoc", 1.0))
     sizes = dict(batch_size=4, length=8, prefetch=0, cache_dir=str(tmp_path / "cache"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from input_pipeline import augmentation, pipeline
-from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from tests.input_pipeline.scripted import Scripted
+from tests.input_pipeline.stand_in import stand_in
 from tests.tiny import data_config, masking
 
 
@@ -180,7 +180,7 @@ def load(monkeypatch):
     splits = Splits(
         "images", examples, {"held_out": examples[:5]}, tuple(map(str, range(20))), {}, ""
     )
-    monkeypatch.setitem(registry.EMBEDDED, "digits", lambda: splits)
+    stand_in(monkeypatch, "digits", splits)
 
     def load(seed=0, **keys):
         data = data_config(source="digits", batch_size=20, **keys)

@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import hypergeom
 
 from input_pipeline import pipeline
-from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
+from tests.input_pipeline.stand_in import stand_in
 from tests.tiny import data_config, masking
 
 CLASS_SIZES = (500, 300, 150, 50)  # the held-out set is sorted by class
@@ -21,7 +21,7 @@ def sorted_by_class(monkeypatch):
         for row, label in enumerate(LABELS)
     ]
     splits = Splits("images", examples, {"held_out": examples}, tuple("abcd"), {}, "sorted")
-    monkeypatch.setitem(registry.EMBEDDED, "digits", lambda: splits)
+    stand_in(monkeypatch, "digits", splits)
 
 
 def load(source="digits", objective="classify_images", *, seed=0, index=0, count=1, **keys):
@@ -85,7 +85,7 @@ def test_bytes_are_those_of_the_sampled_windows(monkeypatch, packing):
     documents = [{"text": f"{n} says: {'the cat sat; ' * (n % 7)}"} for n in range(40)]
     documents[3]["ends"] = False
     splits = Splits("documents", documents, {"held_out": documents}, (), {}, "text", "memory")
-    monkeypatch.setitem(registry.EMBEDDED, "pydoc", lambda: splits)
+    stand_in(monkeypatch, "pydoc", splits)
     keys = dict(tokenizer="bpe", tokenizer_size=400, length=8, packing=packing)
     data = load("pydoc", "causal_lm", **keys)
     for batches in (1, 3, 0):

@@ -7,10 +7,10 @@ import pytest
 
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
-from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from input_pipeline.tokenizers.special_tokens import Template
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
+from tests.input_pipeline.stand_in import stand_in
 from tests.tiny import data_config, masking
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
@@ -68,7 +68,7 @@ EVERY_TASK = [
 @pytest.fixture(autouse=True)
 def small_sources(monkeypatch):
     for name, splits in SMALL.items():
-        monkeypatch.setitem(registry.EMBEDDED, name, lambda splits=splits: splits)
+        stand_in(monkeypatch, name, splits)
 
 
 def load(
@@ -212,7 +212,7 @@ def test_training_rows_are_evaluated_as_if_they_were_held_out(source, objective,
     data = load(source, objective, evaluate_on_train=True, **keys)
     assert data.eval_names == ("train",)
     held_out = dataclasses.replace(SMALL[source], evals={"held_out": SMALL[source].train})
-    monkeypatch.setitem(registry.EMBEDDED, source, lambda: held_out)
+    stand_in(monkeypatch, source, held_out)
     expected = load(source, objective, **keys).eval_batches("held_out", 8)
     for batch, other in zip(data.eval_batches("train", 8), expected, strict=True):
         assert_equal(batch, other)
@@ -254,7 +254,7 @@ def test_eval_bytes_are_those_of_the_text_whatever_the_tokenizer(tokenizer, pack
     documents = [{"text": f"  hélas\t月 Größe, {i}\n" * 5} for i in range(4)] + [{"text": " \n "}]
     documents[2]["ends"] = False
     splits = Splits("documents", documents, {"held_out": documents}, (), {}, tokenizer, "memory")
-    monkeypatch.setitem(registry.EMBEDDED, "pydoc", lambda: splits)
+    stand_in(monkeypatch, "pydoc", splits)
     keys = dict(tokenizer=tokenizer, tokenizer_size=400, length=8, packing=packing)
     data = load("pydoc", "causal_lm", **keys)
     assert data.eval_bytes("held_out", 4) == sum(len(d["text"].encode()) for d in documents)
@@ -285,7 +285,7 @@ def test_of_pairs_the_bytes_are_those_of_the_answers():
 def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
     documents = [{"text": " ".join(f"<{100 * d + s}>." for s in range(60))} for d in range(3)]
     splits = Splits("documents", documents, {"held_out": documents}, (), {}, "", "memory")
-    monkeypatch.setitem(registry.EMBEDDED, "pydoc", lambda: splits)
+    stand_in(monkeypatch, "pydoc", splits)
     data = load("pydoc", "masked_lm", next_sentence=True, batch_size=64, length=60)
     batch = data.train_batch(0)
     for row, types, follows in zip(

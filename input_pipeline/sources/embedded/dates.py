@@ -15,10 +15,7 @@ import re
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from babel import Locale
-from babel.dates import DateTimeFormat, get_date_format
-
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction, split_by_hash
+from input_pipeline.sources.base import Source, Splits, content_digest, hash_fraction, split_by_hash
 
 TRAIN_LANGUAGES = {
     "Latin": "ca cs da de en es et fi fr hr hu id is it lt lv nb nl pl pt ro sl sv sw tr vi",
@@ -82,6 +79,9 @@ class Phrase:
 
 def phrase(language: str, style: str) -> Phrase:
     """The way in which a language writes dates in a style, with tables from Babel."""
+    from babel import Locale
+    from babel.dates import DateTimeFormat, get_date_format
+
     locale = Locale.parse(language)
     pattern = get_date_format(style, locale=locale).format  # "%(EEEE)s %(d)s. %(MMMM)s %(y)s"
     blanks = []
@@ -139,6 +139,9 @@ def load() -> Splits:
     }
     digest = content_digest([repr(known), repr(evals)])
     return Splits("pairs", train, evals, (), description, digest, "none")
+
+
+SOURCE = Source("dates", lambda data: load(), "pairs")
 
 
 def _sample(dates: list[datetime.date], phrases: list[Phrase], size: int) -> list[dict[str, str]]:

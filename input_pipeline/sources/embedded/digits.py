@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from input_pipeline.sources.base import Splits, content_digest, split_by_hash
+from input_pipeline.sources.base import Source, Splits, content_digest, split_by_hash
 
 EVAL_SHARE = 0.2
 
@@ -24,3 +24,6 @@ def load() -> Splits:
     digest = content_digest([images.tobytes(), bunch.target.astype(np.int32).tobytes()])
     labels = tuple(str(digit) for digit in bunch.target_names)
     return Splits("images", train, {"held_out": eval_examples}, labels, description, digest)
+
+
+SOURCE = Source("digits", lambda data: load(), "images")

@@ -31,7 +31,7 @@ import numpy as np
 
 from experiment.schema import Bounds, PositiveInt
 from input_pipeline import randomness
-from input_pipeline.sources.base import Splits, content_digest, hash_fraction
+from input_pipeline.sources.base import Source, Splits, content_digest, hash_fraction
 
 if TYPE_CHECKING:
     from input_pipeline.config import DataConfig
@@ -147,6 +147,11 @@ def load(options: ListOpsOptions) -> Splits:
         digest,
         "none",
     )
+
+
+SOURCE = Source(
+    "listops", lambda data: load(data.source_options), "labelled", options=ListOpsOptions
+)
 
 
 Draw = Callable[[int], int]  # n -> a number from 0 to n - 1

@@ -11,9 +11,7 @@ Baseline: naive Bayes on character trigrams gets 74% of the held-out names right
 import collections
 from importlib.metadata import version
 
-from babel import Locale
-
-from input_pipeline.sources.base import Splits, content_digest, split_by_hash
+from input_pipeline.sources.base import Source, Splits, content_digest, split_by_hash
 
 LANGUAGES = tuple("ca cs da de en es fi fr hu it lt lv nb nl pl pt ro sk sv tr".split())  # noqa: SIM905
 EVAL_SHARE = 0.1
@@ -37,7 +35,12 @@ def load() -> Splits:
     )
 
 
+SOURCE = Source("names", lambda data: load(), "labelled")
+
+
 def _display_names(language: str) -> set[str]:
+    from babel import Locale
+
     locale = Locale.parse(language)
     tables = (locale.territories, locale.languages, locale.scripts, locale.currencies)
     return {name for table in tables for name in table.values()}

@@ -9,7 +9,7 @@ import tokenize
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from input_pipeline.sources.base import Splits, content_digest, split_by_hash
+from input_pipeline.sources.base import Source, Splits, content_digest, split_by_hash
 
 EVAL_SHARE = 0.05  # of the documents
 # Directories that are not part of the library itself, and generated tables: character maps in
@@ -43,6 +43,9 @@ def load() -> Splits:
     return Splits(
         "documents", train, {"held_out": eval_documents}, (), description, digest, "memory"
     )
+
+
+SOURCE = Source("pydoc", lambda data: load(), "documents")
 
 
 def _standard_library() -> list[dict[str, str]]:

@@ -20,6 +20,7 @@ from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
     Example,
     MissingSplitError,
+    Source,
     Splits,
     content_digest,
     hash_fraction,
@@ -64,6 +65,9 @@ def load(data: DataConfig) -> Splits:
     if not directory.is_dir():
         raise ConfigError(f"data.path={data.path} is not a directory")
     return idx.load(directory, data) if idx.is_idx(directory) else _load_folders(directory, data)
+
+
+SOURCE = Source("image_files", load, "images", "path")
 
 
 def _load_folders(directory: Path, data: DataConfig) -> Splits:

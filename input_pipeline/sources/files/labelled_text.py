@@ -18,6 +18,7 @@ from input_pipeline.sources.base import (
     BadRecordError,
     Example,
     MissingSplitError,
+    Source,
     Splits,
     content_digest,
     readable_examples,
@@ -80,6 +81,9 @@ def load(data: DataConfig) -> Splits:
         content_digest(found.digests),
         text_pairs=has_pairs,
     )
+
+
+SOURCE = Source("labelled_text_files", load, "labelled", "path")
 
 
 def _refuse_other_files(data: DataConfig) -> None:

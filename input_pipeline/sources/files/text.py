@@ -22,6 +22,7 @@ from input_pipeline.sources.base import (
     BadRecordError,
     Example,
     MissingSplitError,
+    Source,
     Splits,
     content_digest,
 )
@@ -71,6 +72,9 @@ def load(data: DataConfig) -> Splits:
         description,
         content_digest([*digests, str(description)]),
     )
+
+
+SOURCE = Source("text_files", load, "documents", "path")
 
 
 def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[list[Path]]:

@@ -12,7 +12,7 @@ from absl import logging
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
-from input_pipeline.sources.base import BadRecordError, Example, Splits, content_digest
+from input_pipeline.sources.base import BadRecordError, Example, Source, Splits, content_digest
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.shards import SelectedExamples, ShardedExamples, open_splits
 
@@ -35,6 +35,9 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
         description = {"train_pairs": len(examples)}
         splits[task] = Splits("pairs", examples, evals, (), description, digest)
     return splits
+
+
+SOURCE = Source("text_to_text_files", load, "pairs", "path", has_tasks=True)
 
 
 def _by_task(

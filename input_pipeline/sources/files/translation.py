@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import Example, Splits, content_digest
+from input_pipeline.sources.base import Example, Source, Splits, content_digest
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.shards import open_shards
 from input_pipeline.sources.files.splits import Files, find_splits
@@ -41,6 +41,9 @@ def load(data: DataConfig) -> Splits:
         {"train_pairs": len(train), "held_out_pairs": len(evaluation)},
         content_digest(digests + more),
     )
+
+
+SOURCE = Source("translation_files", load, "pairs", "path")
 
 
 def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tuple[Path, Path]]:

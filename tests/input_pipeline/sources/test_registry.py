@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from experiment.schema import ConfigError
-from input_pipeline.config import KINDS as KINDS_OF
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import Splits
 from tests.input_pipeline.corpora import KINDS, write_corpus
 from tests.input_pipeline.sources.files.test_reading import written
+from tests.input_pipeline.stand_in import stand_in
 from tests.tiny import data_config
 
 DOCUMENTS = [{"text": "some text"}]
@@ -23,13 +23,13 @@ def refusal(**keys):
     return str(refused.value)
 
 
-@pytest.fixture
-def stand_in(monkeypatch):
+@pytest.fixture(name="stand_in")
+def stand_in_for_several(monkeypatch):
     """Puts splits in the place of embedded sources."""
 
     def put(**by_name):
         for name, each in by_name.items():
-            monkeypatch.setitem(registry.EMBEDDED, name, lambda each=each: each)
+            stand_in(monkeypatch, name, each)
 
     return put
 
@@ -96,7 +96,10 @@ def test_parts_of_a_mixture_have_names_and_weights(stand_in, tmp_path):
     assert len(alone.splits.train) == len(found[0].splits.train)
 
 
-@pytest.mark.parametrize("source", registry.EMBEDDED)
+EMBEDDED = ["dates", "pydoc", "names", "digits"]
+
+
+@pytest.mark.parametrize("source", EMBEDDED)
 def test_the_kind_of_embedded_examples_is_known_beforehand(source):
     data = data_config(source=source)
     assert data.example_kind == registry.components(data)[0].splits.kind
@@ -113,4 +116,17 @@ def test_the_kind_of_examples_in_files_is_known_beforehand(tmp_path):
     tasks = data_config(source="text_to_text_files", mixture=(("t0", 1.0),))
     assert tasks.example_kind == "pairs"
     assert data_config(source="tfds", kind="labelled").example_kind == "labelled"
-    assert set(KINDS_OF) | set(registry.BY_NAME) == {*registry.EMBEDDED, *registry.FROM_CONFIG}
+
+
+def test_the_table_says_where_each_source_reads():
+    by_place = {place: set() for place in ("", "path", "name")}
+    for name, source in registry.SOURCES.items():
+        assert name == source.name
+        assert bool(source.kind) == (source.place != "name")  # else data.kind says it
+        by_place[source.place].add(name)
+    files = ("text", "translation", "labelled_text", "image", "text_to_text")
+    assert by_place == {
+        "": {*EMBEDDED, "listops"},
+        "path": {f"{name}_files" for name in files},
+        "name": {"tfds", "huggingface"},
+    }

@@ -7,7 +7,12 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from experiment.schema import ConfigError
-from input_pipeline import objectives, task_spec
+from input_pipeline import task_spec
+from input_pipeline.objectives.causal_lm import causal_lm
+from input_pipeline.objectives.classify_text import classify_text
+from input_pipeline.objectives.masked_lm import masked_lm
+from input_pipeline.objectives.prefix_lm import prefix_lm_pair
+from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.published_files import as_published, open_tokenizer
 from input_pipeline.tokenizers.special_tokens import (
     Template,
@@ -99,14 +104,14 @@ def test_a_template_that_is_written_is_what_the_library_then_does(name):
 def test_running_text_has_what_the_tokenizer_puts_in_front():
     """Where that is nothing, the first id is read and not predicted."""
     row = {"text": ids(A, B, B)}
-    bare = objectives.causal_lm(row, None, tokenizer=published(None))
+    bare = causal_lm(row, None, tokenizer=published(None))
     assert bare["inputs"].tolist() == [A, B]
     assert bare["targets"].tolist() == [B, B] and bare["weights"].tolist() == [1, 1]
-    framed = objectives.causal_lm(row, None, tokenizer=published(LLAMA))
+    framed = causal_lm(row, None, tokenizer=published(LLAMA))
     assert framed["inputs"].tolist() == [S, A, B]
     assert framed["targets"].tolist() == [A, B, B] and framed["weights"].all()
     two = processors.TemplateProcessing(single="<s> </s> $A", special_tokens=NAMES)
-    double = objectives.causal_lm(row, None, tokenizer=published(two))
+    double = causal_lm(row, None, tokenizer=published(two))
     assert double["inputs"].tolist() == [S, END, A, B]
     assert double["weights"].tolist() == [0, 1, 1, 1], "special tokens are not predicted"
 
@@ -114,7 +119,7 @@ def test_running_text_has_what_the_tokenizer_puts_in_front():
 @pytest.mark.parametrize(("processor", "start"), [(None, []), (LLAMA, [S])])
 def test_a_prefix_ends_where_prediction_begins(processor, start):
     row = {"source": ids(A, B), "target": ids(B)}
-    fields = objectives.prefix_lm_pair(row, None, tokenizer=published(processor))
+    fields = prefix_lm_pair(row, None, tokenizer=published(processor))
     tokens = [*start, A, B, END, B, END]
     given = len(start) + 3  # source and sep
     assert fields["inputs"].tolist() == tokens[:-1]
@@ -152,17 +157,17 @@ def test_rows_are_as_long_as_the_config_says(name):
 def test_only_text_is_masked_between_published_special_tokens():
     tokenizer, rng = published(PROCESSORS["roberta"][0]), np.random.default_rng(0)
     row = {"text": np.full(6, A, np.int32)}
-    fields = objectives.masked_lm(row, rng, tokenizer=tokenizer, noise_rate=1.0, whole_words=False)
+    fields = masked_lm(row, rng, tokenizer=tokenizer, noise_rate=1.0, whole_words=False)
     assert fields["weights"].tolist() == [0, *[1] * 6, 0]
     pair = {"text": ids(A), "text_pair": ids(B), "label": 1}
-    fields = objectives.classify_text(pair, rng, tokenizer=tokenizer, noise_rate=0.0)
+    fields = classify_text(pair, rng, tokenizer=tokenizer, noise_rate=0.0)
     assert fields["inputs"].tolist() == [S, A, END, END, B, END]
     assert not fields["token_types"].any()
 
 
 def test_a_target_ends_even_where_a_source_does_not():
     row = {"source": ids(A), "target": ids(B)}
-    fields = objectives.seq2seq(row, None, tokenizer=published(None))
+    fields = seq2seq(row, None, tokenizer=published(None))
     assert fields["encoder_inputs"].tolist() == [A]
     assert fields["inputs"].tolist() == [S, B] and fields["targets"].tolist() == [B, END]
 

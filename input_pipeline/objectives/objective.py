@@ -1,0 +1,127 @@
+"""The interface of objectives. Each objective is one object in one file of this package.
+
+An objective declares what it needs and what the model predicts, and says how rows become fields.
+`OBJECTIVES` in `__init__.py` lists it. Nothing else in the project names an objective, apart from
+configs and the tables of published models.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.row_layout import RowLayout
+from input_pipeline.rows import Fields, Row, SequenceSpec
+from input_pipeline.sources.base import ExampleKind
+from input_pipeline.token_table import FeatureSpec
+from input_pipeline.tokenizers.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking:
+    """How objectives mask tokens; a part of the task's config."""
+
+    rate: float
+    mean_span: float
+    whole_words: bool
+    next_sentence: bool
+    beside_classes: bool = False  # classify_text: mask tokens for an auxiliary masked LM
+
+
+class Augment(Protocol):
+    """A random change of training rows."""
+
+    needs_other_row: bool  # rows carry another random row, as `other`
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> Row: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSpec:
+    """How an objective's rows are made."""
+
+    fields: Callable[[Row, np.random.Generator], Fields]
+    features: FeatureSpec  # the fields of an example
+    sequences: tuple[SequenceSpec, ...]
+    needs_segments: bool = True
+    needs_other_row: bool = False  # rows carry another random row, as `other`
+    augment: Augment | None = None  # applied to training rows only
+
+    def layout(self, length: int, encoder_length: int, *, packed: bool) -> RowLayout:
+        return RowLayout(length, encoder_length, self.needs_segments, packed)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskInputs:
+    """What an objective builds its `TaskSpec` from."""
+
+    kind: ExampleKind  # of the examples
+    data: DataConfig
+    tokenizer: Tokenizer | None  # None for images
+    masking: Masking
+    text_pairs: bool = False  # classified examples have two texts
+
+    @property
+    def text(self) -> FeatureSpec:
+        """The features of examples of which only the text is read."""
+        return FeatureSpec(("text",), closed=self.kind == "documents")
+
+
+class LossTerm(NamedTuple):
+    """A cross-entropy in the loss: which arrays of the batch are its targets and weights.
+
+    If each row has one target and a weight per column, a row counts if any of its weights does.
+    """
+
+    name: str
+    targets: str
+    weights: str = "weights"
+    output: str = "logits"  # of the model
+    key: str = ""  # of the `task` section: switches the term on, and multiplies its mean
+    training_only: bool = False  # evaluation batches may lack its arrays
+
+
+TOKENS = LossTerm("tokens", "targets")
+LABELS = LossTerm("labels", "labels")
+
+
+class Objective:
+    """An objective. Subclasses declare what it needs, and build its rows."""
+
+    name: str
+    description: str
+    families: tuple[str, ...]  # values of model.family that can learn it
+    kinds: tuple[ExampleKind, ...] = ()  # of examples, the usual one first; (): cannot be trained
+    head: Literal["language_model", "masked_language_model", "classifier", "embedder"]
+    terms: tuple[LossTerm, ...] = (TOKENS,)  # the main one first
+    keys: tuple[str, ...] = ()  # keys of the `task` section that other objectives do not have
+    specials: tuple[str, ...] = ()  # special ids that it writes
+    framing: tuple[str, ...] = ()  # special ids around a text; a published tokenizer has its own
+    packable = False  # whether several examples can share a row
+    has_prefix = False  # rows have the field `prefix`: positions that are read both ways
+    bits_per_byte = False  # whether the targets are the text, so that its bytes can be counted
+
+    @property
+    def has_source(self) -> bool:
+        """Whether rows have a source side, `encoder_inputs`."""
+        return "encoder_decoder" in self.families
+
+    @property
+    def takes_images(self) -> bool:
+        return "images" in self.kinds
+
+    def more_specials(self, given: TaskInputs) -> tuple[str, ...]:
+        """Special ids that are needed for some examples or settings only."""
+        return ()
+
+    def task_spec(self, given: TaskInputs) -> TaskSpec:
+        """How rows are made; raises ConfigError if there is no room for them."""
+        raise NotImplementedError
+
+
+def refuse_short(key: str, value: int, needed: int, what: str) -> None:
+    if value < needed:
+        raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")
