@@ -160,7 +160,6 @@ def _keep_generation_settings(found: published.Published, workdir: Path) -> None
     if line := generation_settings.describe(
         settings,
         family=found.model["family"],
-        forced_bos=found.specials.forced_bos is not None,
     ):
         logging.warning("%s", line)
 
@@ -227,6 +226,8 @@ def export_model(run: str, directory: Path) -> str:
             if described.architecture.model_type != "bart":
                 logging.warning("texts begin with id %d, which only BART's files say", specials.bos)
         settings = generation_settings.read(checkpoints.parent)
+        if tokenizer.forced_eos:
+            settings = {"forced_eos_token_id": specials.eos} | settings
         files.write_json(directory / files.GENERATION, settings | ids)
     if head.objective == "embed":
         sentence.write(

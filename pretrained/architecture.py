@@ -36,6 +36,7 @@ class Specials:
     decoder_start: int | None = None
     more_eos: tuple[int, ...] = ()  # further ids that end an answer, in chat models
     forced_bos: int | None = None  # begins an answer, after decoder_start
+    forced_eos: bool = False  # the last token of an answer of maximum length is an end
 
 
 Shapes = Mapping[str, tuple[int, ...]]

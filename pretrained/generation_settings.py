@@ -47,11 +47,8 @@ def read(directory: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in NOT_KEPT}
 
 
-def describe(settings: Mapping[str, Any], *, family: str, forced_bos: bool) -> str:
-    """What the settings change, and the flags of generate.py that stand for it; "" for nothing.
-
-    `forced_bos`: transformers counts a first token that is forced, generate.py does not.
-    """
+def describe(settings: Mapping[str, Any], *, family: str) -> str:
+    """What the settings change, and the flags of generate.py that stand for it; "" for nothing."""
     samples, beams = settings.get("do_sample") is True, _number(settings.get("num_beams")) > 1
     asked = {key: value for key, value in settings.items() if _has_effect(key, value)}
     idle = (() if samples else SAMPLING) + (() if beams else BEAMS)
@@ -62,7 +59,7 @@ def describe(settings: Mapping[str, Any], *, family: str, forced_bos: bool) -> s
         return ""
     found, without = [], []
     for key, value in asked.items():
-        flag = _flag(key, value, family, first_tokens=int(forced_bos))
+        flag = _flag(key, value, family)
         # With beams, generate.py neither samples nor penalises repetition.
         if beams and key in (*SAMPLING, "do_sample", "repetition_penalty"):
             flag = ""
@@ -82,7 +79,7 @@ def _has_effect(key: str, value: Any) -> bool:
     return value != DEFAULTS.get(key)
 
 
-def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
+def _flag(key: str, value: Any, family: str) -> str:
     """The flag, or "" where there is none. Penalties of length have another formula here."""
     if key == "do_sample" and value is True:
         return "--method=sample"
@@ -95,10 +92,8 @@ def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
         return f"--method=beam --beam_size={value}"
     if key == "num_return_sequences":
         return f"--num_outputs={value}"
-    if key == "max_new_tokens":
-        return f"--max_new_tokens={max(1, value - first_tokens)}"
     if key == "max_length" and family == "encoder_decoder":  # a decoder's counts the prompt
-        return f"--max_new_tokens={max(1, value - 1 - first_tokens)}"
+        return f"--max_new_tokens={max(1, value - 1)}"
     return f"--{key}={value}" if key in SAME else ""
 
 

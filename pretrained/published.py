@@ -40,6 +40,7 @@ class Published:
     specials: Specials
     notes: list[str]  # warnings for the user
     zeros: tuple[str, ...]  # patterns of tensors that files lack, which are zeros
+    tokenizer_class: str  # of transformers, or ""; the tokenizer's own config takes precedence
     tensors: files.Tensors
 
     def fill(
@@ -210,8 +211,9 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     if head.objective == "embed":
         task |= sentence.read(directory)
     return Published(
-        directory, architecture, head, model, task, labels, specials, notes, zeros, tensors
-    )
+        directory, architecture, head, model, task, labels, specials, notes, zeros,
+        str(config.get("tokenizer_class") or ""), tensors,
+    )  # fmt: skip
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -66,9 +66,15 @@ def _read(
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
         roles[TEXT_START] = ids.forced_bos
+    elif has_source and ids.forced_bos is not None:
+        logging.warning(
+            "forced_bos_token_id=%d is not forced here, because a %s was not trained so; an answer "
+            "may begin with another token than in transformers",
+            ids.forced_bos, kind,
+        )  # fmt: skip
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
-        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
+        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos)
     own = _own_file(found.directory)
     file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
     file = file / FILE_NAME if file.is_dir() else file
@@ -93,7 +99,10 @@ def _read(
     if replaces_own:
         logging.warning("%s", _taken_instead(tokenizer, file, own))
     more_eos = [id for id in ends if id != tokenizer.eos_id]
-    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
+    tokenizer = as_published(
+        tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos,
+        forced_eos=ids.forced_eos, model_class=found.tokenizer_class,
+    )  # fmt: skip
     if tokenizer.template.is_empty and found.head.objective != "causal_lm" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
