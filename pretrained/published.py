@@ -23,6 +23,11 @@ from pretrained.ids_and_labels import read_labels, read_specials, without_aliase
 from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
 ROWS_OF = 1 << 22  # numbers that are compared at once
+# Styles of configs/architectures.py whose models are of a published kind.
+STYLES = {
+    "bert": "bert_style", "gpt2": "gpt2_style", "llama": "llama_style", "t5": "t5_style",
+    "vit": "vit_style",
+}  # fmt: skip
 
 Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
 
@@ -260,10 +265,12 @@ def describe(
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
     nearest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
+    how = "train a model with these keys to export it"
+    if nearest in STYLES and not misfits[nearest][0]:
+        how += f", as train.py --config=FILE.py:{STYLES[nearest]} does"
     raise ConfigError(
         f"this model is none of the published kinds; the nearest is {nearest} "
-        f"({misfits[nearest][2]}); train a model with these keys to export it; the others are no "
-        f"nearer: {', '.join(others)}"
+        f"({misfits[nearest][2]}); {how}; the others are no nearer: {', '.join(others)}"
     )
 
 

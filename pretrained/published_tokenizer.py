@@ -182,7 +182,8 @@ def write(
     directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
 ) -> None:
     """Writes tokenizer.json, with a post-processor, and tokenizer_config.json."""
-    content = with_template(tokenizer.content, _template(tokenizer, model, task))
+    template = _template(tokenizer, model, task)
+    content = with_template(tokenizer.content, template)
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
     spelt = tokenizer.role_names
     names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
@@ -191,6 +192,8 @@ def write(
         if TEXT_START in spelt:
             names["bos_token"] = spelt[TEXT_START]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    if model.token_types and template.token_types > 1:  # which this class else leaves out
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if model.position == "learned":
         config["model_max_length"] = model.max_length
     if chat_template := tokenizer.published.get(CHAT_TEMPLATE):

@@ -25,7 +25,7 @@ from input_pipeline.sources.base import (
     Splits,
     content_digest,
 )
-from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
+from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes, read_text
 from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
@@ -62,13 +62,16 @@ def load(data: DataConfig) -> Splits:
         "train_bytes": sum(piece.size for piece in train),
         "held_out_bytes": sum(piece.size for piece in held_out),
     }
+    digest = content_digest([*digests, str(description)])
+    if not train_files:
+        description["held_out_end"] = data.eval_share
     return Splits(
         "documents",
         TextPieces(train),
         {data.eval_split: TextPieces(held_out)},
         (),
         description,
-        content_digest([*digests, str(description)]),
+        digest,
     )
 
 
@@ -105,7 +108,7 @@ class TextPiece:
 def _pieces(files: Sequence[Path]) -> list[TextPiece]:
     pieces = []
     for path in files:
-        content = read_bytes(path)
+        content = read_text(path)
         start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
         while start < len(content):
             stop = _cut(content, start + PIECE)
