@@ -265,12 +265,13 @@ def describe(
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
     nearest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
-    how = "train a model with these keys to export it"
+    style = ""
     if nearest in STYLES and not misfits[nearest][0]:
-        how += f", as train.py --config=FILE.py:{STYLES[nearest]} does"
+        style = f"; train.py --config=CONFIG.py:{STYLES[nearest]} builds a model like {nearest}"
     raise ConfigError(
         f"this model is none of the published kinds; the nearest is {nearest} "
-        f"({misfits[nearest][2]}); {how}; the others are no nearer: {', '.join(others)}"
+        f"({misfits[nearest][2]}); train a model with these keys to export it; the others are no "
+        f"nearer: {', '.join(others)}{style}"
     )
 
 
