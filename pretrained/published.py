@@ -26,7 +26,7 @@ ROWS_OF = 1 << 22  # numbers that are compared at once
 # Styles of configs/architectures.py whose models are of a published kind.
 STYLES = {
     "bert": "bert_style", "gpt2": "gpt2_style", "llama": "llama_style", "t5": "t5_style",
-    "vit": "vit_style",
+    "vit": "vit_style", "marian": "transformer_style --config.model.output_bias=True",
 }  # fmt: skip
 
 Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
@@ -264,13 +264,14 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    nearest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
+    nearest, *others = sorted(misfits, key=lambda name: (*misfits[name][:2], name not in STYLES))
+    lacks_class, _, reasons = misfits[nearest]
     style = ""
-    if nearest in STYLES and not misfits[nearest][0]:
-        style = f"; train.py --config=CONFIG.py:{STYLES[nearest]} builds a model like {nearest}"
+    if nearest in STYLES and not lacks_class and "needs model." in reasons:
+        style = f"; train.py --config=CONFIG.py:{STYLES[nearest]} builds a model of this kind"
     raise ConfigError(
         f"this model is none of the published kinds; the nearest is {nearest} "
-        f"({misfits[nearest][2]}); train a model with these keys to export it; the others are no "
+        f"({reasons}); train a model with these keys to export it; the others are no "
         f"nearer: {', '.join(others)}{style}"
     )
 
