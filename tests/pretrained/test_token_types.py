@@ -71,9 +71,13 @@ def test_token_types_follow_the_tokenizers_files(
     assert types_in(tmp_path / "again") == expected
 
 
+# RobertaTokenizer would also read the vocabulary of this tokenizer.json in its own way.
+COMPARABLE = [case for case in CASES if case[0].get("tokenizer_class") != "RobertaTokenizer"]
+
+
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("tokenizer_config", "model_config", "are_given"), CASES)
+@pytest.mark.parametrize(("tokenizer_config", "model_config", "are_given"), COMPARABLE)
 def test_classes_of_pairs_are_those_of_transformers(
     tokenizer_config, model_config, are_given, tmp_path
 ):
