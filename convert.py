@@ -162,7 +162,6 @@ def _store_generation_settings(found: published.Published, workdir: Path) -> Non
     if line := generation_settings.describe(
         settings,
         family=found.model["family"],
-        forced_bos=found.specials.forced_bos is not None,
     ):
         logging.warning("%s", line)
 
@@ -235,6 +234,8 @@ def export_model(run: str, directory: Path) -> str:
                     "only BART's config can say that outputs begin with id %d", specials.bos
                 )
         settings = generation_settings.read(checkpoints.parent)
+        if tokenizer.forced_eos:
+            settings = {"forced_eos_token_id": specials.eos} | settings
         files.write_json(directory / files.GENERATION, settings | ids)
     if task.objective_spec.head == "embedder":
         sentence.write(

@@ -28,11 +28,13 @@ from checkpointing import loaded_run
 from experiment import command_line
 from experiment.schema import ConfigError
 from inference import predictors, sampling_options
-from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, Lines
 from training.mesh import check_batch
 
 BATCH_SIZE = 16  # the default of --batch_size if there are several lines
 NUMBERED = "line {}"  # the name of a line in error messages
+NAMED = 5  # lines in an error message
+LEAVE_OUT = "grep '[^[:space:]]' FILE prints the others"
 
 # The flags of SamplingOptions.
 OPTIONS = {
@@ -74,10 +76,11 @@ def generate(
     and `average` select checkpoints as in `loaded_run.load`. `strict` refuses lines that the
     vocabulary cannot spell. With `ids`, lines and outputs are token ids.
     """
+    names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
+    refuse_empty(workdir, lines, names)
     model = loaded_run.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
-    names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     with jax.set_mesh(model.mesh):
         predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
         return predictors.predict(predictor, lines, names, size)
@@ -110,6 +113,22 @@ def stream(
             show("\n")
 
 
+def refuse_empty(workdir: str | Path, lines: Sequence[str], names: Sequence[str]) -> None:
+    """Refuses empty lines for a classifier, all of them by name, before the model is loaded."""
+    if not loaded_run.recorded_config(workdir)["task"]["objective"].startswith("classify"):
+        return
+    empty = [name for line, name in zip(lines, names, strict=True) if not line.strip()]
+    if len(empty) == 1:
+        fix = "fill it in" if empty[0] == "--prompt" else f"fill it in or leave it out; {LEAVE_OUT}"
+        raise ConfigError(f"{empty[0]} is empty, which has no class; {fix}")
+    if empty:
+        more = f" and {len(empty) - NAMED:,} more" if len(empty) > NAMED else ""
+        raise ConfigError(
+            f"{', '.join(empty[:NAMED])}{more} are empty, which have no class; fill them in or "
+            f"leave them out; {LEAVE_OUT}"
+        )
+
+
 def evenly_shared(rows: int, mesh: Mesh) -> int:
     """The number of rows, rounded up so that the mesh divides it evenly."""
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
@@ -117,11 +136,26 @@ def evenly_shared(rows: int, mesh: Mesh) -> int:
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file, plain or gzip, or of standard input (-) as they arrive."""
-    if path != "-":
-        yield from Lines(Path(path))
-        return
+    """Yields the lines of a file, plain or gzip, or of standard input (-) as they arrive.
+
+    An empty line at the end is not an input: some editors and programs write one more line end.
+    """
+    count, is_held_back = 0, False
+    for line in Lines(Path(path)) if path != "-" else standard_input():
+        if is_held_back:
+            yield ""
+        is_held_back = not line
+        count += 1
+        if line:
+            yield line
+    if count - is_held_back < 1:
+        where = "standard input" if path == "-" else f"--input={path}"
+        raise ConfigError(f"{where} has no line; write each input on a line of its own")
+
+
+def standard_input() -> Iterator[str]:
     for number, line in enumerate(sys.stdin.buffer):
+        line = line.removeprefix(b"" if number else BYTE_ORDER_MARK)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:

@@ -238,10 +238,7 @@ def data_lines(data: pipeline.Data) -> list[str]:
         if described["sorted_by_length"]:
             effect = "no batch is full, and the rest of its rows have weight 0"
         lines.append(f"data.batch_size={described['batch_size']} is more than all rows: {effect}")
-    for source, facts in described["contents"].items():
-        if share := facts.get("held_out_share"):
-            of = f"{source}: " if source else ""
-            lines.append(f"{of}no named splits: a hash holds out {share:g} (data.eval_share)")
+    lines += unnamed_splits_lines(described["contents"])
     skipped = [f"{split} {count:,}" for split, count in described["bad_records"].items() if count]
     if skipped:
         lines.append(f"bad records: skipped {', '.join(skipped)}")
@@ -251,6 +248,21 @@ def data_lines(data: pipeline.Data) -> list[str]:
     if lengths := described.get("padded_to"):
         lines.append(f"batches are padded to one of: {', '.join(map(str, lengths))}")
     return lines
+
+
+def unnamed_splits_lines(contents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is held out of sources without named splits; one line if it is the same of all."""
+    said = {}
+    for source, facts in contents.items():
+        if share := facts.get("held_out_share"):
+            said[source] = f"no named splits: a hash holds out {share:g} (data.eval_share)"
+        if share := facts.get("held_out_end"):
+            said[source] = (
+                f"no named splits: the last {share:g} of the text is held out (data.eval_share)"
+            )
+    if said.keys() == contents.keys() and len(set(said.values())) == 1:
+        return list(said.values())[:1]
+    return [f"{source}: {line}" for source, line in said.items()]
 
 
 def shown(labels: Sequence[str]) -> str:

@@ -10,6 +10,10 @@ decide, as in names, set --config.data.tokenizer=wordpiece. For many or long tex
 model: --config.model.encoder_layers=4 --config.model.width=256. The run ends when accuracy has not
 improved in four evaluations; evaluate.py and generate.py use its best step with --step=best.
 
+This model has no published form: convert.py refuses to export it. A run with
+--config=configs/classify_text.py:bert_style goes out as BertForSequenceClassification; its score is
+not measured.
+
 Command:  python train.py --config=configs/classify_text.py --config.data.path=PATH
           python benchmarks/bag_of_words.py --workdir=runs/classify_text --step=best --split=test
 Hardware: 2 CPU cores, shared with other work

@@ -57,8 +57,13 @@ class Sampler:
         configs = [each.model_config for each in (model, self._draft) if each]
         learned = [each.max_length for each in configs if each.position == "learned"]
         self._positions = min(learned, default=0)
-        given = len(self._tokenizer.text_start_ids) if self._has_source else 0
-        self._steps = options.max_new_tokens or data.length - given
+        # Forced tokens count as output, as in transformers. After --prefix none is forced in front.
+        start = len(tokenizer.text_start_ids) if self._has_source else 0
+        self._most = data.length - start
+        if options.max_new_tokens:
+            forced = (0 if options.prefix else start) + tokenizer.forced_eos
+            self._most = max(options.max_new_tokens - forced, 0)
+        self._steps = max(self._most, 1)
         # Maximum padded length of prompts; 0: no limit.
         self.longest = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
@@ -177,7 +182,7 @@ class Sampler:
     def _generated(
         self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
     ) -> np.ndarray:
-        room = self._room_after(len(_prompt_ids(batch, row)))
+        room = min(self._room_after(len(_prompt_ids(batch, row))), self._most)
         return output_text.up_to_end(tokens[:room], self._tokenizer)
 
     def _text(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:

@@ -36,6 +36,7 @@ class Specials:
     decoder_start: int | None = None
     more_eos: tuple[int, ...] = ()  # further ids that end an output, in chat models
     forced_bos: int | None = None  # the first token of an output, after decoder_start
+    forced_eos: bool = False  # whether the last token of an output of maximum length is eos
 
 
 Shapes = Mapping[str, tuple[int, ...]]

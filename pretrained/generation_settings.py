@@ -47,11 +47,10 @@ def read(directory: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key not in EXCLUDED}
 
 
-def describe(settings: Mapping[str, Any], *, family: str, forced_bos: bool) -> str:
+def describe(settings: Mapping[str, Any], *, family: str) -> str:
     """A line on what the settings change and on the flags of generate.py that do the same.
 
-    "" if they change nothing. `forced_bos` says whether the first token is forced: transformers
-    counts this token, generate.py does not.
+    "" if they change nothing.
     """
     samples, beams = settings.get("do_sample") is True, _number(settings.get("num_beams")) > 1
     active = {key: value for key, value in settings.items() if _has_effect(key, value)}
@@ -63,7 +62,7 @@ def describe(settings: Mapping[str, Any], *, family: str, forced_bos: bool) -> s
         return ""
     found, without = [], []
     for key, value in active.items():
-        flag = _flag(key, value, family, first_tokens=int(forced_bos))
+        flag = _flag(key, value, family)
         # With beam search, generate.py neither samples nor penalises repetition.
         if beams and key in (*SAMPLING, "do_sample", "repetition_penalty"):
             flag = ""
@@ -85,7 +84,7 @@ def _has_effect(key: str, value: Any) -> bool:
     return value != DEFAULTS.get(key)
 
 
-def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
+def _flag(key: str, value: Any, family: str) -> str:
     """The flag for a setting, or "". Length penalties have none: the formulas differ."""
     if key == "do_sample" and value is True:
         return "--method=sample"
@@ -98,12 +97,8 @@ def _flag(key: str, value: Any, family: str, first_tokens: int) -> str:
         return f"--method=beam --beam_size={value}"
     if key == "num_return_sequences":
         return f"--num_outputs={value}"
-    if key == "max_new_tokens":
-        return f"--max_new_tokens={max(1, value - first_tokens)}"
-    if (
-        key == "max_length" and family == "encoder_decoder"
-    ):  # in a decoder, max_length counts the prompt too
-        return f"--max_new_tokens={max(1, value - 1 - first_tokens)}"
+    if key == "max_length" and family == "encoder_decoder":  # a decoder's counts the prompt
+        return f"--max_new_tokens={max(1, value - 1)}"
     return f"--{key}={value}" if key in SAME else ""
 
 

@@ -67,16 +67,20 @@ def read_specials(
     if generation is not None and (ends := read_ids("eos_token_id", generation)):
         # As in transformers, generation_config.json takes precedence.
         eos = [id for id in eos[:1] if id in ends] + [id for id in ends if id not in eos[:1]]
+    # As in transformers, config.json counts only without generation_config.json.
+    forcing = options if generation is None else generation
+    forced_bos = next(iter(read_ids("forced_bos_token_id", forcing)), None)
+    if generation is None and options.get("force_bos_token_to_be_generated") is True:
+        forced_bos = bos
     specials = Specials(
         pad=pad,
         bos=bos,
         eos=next(iter(eos), None),
         decoder_start=read_id("decoder_start_token_id"),
         more_eos=tuple(dict.fromkeys(eos[1:])),
-        forced_bos=read_id("forced_bos_token_id"),
+        forced_bos=forced_bos,
+        forced_eos=not set(eos).isdisjoint(read_ids("forced_eos_token_id", forcing)),
     )
-    if generation is not None and (forced := read_ids("forced_bos_token_id", generation)):
-        specials = dataclasses.replace(specials, forced_bos=forced[0])
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
         # T5's config has no such key: the padding token begins an output.
         specials = dataclasses.replace(specials, decoder_start=specials.pad)

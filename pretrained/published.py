@@ -23,6 +23,11 @@ from pretrained.ids_and_labels import read_labels, read_specials, without_aliase
 from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
 COMPARED = 1 << 22  # numbers that are compared at a time
+# Styles of configs/architectures.py whose models have a published architecture.
+STYLES = {
+    "bert": "bert_style", "gpt2": "gpt2_style", "llama": "llama_style", "t5": "t5_style",
+    "vit": "vit_style", "marian": "transformer_style --config.model.output_bias=True",
+}  # fmt: skip
 
 Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
 
@@ -40,6 +45,7 @@ class Published:
     specials: Specials
     notes: list[str]  # warnings for the user
     zeros: tuple[str, ...]  # patterns of tensors that the files lack and that are zeros
+    tokenizer_class: str  # of transformers, or ""; the tokenizer's own config takes precedence
     tensors: files.Tensors
 
     def fill(
@@ -214,8 +220,9 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     if head.objective == "embed":
         task |= sentence.read(directory)
     return Published(
-        directory, architecture, head, model, task, labels, specials, notes, zeros, tensors
-    )
+        directory, architecture, head, model, task, labels, specials, notes, zeros,
+        str(config.get("tokenizer_class") or ""), tensors,
+    )  # fmt: skip
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -261,11 +268,15 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    closest, *others = sorted(misfits, key=lambda name: misfits[name][:2])
+    closest, *others = sorted(misfits, key=lambda name: (*misfits[name][:2], name not in STYLES))
+    lacks_class, _, reasons = misfits[closest]
+    style = ""
+    if closest in STYLES and not lacks_class and "needs model." in reasons:
+        style = f"; train.py --config=CONFIG.py:{STYLES[closest]} builds such a model"
     raise ConfigError(
         f"this model fits no published architecture; the closest is {closest} "
-        f"({misfits[closest][2]}); train a model with these keys to export it; the others are no "
-        f"closer: {', '.join(others)}"
+        f"({reasons}); train a model with these keys to export it; the others are no "
+        f"closer: {', '.join(others)}{style}"
     )
 
 

@@ -65,9 +65,15 @@ def _read(
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
         roles[TEXT_START] = ids.forced_bos
+    elif has_source and ids.forced_bos is not None:
+        logging.warning(
+            "forced_bos_token_id=%d is not forced here, because a %s was not trained so; an answer "
+            "may begin with another token than in transformers",
+            ids.forced_bos, kind,
+        )  # fmt: skip
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
-        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos)
+        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos)
     own = _own_file(found.directory)
     file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
     file = file / FILE_NAME if file.is_dir() else file
@@ -92,7 +98,10 @@ def _read(
     if replaces_own:
         logging.warning("%s", _taken_instead(tokenizer, file, own))
     more_eos = [id for id in ends if id != tokenizer.eos_id]
-    tokenizer = as_published(tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos)
+    tokenizer = as_published(
+        tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos,
+        forced_eos=ids.forced_eos, model_class=found.tokenizer_class,
+    )  # fmt: skip
     if tokenizer.template.is_empty and found.model["family"] != "decoder" and source_eos:
         logging.warning(
             "the tokenizer adds no special tokens, such as [CLS] or </s>, to a text; that is rare "
@@ -172,7 +181,8 @@ def write(
     directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
 ) -> None:
     """Writes tokenizer.json, with a post-processor, and tokenizer_config.json."""
-    content = with_template(tokenizer.content, _template(tokenizer, model, task))
+    template = _template(tokenizer, model, task)
+    content = with_template(tokenizer.content, template)
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
     spelt = tokenizer.role_names
     names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
@@ -181,6 +191,8 @@ def write(
         if TEXT_START in spelt:
             names["bos_token"] = spelt[TEXT_START]
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    if model.token_types and template.token_types > 1:  # which this class else leaves out
+        config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if model.position == "learned":
         config["model_max_length"] = model.max_length
     if chat_template := tokenizer.published.get(CHAT_TEMPLATE):

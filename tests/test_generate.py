@@ -1,6 +1,7 @@
 """The script that asks a trained model: what comes out, in which order, and what is refused."""
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -455,6 +456,55 @@ def test_an_empty_line_has_no_class():
     assert refusal(prompt, pairs, "a\t ").startswith("line 7 has an empty text, which has no")
     assert len(prompt(pairs, "a\tb")["inputs"]) == 5
     assert refusal(prompt, untrained(digits), "") == message.format("line 7")
+
+
+@pytest.mark.parametrize("objective", ["classify_text", "classify_images"])
+def test_empty_lines_for_a_classifier_are_named_before_the_model_is_loaded(objective, monkeypatch):
+    monkeypatch.setattr(
+        loaded_run, "recorded_config", lambda workdir: {"task": {"objective": objective}}
+    )
+    monkeypatch.setattr(loaded_run, "load", None)
+    assert refusal(generate.generate, "dir", ["a", " ", "b"]) == (
+        "line 2 is empty, which has no class; fill it in or leave it out; "
+        "grep '[^[:space:]]' FILE prints the others"
+    )
+    assert refusal(generate.generate, "dir", [""], names=["--prompt"]) == (
+        "--prompt is empty, which has no class; fill it in"
+    )
+    found = refusal(generate.generate, "dir", ["a", *[""] * 7])
+    assert found.startswith("line 2, line 3, line 4, line 5, line 6 and 2 more are empty, which")
+    assert "leave them out; grep '[^[:space:]]' FILE prints" in found
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a\nb", ["a", "b"]),
+        ("a\nb\n\n", ["a", "b"]),
+        ("a\r\nb\r\n\r\n", ["a", "b"]),
+        ("\n\na\n\nb\n\n\n", ["", "", "a", "", "b", ""]),
+        ("a\n \n", ["a", " "]),
+        ("\ufeffa\n", ["a"]),
+    ],
+)
+def test_an_empty_line_at_the_end_is_no_line(content, lines, tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(content.encode())
+    assert list(generate.read_lines(str(tmp_path / "file"))) == lines
+    standard = SimpleNamespace(buffer=io.BytesIO(content.encode()))
+    monkeypatch.setattr(sys, "stdin", standard)
+    assert list(generate.read_lines("-")) == lines
+
+
+@pytest.mark.parametrize("content", ["", "\n", "\r\n"])
+def test_a_file_without_lines_is_refused(content, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(content.encode())
+    assert refusal(list, generate.read_lines(str(path))) == (
+        f"--input={path} has no line; write each input on a line of its own"
+    )
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+    assert "standard input has no line" in refusal(list, generate.read_lines("-"))
 
 
 def test_a_pair_for_a_model_of_single_texts_is_refused():

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template
-from input_pipeline.tokenizers.subword import FILE_NAME, ROLES, TEXT_START
+from input_pipeline.tokenizers.subword import FILE_NAME, FORCED_EOS, ROLES, TEXT_START
 
 NO_END = -1  # the eos id if a model has none
 
@@ -55,11 +55,13 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         vocab_size: int,
         text_ids: np.ndarray | None = None,
         more_eos_ids: Iterable[int] = (),
+        *,
+        forced_eos: bool = False,
     ):
         self.roles = {role: roles.get(role) for role in ROLES}
         self.pad_id, self.bos_id, self.eos_id = (self.roles[r] for r in ("pad", "bos", "eos"))
         self.mask_id, self.cls_id, self.sep_id = (self.roles[r] for r in ("mask", "cls", "sep"))
-        self.more_eos_ids = tuple(more_eos_ids)
+        self.more_eos_ids, self.forced_eos = tuple(more_eos_ids), forced_eos
         # Without eos, every answer has the maximal length, so padding is never used.
         if self.eos_id is None:
             self.eos_id = NO_END
@@ -74,7 +76,10 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         """An id tokenizer with the special ids of another tokenizer."""
         roles = {role: getattr(tokenizer, f"{role}_id") for role in ROLES}
         roles[TEXT_START] = next(iter(tokenizer.text_start_ids), None)
-        return cls(roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids)
+        return cls(
+            roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids,
+            forced_eos=tokenizer.forced_eos,
+        )  # fmt: skip
 
     def encode(self, text: str) -> np.ndarray:
         numbers = text.split()
@@ -111,7 +116,8 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         size = saved.get("vocab_size")
         tokenizer = None
         if isinstance(size, int) and 0 < size < 2**31:
-            tokenizer = cls(roles, size, None, saved.get("more_eos_ids", ()))
+            more, forced = saved.get("more_eos_ids", ()), saved.get(FORCED_EOS) is True
+            tokenizer = cls(roles, size, None, more, forced_eos=forced)
         if tokenizer is None or tokenizer.digest != saved.get("digest"):
             raise ConfigError(f"{path} has changed since it was saved; restore it")
         return tokenizer
@@ -119,9 +125,11 @@ class IdTokenizer(TokenizerWithoutVocabulary):
     def _layout(self) -> dict[str, Any]:
         start = next(iter(self.text_start_ids), None)
         roles = {**self.roles, TEXT_START: start}
-        return {
+        layout = {
             "kind": self.kind,
             **{f"{role}_id": id for role, id in roles.items()},
             "more_eos_ids": list(self.more_eos_ids),
             "vocab_size": self.vocab_size,
         }
+        # Without it, the digest is the one from before this key existed.
+        return layout | {FORCED_EOS: True} if self.forced_eos else layout

@@ -113,12 +113,15 @@ def as_published(
     *,
     source_eos: bool = True,
     more_eos: Iterable[int] = (),
+    forced_eos: bool = False,
+    model_class: str = "",
 ) -> SubwordTokenizer:
     """The tokenizer with the special tokens and the chat template of its published model.
 
     path: the tokenizer's file. model_type: as in the model's config. source_eos: False removes eos
     from the source of an encoder-decoder, whatever the files say. more_eos: further ids that end
-    an answer.
+    an answer. forced_eos: an answer of maximum length ends in eos. model_class: tokenizer_class in
+    the model's config, for a tokenizer that names none itself.
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
@@ -134,12 +137,39 @@ def as_published(
         template = read_template(Tokenizer.from_str(content))
         if template.is_empty and tokenizer.template is None:
             template = _frame(tokenizer, path, config, model_type) or template
+        is_from_hub = tokenizer.template is None  # not from another run
+        if is_from_hub and not _gives_token_types(config, model_type, model_class):
+            template = template.without_types()
         if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)
         # A tokenizer of another run has its chat template in tokenizer_roles.json.
         chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
-        return tokenizer.as_published(content, chat, more_eos)
+        return tokenizer.as_published(content, chat, more_eos, forced_eos=forced_eos)
+
+
+# The classes that transformers takes for an encoder whose files name none.
+ENCODER_CLASSES = {
+    "bert": "BertTokenizer", "distilbert": "BertTokenizer", "roberta": "RobertaTokenizer",
+}  # fmt: skip
+# transformers' classes that give a model the token types of two texts, if the files do not say.
+WITH_TOKEN_TYPES = frozenset(
+    (
+        "BertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "DebertaTokenizer",
+        "DebertaV2Tokenizer", "FNetTokenizer", "CanineTokenizer", "TapasTokenizer",
+        "MarkupLMTokenizer", "LayoutLMv2Tokenizer",
+    )
+)  # fmt: skip
+
+
+def _gives_token_types(config: Mapping, model_type: str, model_class: str) -> bool:
+    """Whether transformers gives the model token types; without them it reads zeros."""
+    if model_type not in ENCODER_CLASSES:
+        return True  # other models have no token types
+    if isinstance(names := config.get("model_input_names"), list):
+        return "token_type_ids" in names
+    name = config.get("tokenizer_class") or model_class or ENCODER_CLASSES[model_type]
+    return str(name).removesuffix("Fast") in WITH_TOKEN_TYPES
 
 
 def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:

@@ -38,6 +38,11 @@ class Template:
         """The number of token types in a pair of texts."""
         return 1 + max(*self.text_types, *itertools.chain(*self.pair_types))
 
+    def without_types(self) -> "Template":
+        """The same special ids, with type 0 everywhere."""
+        zeros = tuple((0,) * len(ids) for ids in self.pair)
+        return dataclasses.replace(self, pair_types=zeros, text_types=(0, 0))
+
     def added(self, texts: int) -> int:
         """The number of special ids around one or two texts."""
         parts = (self.prefix, self.suffix) if texts == 1 else self.pair
@@ -81,6 +86,7 @@ class SpecialTokens:
     sep_id: int | None
     more_eos_ids: Ids = ()  # further ids that end an answer, in chat models
     text_start_ids: Ids = ()  # BART: begins both texts of an encoder-decoder
+    forced_eos = False  # the last token of an answer of maximum length is an end: BART, Marian
     template: Template | None = None
     # Whether `encode` turns the name of the mask, such as [MASK], into the mask id.
     reads_mask = False

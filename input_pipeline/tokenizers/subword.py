@@ -23,15 +23,18 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 # if it is set, so older digests stay valid.
 TEXT_START = "text_start"
 # Keys of a published tokenizer: whether its post-processor adds the special tokens, its chat
-# template (for export), and further ids that end an answer.
+# template (for export), further ids that end an answer, and whether an answer of the maximum length
+# is forced to end.
 POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
+FORCED_EOS = "forced_eos"
+PUBLISHED_KEYS = (POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS)
 
 
 class SubwordTokenizer(SpecialTokens):
     """A tokenizer with a vocabulary of pieces.
 
     content: a tokenizer.json. roles: the id of each role, or None if the vocabulary lacks it.
-    published: POST_PROCESSOR, CHAT_TEMPLATE and MORE_EOS of a published tokenizer.
+    published: what only a published tokenizer has, by PUBLISHED_KEYS.
     """
 
     space_is_a_token = False  # a space belongs to the next piece, or separates two pieces
@@ -65,6 +68,7 @@ class SubwordTokenizer(SpecialTokens):
         added = self._tokenizer.get_added_tokens_decoder()
         special = {id for id, token in added.items() if token.special}
         self.more_eos_ids = tuple(self.published.get(MORE_EOS, ()))
+        self.forced_eos = bool(self.published.get(FORCED_EOS))
         special |= set(self.more_eos_ids)
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
@@ -89,10 +93,16 @@ class SubwordTokenizer(SpecialTokens):
         )
 
     def as_published(
-        self, content: str, chat_template: Any = None, more_eos: Iterable[int] = ()
+        self,
+        content: str,
+        chat_template: Any = None,
+        more_eos: Iterable[int] = (),
+        *,
+        forced_eos: bool = False,
     ) -> "SubwordTokenizer":
         """The same vocabulary with the special tokens that `content`'s post-processor adds."""
         published = {CHAT_TEMPLATE: chat_template, MORE_EOS: list(more_eos)}
+        published[FORCED_EOS] = forced_eos
         published = {key: value for key, value in published.items() if value}
         published[POST_PROCESSOR] = True
         return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
@@ -183,7 +193,7 @@ class SubwordTokenizer(SpecialTokens):
         try:
             roles = json.loads(roles_path.read_text())
             sentinels, digest = roles.pop("sentinels"), roles.pop("digest")
-            keys = roles.keys() & {POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS}
+            keys = roles.keys() & set(PUBLISHED_KEYS)
             published = {key: roles.pop(key) for key in sorted(keys)}
             tokenizer = cls(path.read_text(encoding="utf-8"), roles, sentinels, published)
         except Exception as error:  # the library's errors have no class of their own

@@ -11,8 +11,8 @@ from pretrained import generation_settings
 from tests.pretrained.test_round_trip import words  # noqa: F401  a fixture
 
 
-def describe(family="decoder", forced_bos=False, **settings):
-    return generation_settings.describe(settings, family=family, forced_bos=forced_bos)
+def describe(family="decoder", **settings):
+    return generation_settings.describe(settings, family=family)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,6 @@ def describe(family="decoder", forced_bos=False, **settings):
             "do_sample=True has no flag here",
         ),
         (dict(max_length=62, family="encoder_decoder"), "--max_new_tokens=61", ""),
-        (
-            dict(max_length=62, family="encoder_decoder", forced_bos=True),
-            "--max_new_tokens=60",
-            "",
-        ),
         (dict(max_length=50, max_new_tokens=9), "--max_new_tokens=9", ""),
         (dict(max_length=50), "", "max_length=50 has no flag here"),
         (dict(stop_strings=["User:", "it's a b"]), """--stop=User: --stop='it'"'"'s a b'""", ""),

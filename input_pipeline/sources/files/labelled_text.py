@@ -140,16 +140,33 @@ def _labels(
     examples: shards.Shards, indices: Iterable[int]
 ) -> tuple[Counter[str], list[tuple[str, str]]]:
     """Counts the labels. Also returns the (label, place) of lines that may be headings."""
-    counts, headings = Counter(), []
+    counts, headings, quoted = Counter(), [], []
     for file, line in map(examples.at, indices):
         try:
-            label = file[line]["label"]
+            record = file[line]
         except BadRecordError:
             continue
+        label = record["label"]
         counts[label] += 1
+        if not file.is_json and any(map(_is_quoted, (record["text"], record.get("text_pair", "")))):
+            quoted.append(f"{file.lines.path}:{line + 1}")
         if not line and not file.is_json and label.strip().casefold() in HEADINGS:
             headings.append((label, f"{file.lines.path}:1"))
+    if quoted:
+        logging.warning(
+            "%d lines, the first is %s, have a text in double quotes with \"\" inside, as CSV "
+            "writers do; TSV files have no quotes here, so they stay in the text: write the text "
+            "without them, or JSON lines to a .jsonl file",
+            len(quoted), quoted[0],
+        )  # fmt: skip
     return counts, headings
+
+
+def _is_quoted(text: str) -> bool:
+    """Whether a CSV writer put the text in quotes, because quotes are in it."""
+    inside = text[1:-1]
+    is_between = len(text) > 1 and text[0] == text[-1] == '"'
+    return is_between and '""' in inside and '"' not in inside.replace('""', "")
 
 
 def _refuse_headings(headings: Sequence[tuple[str, str]], classes: Container[str]) -> None:

@@ -17,7 +17,10 @@ from experiment.schema import ConfigError
 from input_pipeline.sources.base import BadRecordError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
+UTF_16_MARKS = b"\xff\xfe", b"\xfe\xff"
+HEAD = 2**12  # bytes at the start that tell UTF-16 apart
 GZIP = b"\x1f\x8b"
+BACKUPS = ("~", ".bak", ".orig", ".swp")  # endings
 BLOCK = 2**26  # bytes searched for line ends at a time
 
 
@@ -30,7 +33,7 @@ def find_files(path: str) -> list[Path]:
         return [place]
     if place.is_dir():
         found = [p for p in place.rglob("*") if not is_hidden(p.relative_to(place))]
-        found = [p for p in found if not _is_of_a_run(p, place)]
+        found = [p for p in found if not (is_backup(p) or _is_of_a_run(p, place))]
     else:
         found = [Path(p) for p in glob.glob(str(place), recursive=True)]
     found = sorted(p for p in found if p.is_file())
@@ -41,6 +44,11 @@ def find_files(path: str) -> list[Path]:
 
 def is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
+
+
+def is_backup(path: Path) -> bool:
+    """Whether an editor wrote the file as a copy of another, whose text would count twice."""
+    return path.name.endswith(BACKUPS) or path.name[0] == path.name[-1] == "#"
 
 
 def _is_of_a_run(path: Path, top: Path) -> bool:
@@ -67,12 +75,26 @@ def read_bytes(path: Path) -> bytes | mmap.mmap:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def read_text(path: Path) -> bytes | mmap.mmap:
+    """The content of a text file; raises ConfigError if it is UTF-16.
+
+    English in UTF-16 without a mark is valid UTF-8 too, with a zero byte beside every letter.
+    """
+    content = read_bytes(path)
+    head = content[:HEAD]
+    if head[:2] in UTF_16_MARKS or head.count(0) * 4 > len(head):
+        raise ConfigError(
+            f"{path} is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {path} > NEW"
+        )
+    return content
+
+
 class Lines(Sequence):
     """The lines of a file by number, without line ends; and the digest of the file."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._content = read_bytes(path)
+        self._content = read_text(path)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -118,7 +140,7 @@ class Lines(Sequence):
     def json(self, index: int, *keys: str) -> dict[str, Any]:
         """The JSON object in a line, checked to have these keys."""
         try:
-            record = json.loads(self[index])
+            record = json.loads(self[index], object_pairs_hook=_unique)
         except ValueError as error:
             if isinstance(error, BadRecordError):
                 raise
@@ -132,3 +154,13 @@ class Lines(Sequence):
 
     def __reduce__(self):
         return Lines, (self.path,)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError if it has a key twice, of which one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found

@@ -26,7 +26,7 @@ from input_pipeline.sources.base import (
     Splits,
     content_digest,
 )
-from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes
+from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, find_files, read_bytes, read_text
 from input_pipeline.sources.files.splits import is_shard, names_of_splits
 from input_pipeline.token_cache import cache_directory
 
@@ -64,13 +64,16 @@ def load(data: DataConfig) -> Splits:
         "train_bytes": sum(piece.size for piece in train_pieces),
         "held_out_bytes": sum(piece.size for piece in eval_pieces),
     }
+    digest = content_digest([*digests, str(description)])
+    if not train_files:
+        description["held_out_end"] = data.eval_share
     return Splits(
         "documents",
         TextPieces(train_pieces),
         {data.eval_split: TextPieces(eval_pieces)},
         (),
         description,
-        content_digest([*digests, str(description)]),
+        digest,
     )
 
 
@@ -111,7 +114,7 @@ def _pieces(files: Sequence[Path]) -> list[TextPiece]:
     """Cuts files into pieces."""
     pieces = []
     for path in files:
-        content = read_bytes(path)
+        content = read_text(path)
         start = len(BYTE_ORDER_MARK) if content[:3] == BYTE_ORDER_MARK else 0
         while start < len(content):
             stop = _cut(content, start + PIECE)

@@ -1,5 +1,7 @@
 import collections
+import csv
 import hashlib
+import io
 import json
 import pickle
 
@@ -257,6 +259,20 @@ def test_columns_in_quotes_are_refused(tmp_path):
         load_path(written(tmp_path / "heap.tsv", tsv(quoted)))
     assert load(tmp_path / "some", tsv([*TRAIN, quoted[0]]), FILM).labels[0] == '"good"'
     assert load(tmp_path / "mark", tsv([*TRAIN, ('"', "a mark")]), FILM).labels[0] == '"'
+
+
+def test_a_text_that_a_csv_writer_quoted_is_pointed_out(tmp_path, caplog):
+    lines = [["bad", "a poor film"], ["good", 'he said "fine"'], ["good", '"the" "best"']]
+    load(tmp_path / "plain", tsv(lines))
+    assert not caplog.messages
+    for name, dialect in (("tsv", csv.excel_tab), ("unix", csv.unix_dialect)):
+        out = io.StringIO()
+        writer = csv.writer(out, dialect, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
+        writer.writerows(lines)
+        load(tmp_path / name, out.getvalue())
+        (message,) = caplog.messages
+        assert message.startswith(f"2 lines, the first is {tmp_path / name}/train.tsv:2, have a")
+        caplog.clear()
 
 
 SWAPPED = [(f"text {n}", "good" if n % 2 else "bad") for n in range(60)]

@@ -99,6 +99,7 @@ def test_a_file_that_is_gone_is_refused_by_name(tmp_path):
         ("{", r"not JSON \("),
         ("[1]", "not a JSON object"),
         ('{"b": 1}', "lacks 'a'"),
+        ('{"a": 1, "b": 2, "a": 3}', r"not JSON \(the key 'a' is there twice\)"),
         (b'{"a": "\xff"}', "not valid UTF-8"),
     ],
 )
@@ -121,6 +122,24 @@ def test_files_are_found_by_name_directory_and_glob(tmp_path, monkeypatch):
     assert names(tmp_path / "**/*.txt") == ["a.txt", "b.txt", "sub/c.txt"]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert names("~/sub") == ["sub/c.txt", "sub/d.md"]
+
+
+def test_copies_that_editors_leave_are_no_text(tmp_path):
+    copies = ("a.txt~", "a.txt.bak", "a.txt.orig", "a.txt.swp", "#a.txt#", ".a.txt.swp")
+    for name in ("a.txt", "b#", *copies):
+        written(tmp_path / name, "x")
+    assert [path.name for path in find_files(str(tmp_path))] == ["a.txt", "b#"]
+    assert find_files(str(tmp_path / "a.txt~")) == [tmp_path / "a.txt~"]  # if it is asked for
+
+
+@pytest.mark.parametrize("form", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_utf_16_is_refused_with_the_way_out(form, zipped, tmp_path):
+    path = written(tmp_path / "a", "good\ta fine film\n".encode(form), zipped=zipped)
+    with pytest.raises(ConfigError, match=r"a is UTF-16, not UTF-8; convert it: iconv -f UTF-16"):
+        Lines(path)
+    few_zeros = written(tmp_path / "b", b"a fine\0film\n")
+    assert list(Lines(few_zeros)) == ["a fine\0film"]
 
 
 def test_a_path_to_nothing_is_refused(tmp_path):

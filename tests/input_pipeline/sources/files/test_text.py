@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+from experiment.schema import ConfigError
+from input_pipeline import pipeline
 from input_pipeline.preparation import tokenized
 from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import text
@@ -12,7 +14,8 @@ from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
 from tests.input_pipeline.sources.files.test_reading import written
-from tests.tiny import data_config
+from tests.tiny import data_config, masking
+from train import data_lines
 
 # What a cut must not disturb: runs of white space of all kinds, in front of lines and behind them.
 PARTS = (
@@ -153,6 +156,31 @@ def test_a_file_that_changes_is_read_again(tmp_path):
 def test_a_byte_order_mark_is_no_text(tmp_path):
     splits = load(written(tmp_path / "a.txt", "\ufeffone\ntwo\n" * 2))
     assert joined(splits.train, held_out(splits)) == "one\ntwo\n\ufeffone\ntwo\n"
+
+
+def test_utf_16_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"a\.txt is UTF-16, not UTF-8"):
+        load(written(tmp_path / "a.txt", "a fine line\n".encode("utf-16-le")))
+
+
+def test_an_editors_copy_of_a_split_is_not_trained_on(tmp_path):
+    for name in ("train.txt", "train.txt~", "train.txt.bak"):
+        written(tmp_path / name, "to learn")
+    written(tmp_path / "validation.txt", "to judge by")
+    assert [*load(tmp_path).train] == [{"text": "to learn", "ends": True}]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_log_says_what_is_held_out_without_named_splits(named, tmp_path):
+    directory = tmp_path / "text"
+    for name in ("train.txt", "validation.txt") if named else ("a.txt", "b.txt"):
+        written(directory / name, "a line of text\n" * 100)
+    where = dict(path=str(directory), cache_dir=str(tmp_path / "cache"), eval_share=0.25)
+    config = data_config(source="text_files", length=16, batch_size=2, prefetch=0, **where)
+    data = pipeline.load(config, objective="causal_lm", masking=masking(), seed=0)
+    line = "no named splits: the last 0.25 of the text is held out (data.eval_share)"
+    assert (line in data_lines(data)) != named
+    assert named != any("named splits" in each for each in data_lines(data))
 
 
 def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path, monkeypatch):

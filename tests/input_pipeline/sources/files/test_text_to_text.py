@@ -9,6 +9,7 @@ from input_pipeline import pipeline
 from input_pipeline.sources.files import text_to_text
 from tests.input_pipeline.sources.files.test_reading import written
 from tests.tiny import data_config, masking
+from train import data_lines
 
 SIZES = {"sum": 30, "copy/long": 10, "turn": 20}
 
@@ -32,8 +33,8 @@ def corpus(directory, train=None, validation=None):
 
 def config(directory, **keys):
     sizes = dict(batch_size=6, length=24, encoder_length=24, prefetch=0)
-    where = dict(path=str(directory), cache_dir=str(directory / "cache"))
-    return data_config(source="text_to_text_files", **sizes, **where, **keys)
+    where = dict(path=str(directory), cache_dir=str(directory / "cache")) | keys
+    return data_config(source="text_to_text_files", **sizes, **where)
 
 
 def load(directory, **keys):
@@ -133,6 +134,16 @@ def test_of_one_file_a_share_of_every_task_is_held_out(tmp_path):
         assert len(train) + len(held_out) == sizes[task] and not train & held_out
         assert len(each.train) == 2 * len(train)
         assert abs(len(held_out) - 0.3 * sizes[task]) < 4 * (0.21 * sizes[task]) ** 0.5
+
+
+def test_the_log_says_once_what_is_held_out_without_named_splits(tmp_path):
+    line = "no named splits: a hash holds out 0.3 (data.eval_share)"
+    named = load(corpus(tmp_path / "named"))
+    assert not any("named splits" in each for each in data_lines(named))
+    path = written(tmp_path / "heap" / "tasks.jsonl", records({"sum": 300, "turn": 200}))
+    keys = config(path, eval_share=0.3, cache_dir=str(tmp_path / "cache"))
+    heap = pipeline.load(keys, objective="seq2seq", masking=masking(), seed=0)
+    assert [each for each in data_lines(heap) if "named splits" in each] == [line]
 
 
 @pytest.mark.parametrize(
