@@ -130,8 +130,11 @@ def normed(config, x, layer, params):
 
 
 @pytest.mark.parametrize(
-    "name", ["encoder", "decoder", "encoder_decoder", "post_norm", "grouped", "one_kv_head", "remat",
-             "pattern", "pattern_remat", *(f"decoder_{kind}" for kind in KINDS)]
+    "name",
+    [
+        "encoder", "decoder", "encoder_decoder", "post_norm", "grouped", "one_kv_head", "remat",
+        "pattern", "pattern_remat", *(f"decoder_{kind}" for kind in KINDS),
+    ],
 )  # fmt: skip
 def test_weights_times_values_are_what_the_layer_passes_on(name):
     """With values computed here from the hidden state before the layer."""
@@ -260,8 +263,7 @@ def training_program(config, given) -> str:
 
 def decoding_program(config, given) -> str:
     def decode(params, given):
-        inputs, options = given
-        more = {}
+        inputs, more = given[0], {}
         if config.family == "encoder_decoder":
             more["source_bsd"] = text_model(config).apply(
                 {"params": params}, inputs[1], method="encode"

@@ -1,4 +1,4 @@
-"""The weights that are read from a kind's own pass are those of the formulas written out in full."""
+"""The weights that are read from a kind's own pass are those of its formula, written out."""
 
 import dataclasses
 
