@@ -1,9 +1,9 @@
 r"""Shows how a model reads one input: python visualize.py --workdir=DIR --prompt=TEXT
 
 Writes a page with the attention weights of all layers and heads, to open in a browser. The prompt
-is as in generate.py; for models of images it is the path of a file. --target is the text that a model
-writes: the answer of an encoder-decoder, or the continuation of a language model's prompt. Without
-it, an encoder-decoder's own answer is shown.
+is as in generate.py; for models of images it is the path of a file. --target is the text that a
+model writes: the answer of an encoder-decoder, or the continuation of a language model's prompt.
+Without it, an encoder-decoder's own answer is shown.
 
 --view=lens shows what the output head makes of each layer, --view=logprobs the probability of each
 token of a text. --svg and --png write figures of --heads, --json the numbers.

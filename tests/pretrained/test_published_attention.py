@@ -79,7 +79,6 @@ def test_weights_are_transformers_own(name, record_property):
         difference = np.abs(found["weights"] - theirs)[compared].max()
         worst = max(worst, float(difference))
         assert difference < 1e-5, (stack, module)
-        assert not theirs[
-            ~np.broadcast_to(found["visible"][:, :, None], theirs.shape) & compared
-        ].any()
+        masked = ~np.broadcast_to(found["visible"][:, :, None], theirs.shape)
+        assert not theirs[masked & compared].any()
     record_property("largest_difference", worst)

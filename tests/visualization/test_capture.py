@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import dates, digits, langid, langid_mlm, pydoc
+from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
 from input_pipeline import objectives
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
@@ -304,8 +304,7 @@ def test_refusals(decoder, classifier):
 def test_a_prompt_beyond_the_learned_positions_is_refused():
     run = writer(position="learned", max_length=16)
     assert look(run, "x" * 14)
-    with pytest.raises(ConfigError, match="model.max_length=16; shorten it"):
+    with pytest.raises(ConfigError, match=r"model\.max_length=16; shorten it"):
         look(run, "x" * 17)
-    with pytest.raises(ConfigError, match="model.max_length=16"):
+    with pytest.raises(ConfigError, match=r"model\.max_length=16"):
         look(run, "x" * 10, "y" * 9)
-    assert pydoc
