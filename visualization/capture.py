@@ -47,7 +47,7 @@ def model_view(
     """
     refuse_layers(run, layers)
     _refuse_view(run, view)
-    given = read_input(run, prompt, target)
+    given = read_input(run, prompt, target, weights=view == "attention")
     batch = given.batch(run.mesh)
     found = run_and_capture(run, batch, weights=view == "attention")
     texts = _texts(run, given)

@@ -46,8 +46,13 @@ def generates(run: LoadedRun) -> bool:
     return run.model_config.has_decoder and run.experiment.task.objective != "classify_text"
 
 
-def read_input(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
-    """The row of a prompt; refuses what the model cannot read, before anything compiles."""
+def read_input(
+    run: LoadedRun, prompt: str, target: str | None, *, weights: bool = True
+) -> ModelInput:
+    """The row of a prompt; refuses what the model cannot read, before anything compiles.
+
+    With `weights`, also a row with too many attention weights to show.
+    """
     if target is not None and not generates(run):
         raise ConfigError(
             "--target is the text that a model writes, and this model "
@@ -59,7 +64,7 @@ def read_input(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
         except UnicodeEncodeError as error:
             raise ConfigError(f"--{name} is not valid UTF-8") from error
     found = _written(run, prompt, target) if generates(run) else _read(run, prompt)
-    _refuse_long(run, found)
+    _refuse_long(run, found, weights)
     return found
 
 
@@ -90,13 +95,13 @@ def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
         sampler = _predictor(run, **given)
         fields = _noted(sampler.prompt(prompt, NAME), sampler.unknown)
     except ConfigError as error:
-        raise ConfigError([each.replace("--prefix", "--target") for each in error.problems]) from (
-            error
-        )
+        # The flags of generate.py: the target is what the answer begins with.
+        said = [each.replace("--prefix", "--target") for each in error.problems]
+        said = [each.replace(" or lower --max_new_tokens", "") for each in said]
+        raise ConfigError(said) from error
     start, answer = fields["inputs"], target or ""
     if has_source and target is not None:
         tokens = np.concatenate([start, tokenizer.target_affixes[1]])
-        start = _predictor(run).prompt(prompt, NAME)["inputs"]
     elif is_pair and objective != "causal_lm":
         if target is None:
             written = _greedy(run, sampler, fields)
@@ -159,7 +164,7 @@ def _noted(fields: Fields, unknown: dict[str, str]) -> Fields:
     return fields
 
 
-def _refuse_long(run: LoadedRun, found: ModelInput) -> None:
+def _refuse_long(run: LoadedRun, found: ModelInput, weights: bool) -> None:
     config, data = run.model_config, run.experiment.data
     if config.input == "patches":
         return
@@ -180,7 +185,7 @@ def _refuse_long(run: LoadedRun, found: ModelInput) -> None:
             logging.warning("%s has %d tokens; rows of training had %d", name, tokens, trained)
     longest = max(tokens for tokens, _ in sizes.values())
     layers = config.encoder_layers * config.has_encoder + config.decoder_layers * config.has_decoder
-    if layers * config.heads * longest**2 > MOST_WEIGHTS:
+    if weights and layers * config.heads * longest**2 > MOST_WEIGHTS:
         raise ConfigError(
             f"{longest} tokens have {layers * config.heads * longest**2:,} attention weights in "
             f"{layers} layers of {config.heads} heads, more than {MOST_WEIGHTS:,}; shorten the text"

@@ -21,6 +21,7 @@ from model.attention.interface import AttentionInputs
 
 CAPTURE = "capture"  # the flax collection of what was captured
 PERTURBATIONS = "perturbations"  # zeros that are added to the weights: their gradient is wanted
+OWN = "own"  # the key of the queries, keys and values that every kind has
 
 Attend = Callable[[AttentionInputs], Array]
 
@@ -38,10 +39,10 @@ def attend_with_weights(
     A kind may have several projections of values, such as those of longformer's global tokens; each
     pair of query and key uses one of them. `perturbation_bhts` is added to the weights.
     """
-    used = {(): inputs.qkv}
+    used = {OWN: inputs.qkv}
 
     def project(*prefix: str, **options) -> QKV:
-        key = (*prefix, *sorted(options.items()))
+        key = _key(*prefix, **options)
         if key not in used:
             used[key] = inputs.project(*prefix, **options)
         return used[key]
@@ -60,7 +61,12 @@ def attend_with_weights(
     return y_bthk, sum(parts.values())
 
 
-def _weights(attend: Attend, inputs: AttentionInputs, used: dict[tuple, QKV], key: tuple) -> Array:
+def _key(*prefix: str, **options) -> str:
+    """The name of a projection: the arguments of `AttentionInputs.project`."""
+    return repr((prefix, sorted(options.items())))
+
+
+def _weights(attend: Attend, inputs: AttentionInputs, used: dict[str, QKV], key: str) -> Array:
     """Returns the weights of the values in `used[key]`, (B, H, T, S); other values are zeros."""
     used = jax.lax.stop_gradient(used)
     v_bsgk = used[key].v_bsgk
@@ -72,10 +78,10 @@ def _weights(attend: Attend, inputs: AttentionInputs, used: dict[tuple, QKV], ke
         values = {each: jnp.zeros_like(qkv.v_bsgk) for each, qkv in used.items()} | {key: one_hot}
 
         def project(*prefix: str, **options) -> QKV:
-            each = (*prefix, *sorted(options.items()))
+            each = _key(*prefix, **options)
             return used[each]._replace(v_bsgk=values[each])
 
-        qkv = used[()]._replace(v_bsgk=values[()])
+        qkv = used[OWN]._replace(v_bsgk=values[OWN])
         return attend(dataclasses.replace(inputs, qkv=qkv, project=project))
 
     # One run after another, not batched: with these shapes the pass uses its usual kernels.
