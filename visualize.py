@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from visualization.attention_page import Page
 
 FIGURES = ("svg", "png")
+Head = tuple[str, int, int]  # map, layer, head
 
 
 def attention(
@@ -49,11 +50,13 @@ def look(
     target: str | None = None,
     *,
     layers: Sequence[int] = (),
+    heads: Sequence[Head] = (),
     view: capture.View = "attention",
     step: str = "",
 ) -> ModelView:
-    """What the page shows, as NumPy arrays."""
+    """What the page shows, as NumPy arrays. `heads` are those of figures: they must be there."""
     run = loaded_run.load(workdir, step)
+    capture.refuse_heads(run, heads, layers)
     title = Path(workdir).resolve().name
     return capture.model_view(run, prompt, target, title=title, layers=layers, view=view)
 
@@ -72,6 +75,20 @@ def parse_layers(text: str) -> tuple[int, ...]:
             raise ConfigError(f"--layers={text}: {part!r} are more layers than any model has")
         found |= set(range(first, last + 1))
     return tuple(sorted(found))
+
+
+def parse_heads(text: str) -> tuple[Head, ...]:
+    """'3.0,cross.1.7' -> (("", 3, 0), ("cross", 1, 7)); "" is the only map of a model."""
+    found = []
+    for part in filter(None, re.split(r"[,\s]+", text)):
+        head = re.fullmatch(r"(?:(encoder|decoder|cross)\.)?(\d{1,4})\.(\d{1,4})", part)
+        if not head:
+            raise ConfigError(
+                f"--heads={text}: {part!r} is no head; write layer and head, such as 3.0, in an "
+                "encoder-decoder with encoder, decoder or cross before them, such as cross.1.7"
+            )
+        found.append((head[1] or "", int(head[2]), int(head[3])))
+    return tuple(found)
 
 
 def refuse_unwritable(flag: str, path: Path, *, is_directory: bool) -> None:
@@ -97,15 +114,17 @@ def main() -> None:
         raise ConfigError(f"--view={VIEW.value} is not one of: {', '.join(capture.VIEWS)}")
     layers = parse_layers(LAYERS.value)
     directories = {name: flags.FLAGS[name].value for name in FIGURES if flags.FLAGS[name].value}
-    if HEADS.value and not directories:
+    heads = parse_heads(HEADS.value)
+    if heads and VIEW.value != "attention":
+        raise ConfigError(f"--heads is about attention; leave it or --view={VIEW.value} out")
+    if heads and not directories:
         raise ConfigError("--heads chooses figures; give --svg=DIR or --png=DIR, or leave it out")
     page = OUTPUT.value or ("" if directories or JSON.value else f"{VIEW.value}.html")
     for flag, path in (("output", page), ("json", JSON.value), *directories.items()):
         if path:
             refuse_unwritable(flag, Path(path), is_directory=flag in directories)
-    view = look(
-        WORKDIR.value, PROMPT.value, TARGET.value, layers=layers, view=VIEW.value, step=STEP.value
-    )
+    chosen = dict(layers=layers, heads=heads, view=VIEW.value, step=STEP.value)
+    view = look(WORKDIR.value, PROMPT.value, TARGET.value, **chosen)
     if page:
         from visualization.attention_page import render
 
@@ -119,7 +138,8 @@ def main() -> None:
     for format, directory in directories.items():
         from visualization import figures
 
-        for path in figures.write(view, directory, format, HEADS.value):
+        of_maps = [(name or view.maps[0].name, *numbers) for name, *numbers in heads]
+        for path in figures.write(view, directory, format, of_maps or None):
             print(path)
 
 
@@ -131,7 +151,7 @@ if __name__ == "__main__":
     LAYERS = flags.DEFINE_string("layers", "", "Numbers of layers, such as 0,3-5; default: all.")
     VIEW = flags.DEFINE_string("view", "attention", "attention, lens or logprobs.")
     OUTPUT = flags.DEFINE_string("output", "", "The page; default: attention.html.")
-    HEADS = flags.DEFINE_string("heads", "", "Heads of the figures.")
+    HEADS = flags.DEFINE_string("heads", "", "Heads for figures, such as 3.0,3.7 or cross.1.2.")
     SVG = flags.DEFINE_string("svg", "", "A directory for figures in SVG.")
     PNG = flags.DEFINE_string("png", "", "A directory for figures in PNG.")
     JSON = flags.DEFINE_string("json", "", "A file for the numbers, as JSON.")

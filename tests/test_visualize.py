@@ -75,5 +75,11 @@ def test_refusals_come_before_anything_is_loaded(tmp_path, run):
     assert "cannot be written" in refusal(*given, f"--json={tmp_path}")
     assert "cannot be written" in refusal(*given, f"--svg={file}/figures")
     assert "--heads chooses figures" in refusal(*given, "--heads=0.1")
+    svg = f"--svg={tmp_path}/svg"
+    assert "'0' is no head" in refusal(*given, svg, "--heads=0")
+    assert "0.1 may be of encoder, decoder, cross" in refusal(*given, svg, "--heads=0.1")
+    assert "there is no 0.2; layers are 0 to 0, heads 0 to 1" in refusal(
+        *given, svg, "--heads=cross.0.2"
+    )
     assert "none" in refusal(f"--workdir={tmp_path}/none", "--prompt=x", f"--json={tmp_path}/x")
     assert not (tmp_path / "x").exists()

@@ -81,6 +81,30 @@ def refuse_layers(run: LoadedRun, layers: Sequence[int]) -> None:
         )
 
 
+def refuse_heads(
+    run: LoadedRun, heads: Sequence[tuple[str, int, int]], layers: Sequence[int]
+) -> None:
+    """Refuses heads (map, layer, head) that are not there or not shown; "" is the only map."""
+    depths = _depths(run)
+    depths |= {"cross": depths["decoder"]} if len(depths) > 1 else {}
+    for name, layer, head in heads:
+        if not name and len(depths) > 1:
+            raise ConfigError(
+                f"--heads: {layer}.{head} may be of {', '.join(depths)}; write such as "
+                f"cross.{layer}.{head}"
+            )
+        if name and name not in depths:
+            raise ConfigError(f"--heads: this model has no {name}; it has {', '.join(depths)}")
+        depth = depths[name or next(iter(depths))]
+        if layer >= depth or head >= run.model_config.heads:
+            raise ConfigError(
+                f"--heads: there is no {layer}.{head}; layers are 0 to {depth - 1}, heads 0 to "
+                f"{run.model_config.heads - 1}"
+            )
+        if layers and layer not in layers:
+            raise ConfigError(f"--heads: layer {layer} is not one of --layers; add it there")
+
+
 def _depths(run: LoadedRun) -> dict[str, int]:
     config = run.model_config
     depths = {"encoder": config.encoder_layers} if config.has_encoder else {}
