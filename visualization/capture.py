@@ -260,7 +260,7 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
     if objective.startswith("classify"):
         shares = np.exp(log_softmax(logits[0]))[: len(run.labels)]
         return f"{run.labels[shares.argmax()]} ({shares.max():.1%})"
-    if given.answer:
+    if given.answer is not None:
         return given.answer
     ids = given.fields["inputs"]
     if objective == "masked_lm":

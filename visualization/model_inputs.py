@@ -32,7 +32,7 @@ class ModelInput:
     fields: Fields
     first_target: int = 0  # the position that predicts the first target
     targets: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
-    answer: str = ""  # the decoder's text, if it is an answer to the prompt
+    answer: str | None = None  # the decoder's text, if it is an answer to the prompt
 
     def batch(self, mesh: Mesh, longest: int = 0) -> dict[str, np.ndarray]:
         """The padded row, as often as the mesh needs it; padding is as in generate.py."""
@@ -111,7 +111,7 @@ def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
             written = np.append(tokenizer.encode(target), tokenizer.eos_id)
         tokens = np.concatenate([start, written])
     else:  # a text that goes on
-        tokens, answer = _continued(sampler, prompt, start, target, tokenizer), ""
+        tokens = _continued(sampler, prompt, start, target, tokenizer)
         more = {} if objective == "causal_lm" else _prefix(tokens, start)
         first = 0 if objective == "causal_lm" else len(start) - 1
         fields = {**fields, "inputs": tokens, **more}

@@ -19,6 +19,7 @@ from visualization.capture import log_softmax, model_view
 from visualization.captured_pass import lens_logits, run_and_capture
 from visualization.model_inputs import read_input
 from visualization.rollout import attention_rollout
+from visualization.token_texts import token_texts
 
 T = ByteTokenizer()
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -90,10 +91,13 @@ def test_masked_lm(masked):
     assert view.special_tokens == {"[CLS]", "[MASK]", "[SEP]"}
     assert attention.gradients_lhts is None and view.scores is None
     assert view.lens.positions == attention.queries
-    ((((found,),),),) = [[ask(masked, ["a[MASK]c"], batch_size=1)]]
-    best = found["gaps"][0][0]
-    assert view.prediction.endswith(")")
-    assert best["probability"] == pytest.approx(max(view.lens.layers[-1].probabilities[2]), abs=0.5)
+    batch = read_input(masked, "a[MASK]c", None).batch(masked.mesh)
+    shares = np.exp(log_softmax(outputs(masked, batch)["logits"][0]))
+    best = token_texts([shares[2].argmax()], T)[0]
+    assert view.prediction == f"{best} ({shares[2].max():.1%})"
+    assert [layer[0] for layer in view.lens.layers[-1].tokens] == list(
+        token_texts(shares[:5].argmax(axis=-1), T)
+    )
 
 
 def test_masked_lm_without_a_mask(masked):
