@@ -129,6 +129,13 @@ class Sampler:
             found.append(outputs[: self._options.num_outputs])
         return found
 
+    def output_ids(
+        self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
+    ) -> list[np.ndarray]:
+        """The ids of a greedy or sampled output for each of the first rows, with the end."""
+        tokens_bnt = self._sample(batch, numbers)
+        return [self._generated(batch, row, tokens_bnt[row, 0]) for row in range(len(numbers))]
+
     def _search(self, batch: Mapping[str, np.ndarray]) -> Beams:
         options = self._options
         found = self._generator.search(

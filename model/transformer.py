@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention import KINDS, pattern_of, refusals
+from model.attention.attention_weights import CAPTURE, PERTURBATIONS, captures
 from model.attention.dot_attention import ATTENDED
 from model.attention.interface import AttentionContext, AttentionKind
 from model.attention.module import Attention, LayerCache
@@ -55,6 +56,8 @@ class Block(nn.Module):
         if self.cross:
             x_btd, cache = self._residual(x_btd, cross_attention, "cross_attention_norm")
         x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
+        if captures(self):
+            self.put_variable(CAPTURE, "hidden", x_btd)
         return x_btd, cache
 
     def _residual(self, x_btd: Array, sublayer, norm_name: str):
@@ -159,6 +162,8 @@ class Stack(nn.Module):
             context = context.replace(source_bsd=source_bsd, cross_mask_spec=cross_mask_spec)
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
+        if captures(self):
+            self.put_variable(CAPTURE, "embedded", x_btd)
         x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
         if config.norm_placement == "pre":
             x_btd = Norm(config, name="final_norm")(x_btd)
@@ -219,24 +224,30 @@ class Stack(nn.Module):
             # nn.scan draws other dropout masks than the code below; resumed runs need those masks.
             return self._scanned(x_btd, context, deterministic), None
 
-        def layer(x_btd: Array, kind: str, params: dict, key: Array | None, cache=None):
+        mutable = [CAPTURE] if captures(self) else []
+
+        def layer(x_btd: Array, kind: str, variables: dict, key: Array | None, cache=None):
             block = Block(self.config, kind, self.cross, deterministic, parent=None)
             rngs = {} if key is None else {"dropout": key}
-            return block.apply({"params": params}, x_btd, cache, context, rngs=rngs)
+            return block.apply(variables, x_btd, cache, context, rngs=rngs, mutable=mutable)
 
         params = self.get_variable("params", "blocks")
         if caches is None:
             keys = (
                 None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
             )
-            return self._scanned_pattern(layer, x_btd, params, keys), None
+            variables = {"params": params}
+            if self.has_variable(PERTURBATIONS, "blocks"):
+                variables[PERTURBATIONS] = self.get_variable(PERTURBATIONS, "blocks")
+            return self._scanned_pattern(layer, x_btd, variables, keys), None
         # Each layer has its own arrays, which a loop over tokens can update in place.
         if LAYER.format(0) not in params:
             params = by_layer(params, self.layers)
         new_caches = []
         for number, cache in enumerate(caches):
             kind = self.config.attention_kind(number)
-            x_btd, new = layer(x_btd, kind, params[LAYER.format(number)], None, cache)
+            variables = {"params": params[LAYER.format(number)]}
+            (x_btd, new), _ = layer(x_btd, kind, variables, None, cache)
             new_caches.append(new)
         return x_btd, tuple(new_caches)
 
@@ -248,7 +259,7 @@ class Stack(nn.Module):
             block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
         scanned = nn.scan(
             block,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, CAPTURE: 0, PERTURBATIONS: 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, nn.broadcast),
             length=self.layers,
@@ -259,31 +270,38 @@ class Stack(nn.Module):
         blocks = scanned(self.config, kind, self.cross, deterministic, name="blocks")
         return blocks(x_btd, None, context)[0]
 
-    def _scanned_pattern(self, layer, x_btd: Array, params: dict, keys: Array | None) -> Array:
+    def _scanned_pattern(self, layer, x_btd: Array, variables: dict, keys: Array | None) -> Array:
         """Applies layers of several kinds: a scan over repetitions of the pattern."""
         pattern = pattern_of(self.config.attention)
         period, full_layers = len(pattern), self.layers // len(pattern) * len(pattern)
 
-        def block(x_btd: Array, kind: str, params: dict, key: Array | None) -> Array:
-            return layer(x_btd, kind, params, key)[0]
+        def block(x_btd: Array, kind: str, variables: dict, key: Array | None):
+            (x_btd, _), captured = layer(x_btd, kind, variables, key)
+            return x_btd, captured
 
         if self.config.remat != "none":
             policy = _saved_by(self.config.remat)
             block = jax.checkpoint(block, policy=policy, prevent_cse=False, static_argnums=1)
 
-        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, None]:
+        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, dict]:
+            captured = []
             for n in range(len(jax.tree.leaves(given)[0])):
-                params, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
-                x_btd = block(x_btd, pattern[n], params, key)
-            return x_btd, None
+                variables, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd, new = block(x_btd, pattern[n], variables, key)
+                captured.append(new)
+            return x_btd, jax.tree.map(lambda *each: jnp.stack(each), *captured)
 
         cut = lambda leaf: leaf[:full_layers].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
         unroll = -(-self._unrolled_layers() // period)
-        given = params, keys
-        x_btd, _ = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
+        given = variables, keys
+        x_btd, captured = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
+        captured = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), captured)
         if full_layers < self.layers:
             rest = jax.tree.map(lambda leaf: leaf[full_layers:], given)
-            x_btd, _ = some_layers(x_btd, rest)
+            x_btd, last = some_layers(x_btd, rest)
+            captured = jax.tree.map(lambda *parts: jnp.concatenate(parts), captured, last)
+        if captured:
+            self.put_variable(CAPTURE, "blocks", captured[CAPTURE])
         return x_btd
 
     def _unrolled_layers(self) -> int:

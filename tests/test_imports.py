@@ -76,6 +76,7 @@ MODEL_ORDER = [
     {"ring"},
     {"flash_attention"},
     {"interface"},
+    {"attention_weights"},
     {"dot", "flash", "local", "longformer", "linear", "hierarchical", "recurrent"},
     {"chunked", "performer"},
     {"attention"},  # the table of all kinds, in model/attention/__init__.py

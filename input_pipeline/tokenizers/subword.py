@@ -82,9 +82,9 @@ class SubwordTokenizer(SpecialTokens):
 
         # Ids that are not text separate words.
         self._begins, self._ends = np.ones((2, self.vocab_size), bool)
-        style = _style(self._tokenizer)
+        self.style = _style(self._tokenizer)
         for id in text_ids:
-            self._begins[id], self._ends[id] = _spaces(pieces[id], style)
+            self._begins[id], self._ends[id] = _spaces(pieces[id], self.style)
 
     def with_roles(self, roles: Mapping[str, int]) -> "SubwordTokenizer":
         """The same vocabulary with other ids in some roles."""

@@ -9,6 +9,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention import KINDS, pattern_of
+from model.attention.attention_weights import (
+    CAPTURE,
+    PERTURBATIONS,
+    Attend,
+    attend_with_weights,
+    captures,
+)
 from model.attention.dot_attention import QKV, explicit_bias
 from model.attention.interface import AttentionContext, AttentionInputs, KeyValues
 from model.config import TransformerConfig
@@ -80,7 +87,8 @@ class Attention(nn.Module):
         inputs = functools.partial(self._inputs, context, qkv, mask_spec, project=project)
         if cache is None:
             bias = self._bias(context, distances=self._furthest(x_btd.shape[1]))
-            return self.out(kind.attend(inputs(bias=bias, **self._dropout()))), None
+            y_bthk = self._attend(kind.attend, inputs(bias=bias, **self._dropout()))
+            return self.out(y_bthk), None
         bias_bhts = context.bias_bhts
         if self.config.position == "transformer_xl":
             bias = self._bias(context, distances=context.mask_b1ts.shape[3])
@@ -100,10 +108,25 @@ class Attention(nn.Module):
             y_bthk = kind.cross_decode(inputs(QKV(q_bthk, None, None)), cache.cross_attention)
             return self.out(y_bthk), cache
         k_bsgk, v_bsgk = apply_together(context.source_bsd, self.key, self.value)
-        y_bthk = kind.cross_attend(inputs(QKV(q_bthk, k_bsgk, v_bsgk), **self._dropout()))
+        qkv = QKV(q_bthk, k_bsgk, v_bsgk)
+        y_bthk = self._attend(kind.cross_attend, inputs(qkv, **self._dropout()))
         if cache is not None:
             cache = cache.replace(cross_attention=KeyValues.of(k_bsgk, v_bsgk))
         return self.out(y_bthk), cache
+
+    def _attend(self, attend: Attend, inputs: AttentionInputs) -> Array:
+        """Runs a kind's pass, and captures its weights if the caller asks for them."""
+        if not captures(self):
+            return attend(inputs)
+        perturbation_bhts = self.get_variable(PERTURBATIONS, "weights")
+        y_bthk, weights_bhts = attend_with_weights(attend, inputs, perturbation_bhts)
+        visible_b1ts = jnp.broadcast_to(
+            inputs.mask_spec.mask_b1ts(), (len(y_bthk), 1, *weights_bhts.shape[2:])
+        )
+        self.put_variable(CAPTURE, "weights", weights_bhts)
+        self.put_variable(CAPTURE, "visible", visible_b1ts[:, 0])
+        self.put_variable(CAPTURE, "output", y_bthk)
+        return y_bthk
 
     def _inputs(
         self, context: AttentionContext, qkv: QKV, mask_spec: MaskSpec, **options

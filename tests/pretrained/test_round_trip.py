@@ -241,7 +241,7 @@ def test_our_configs_go_out_as_the_docs_say(name, style, expected):
     if "style" not in expected:
         assert describe(model, head, (), ids).config["architectures"] == [expected]
         return
-    with pytest.raises(ConfigError, match=r"the nearest is .*needs model") as refusal:
+    with pytest.raises(ConfigError, match=r"the closest is .*needs model") as refusal:
         describe(model, head, (), ids)
     assert f"train.py --config=CONFIG.py:{expected} builds a model of this" in str(refusal.value)
 

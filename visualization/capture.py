@@ -1,0 +1,320 @@
+"""A loaded run and a prompt -> a `ModelView`: everything that the page and the figures show."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from PIL import Image
+
+from checkpointing.loaded_run import LoadedRun
+from experiment.schema import ConfigError
+from model.attention import KINDS
+from model.attention.linear import FeatureMapAttention
+from visualization.captured_pass import (
+    CANDIDATES,
+    Captured,
+    Layers,
+    TopTokens,
+    logit_lens,
+    run_and_capture,
+)
+from visualization.model_inputs import ModelInput, generates, read_input
+from visualization.model_view import AttentionMap, Candidates, LogitLens, ModelView, TokenScores
+from visualization.rollout import attention_rollout
+from visualization.token_texts import special_names, token_texts
+
+View = Literal["attention", "lens", "logprobs"]
+VIEWS = ("attention", "lens", "logprobs")
+
+
+def model_view(
+    run: LoadedRun,
+    prompt: str,
+    target: str | None = None,
+    *,
+    title: str,
+    layers: Sequence[int] = (),
+    view: View = "attention",
+) -> ModelView:
+    """What the model makes of one input.
+
+    `layers` are the numbers of the layers whose attention is shown; (): all. `view` "attention"
+    shows everything; "lens" only the logit lens and norms; "logprobs" only the probabilities of the
+    text.
+    """
+    refuse_layers(run, layers)
+    _refuse_view(run, view)
+    given = read_input(run, prompt, target, weights=view == "attention")
+    batch = given.batch(run.mesh)
+    found = run_and_capture(run, batch, weights=view == "attention")
+    texts = _texts(run, given)
+    scores = _scores(run, given, found) if view != "lens" else None
+    return ModelView(
+        title=title,
+        facts=_facts(run, given, texts),
+        maps=tuple(
+            _map(run, name, layers_of, texts, layers) for name, layers_of in found.attention.items()
+        ),
+        prediction=_prediction(run, given, found),
+        special_tokens=_special_tokens(run, texts),
+        norms=tuple(
+            (stack, np.asarray(_norms(hidden))[:, : len(texts[stack])])
+            for stack, hidden in found.hidden.items()
+            if view != "logprobs"
+        ),
+        lens=_lens(run, given, batch, found, texts) if view != "logprobs" else None,
+        scores=scores,
+        **_image(run, given),
+    )
+
+
+def refuse_layers(run: LoadedRun, layers: Sequence[int]) -> None:
+    """Refuses numbers of layers that no stack of the model has."""
+    depth = max(_depths(run).values())
+    beyond = [layer for layer in layers if not 0 <= layer < depth]
+    if beyond:
+        raise ConfigError(
+            f"--layers: there is no layer {beyond[0]}; this model's layers are 0 to {depth - 1}"
+        )
+
+
+def refuse_heads(
+    run: LoadedRun, heads: Sequence[tuple[str, int, int]], layers: Sequence[int]
+) -> None:
+    """Refuses heads (map, layer, head) that are not there or not shown; "" is the only map."""
+    depths = _depths(run)
+    depths |= {"cross": depths["decoder"]} if len(depths) > 1 else {}
+    for name, layer, head in heads:
+        if not name and len(depths) > 1:
+            raise ConfigError(
+                f"--heads: {layer}.{head} may be of {', '.join(depths)}; write such as "
+                f"cross.{layer}.{head}"
+            )
+        if name and name not in depths:
+            raise ConfigError(f"--heads: this model has no {name}; it has {', '.join(depths)}")
+        depth = depths[name or next(iter(depths))]
+        if layer >= depth or head >= run.model_config.heads:
+            raise ConfigError(
+                f"--heads: there is no {layer}.{head}; layers are 0 to {depth - 1}, heads 0 to "
+                f"{run.model_config.heads - 1}"
+            )
+        if layers and layer not in layers:
+            raise ConfigError(f"--heads: layer {layer} is not one of --layers; add it there")
+
+
+def _depths(run: LoadedRun) -> dict[str, int]:
+    config = run.model_config
+    depths = {"encoder": config.encoder_layers} if config.has_encoder else {}
+    return depths | ({"decoder": config.decoder_layers} if config.has_decoder else {})
+
+
+def _refuse_view(run: LoadedRun, view: View) -> None:
+    if view not in VIEWS:
+        raise ConfigError(f"--view={view} is not one of: {', '.join(VIEWS)}")
+    objective = run.experiment.task.objective
+    if view == "logprobs" and not generates(run):
+        raise ConfigError(
+            "--view=logprobs shows the probability of each next token, which a model with "
+            f"task.objective={objective} does not predict; choose attention or lens"
+        )
+    if view == "lens" and objective == "embed":
+        raise ConfigError(
+            "--view=lens shows what the output head makes of each layer, and this model has no "
+            "such head; choose attention"
+        )
+
+
+def _stacks_text(run: LoadedRun) -> dict[str, str]:
+    """The field with the ids that each stack reads."""
+    if run.model_config.family == "encoder_decoder":
+        return {"encoder": "encoder_inputs", "decoder": "inputs"}
+    return dict.fromkeys(_depths(run), "inputs")
+
+
+def _texts(run: LoadedRun, given: ModelInput) -> dict[str, tuple[str, ...]]:
+    """The tokens that each stack reads, as text."""
+    config = run.model_config
+    if config.input == "patches":
+        rows = columns = config.image_size // config.patch_size
+        patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
+        return {"encoder": (*(["[CLS]"] if config.class_token else []), *patches)}
+    return {
+        stack: token_texts(given.fields[field], run.tokenizer)
+        for stack, field in _stacks_text(run).items()
+    }
+
+
+def _special_tokens(run: LoadedRun, texts: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    if run.tokenizer is None:
+        return frozenset({"[CLS]"} & set(texts["encoder"]))
+    names = set(special_names(run.tokenizer).values())
+    return frozenset(names & {text for each in texts.values() for text in each})
+
+
+def _map(
+    run: LoadedRun,
+    name: str,
+    found: Layers,
+    texts: Mapping[str, tuple[str, ...]],
+    layers: Sequence[int],
+) -> AttentionMap:
+    queries = texts["decoder" if name == "cross" else name]
+    keys = texts["encoder" if name == "cross" else name]
+    depth = len(found.weights_lhts)
+    shown = [layer for layer in range(depth) if not layers or layer in layers]
+    real = (..., slice(len(queries)), slice(len(keys)))
+    weights_lhts = found.weights_lhts[real]
+    slopes_lhts = found.gradients_lhts
+    return AttentionMap(
+        name=name,
+        layers=tuple(shown),
+        kinds=tuple(run.model_config.attention_kind(layer) for layer in shown),
+        queries=queries,
+        keys=keys,
+        weights_lhts=weights_lhts[shown],
+        visible_lts=found.visible_lts[real][shown],
+        gradients_lhts=None if slopes_lhts is None else slopes_lhts[real][shown],
+        rollout_ts=None if name == "cross" else attention_rollout(weights_lhts),
+    )
+
+
+@jax.jit
+def _norms(hidden_lbtd: jax.Array) -> jax.Array:
+    return jnp.linalg.norm(hidden_lbtd[:, 0].astype(jnp.float32), axis=-1)
+
+
+def _last_stack(run: LoadedRun) -> str:
+    return "decoder" if run.model_config.has_decoder else "encoder"
+
+
+def _lens(
+    run: LoadedRun,
+    given: ModelInput,
+    batch: Mapping[str, np.ndarray],
+    found: Captured,
+    texts: Mapping[str, tuple[str, ...]],
+) -> LogitLens | None:
+    stack, objective = _last_stack(run), run.experiment.task.objective
+    if objective == "embed":
+        return None
+    hidden = found.hidden[stack]
+    if objective.startswith("classify"):
+        best = logit_lens(run, batch, stack, hidden, len(run.labels))
+        by_layer = [
+            TopTokens(*(each[layer][None] for each in best)) for layer in range(len(hidden))
+        ]
+        name_of = run.labels.__getitem__
+        return LogitLens(("class",), tuple(_candidates(each, name_of) for each in by_layer))
+    best = logit_lens(run, batch, stack, hidden, run.model_config.vocab_size)
+    tokens = texts[stack]
+    by_layer = [
+        TopTokens(*(each[layer][: len(tokens)] for each in best)) for layer in range(len(hidden))
+    ]
+    return LogitLens(tokens, tuple(_candidates(each, _token_name(run)) for each in by_layer))
+
+
+def _token_name(run: LoadedRun):
+    return lambda id: token_texts([id], run.tokenizer)[0]
+
+
+def _candidates(best: TopTokens, name_of) -> Candidates:
+    names = tuple(tuple(name_of(int(id)) for id in row) for row in best.ids)
+    return Candidates(names, best.probabilities)
+
+
+def _scores(run: LoadedRun, given: ModelInput, found: Captured) -> TokenScores | None:
+    """The probability of each token of the text that the decoder reads."""
+    if not len(given.targets):
+        return None
+    places = given.first_target + np.arange(len(given.targets))
+    logs_nv = log_softmax(found.outputs["logits"][0][places])
+    chosen_n = logs_nv[np.arange(len(places)), given.targets]
+    return TokenScores(
+        tokens=token_texts(given.targets, run.tokenizer),
+        log_probabilities=chosen_n.astype(np.float32),
+        ranks=1 + (logs_nv > chosen_n[:, None]).sum(axis=-1),
+        candidates=_candidates(_best(logs_nv), _token_name(run)),
+    )
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """In float64, over the last axis."""
+    logits = logits.astype(np.float64)
+    logits -= logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def _best(logs_nv: np.ndarray) -> TopTokens:
+    ids = np.argsort(-logs_nv, axis=-1, kind="stable")[:, :CANDIDATES]
+    return TopTokens(ids, np.exp(np.take_along_axis(logs_nv, ids, axis=-1)).astype(np.float32))
+
+
+def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
+    """The answer, the class, the filled masks or the next token."""
+    objective, logits = run.experiment.task.objective, found.outputs.get("logits")
+    if objective == "embed":
+        return ""
+    if objective.startswith("classify"):
+        shares = np.exp(log_softmax(logits[0]))[: len(run.labels)]
+        return f"{run.labels[shares.argmax()]} ({shares.max():.1%})"
+    if given.answer is not None:
+        return given.answer
+    ids = given.fields["inputs"]
+    if objective == "masked_lm":
+        places = np.flatnonzero(ids == run.tokenizer.mask_id)
+    else:
+        places = np.array([len(ids) - 1])
+    best = _best(log_softmax(logits[0][places]))
+    found_there = zip(token_texts(best.ids[:, 0], run.tokenizer), best.probabilities, strict=True)
+    return ", ".join(f"{text.strip() or text} ({shares[0]:.1%})" for text, shares in found_there)
+
+
+def _facts(
+    run: LoadedRun, given: ModelInput, texts: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[str, str], ...]:
+    config = run.model_config
+    layers = ", ".join(f"{depth} layers of the {stack}" for stack, depth in _depths(run).items())
+    heads = f"{config.heads} heads of size {config.head_size}"
+    if config.kv_heads < config.heads:
+        heads += f", {config.kv_heads} heads of keys and values"
+    facts = [
+        ("model", f"{config.family.replace('_', '-')}, {layers}, {heads}"),
+        ("attention", config.attention),
+        ("positions", config.position),
+        ("task", run.experiment.task.objective),
+        ("checkpoint", f"step {run.step}"),
+        ("tokens", ", ".join(f"{len(each)} in the {stack}" for stack, each in texts.items())),
+    ]
+    implied = [
+        name
+        for name, kind in KINDS.items()
+        if isinstance(kind, FeatureMapAttention) and name in config.attention.split(",")
+    ]
+    if implied:
+        kinds = " and ".join(implied)
+        facts.append(("weights", f"of {kinds}: those that its sums over features imply"))
+    if config.dtype != "float32":
+        facts.append(("precision", f"{config.dtype}, so weights are rounded as the model's are"))
+    return tuple(facts)
+
+
+def _image(run: LoadedRun, given: ModelInput) -> dict:
+    """The image as the model sees it, without the normalization."""
+    config, data = run.model_config, run.experiment.data
+    if config.input != "patches":
+        return {}
+    image = given.fields["images"]
+    if data.image_std:
+        image = image * np.asarray(data.image_std, np.float32)
+    if data.image_mean:
+        image = image + np.asarray(data.image_mean, np.float32)
+    pixels = np.clip(np.round(image * 255), 0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
+    side = config.image_size // config.patch_size
+    return dict(
+        image_png=file.getvalue(), patch_grid=(side, side), leading_tokens=int(config.class_token)
+    )
