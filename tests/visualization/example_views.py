@@ -8,7 +8,26 @@ from PIL import Image
 
 from visualization.model_view import AttentionMap, Candidates, LogitLens, ModelView, TokenScores
 
-SENTENCE = ("[CLS] The animal did n't cross the street because it was too tired . [SEP]").split()
+TEXT = "[CLS] The animal did n't cross the street because it was too tired . [SEP]"
+SENTENCE = TEXT.split(" ")
+SOURCE = "Das Tier hat die Straße nicht überquert ."
+TARGET = "<s> The animal did not cross the street ."
+    "[CLS]",
+    "The",
+    "animal",
+    "did",
+    "n't",
+    "cross",
+    "the",
+    "street",
+    "because",
+    "it",
+    "was",
+    "too",
+    "tired",
+    ".",
+    "[SEP]",
+]
 
 
 def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
@@ -130,8 +149,8 @@ def decoder_view(tokens: tuple[str, ...] = (*SENTENCE[1:-1], " a", "\n", "  ")) 
 
 def translation_view() -> ModelView:
     """An encoder–decoder with three stacks; the encoder has a local window."""
-    source = tuple("Das Tier hat die Straße nicht überquert .".split())
-    target = tuple("<s> The animal did not cross the street .".split())
+    source = tuple(SOURCE.split(" "))
+    target = tuple(TARGET.split(" "))
     return ModelView(
         title="runs/translation",
         facts=(("input", " ".join(source)), ("target", " ".join(target))),
