@@ -91,9 +91,8 @@ def _find(view: ModelView, name: str, layer: int, head: int) -> tuple[AttentionM
         raise ConfigError(f"no attention named {name!r} here; there is {', '.join(names)}")
     attention = view.maps[names.index(name)]
     if layer not in attention.layers:
-        raise ConfigError(
-            f"layer {layer} of {name} is not shown; there are {', '.join(map(str, attention.layers))}"
-        )
+        shown = ", ".join(map(str, attention.layers))
+        raise ConfigError(f"layer {layer} of {name} is not shown; there are {shown}")
     count = attention.weights_lhts.shape[1]
     if not 0 <= head < count:
         raise ConfigError(f"no head {head} in {name}; heads are 0 to {count - 1}")
@@ -158,7 +157,7 @@ def heat_map(attention: AttentionMap, values_ts: np.ndarray, visible_ts: np.ndar
 
 
 def image_overlay(view: ModelView, attention: AttentionMap):
-    """Draws the image, and beside it rollout from the first token (the mean over patches if none)."""
+    """Draws the image, and beside it rollout from [CLS], or its mean over patches without one."""
     from matplotlib.figure import Figure
     from PIL import Image
 

@@ -12,22 +12,6 @@ TEXT = "[CLS] The animal did n't cross the street because it was too tired . [SE
 SENTENCE = TEXT.split(" ")
 SOURCE = "Das Tier hat die Straße nicht überquert ."
 TARGET = "<s> The animal did not cross the street ."
-    "[CLS]",
-    "The",
-    "animal",
-    "did",
-    "n't",
-    "cross",
-    "the",
-    "street",
-    "because",
-    "it",
-    "was",
-    "too",
-    "tired",
-    ".",
-    "[SEP]",
-]
 
 
 def softmax(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
