@@ -66,12 +66,15 @@ def launched() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def opened(browser: Any, path: Path, **options: Any) -> Iterator[OpenedPage]:
-    """Opens a file in a fresh context. `options` are those of playwright's `new_context`."""
+def opened(browser: Any, path: Path | None, **options: Any) -> Iterator[OpenedPage]:
+    """Opens a file in a fresh context, or an empty page if there is no path.
+
+    `options` are those of playwright's `new_context`.
+    """
     context = browser.new_context(**options)
     try:
         result = OpenedPage(context.new_page())
-        page, address = result.page, path.resolve().as_uri()
+        page, address = result.page, path and path.resolve().as_uri()
         page.on("console", lambda m: m.type == "error" and result.errors.append(m.text))
         page.on("pageerror", lambda error: result.errors.append(str(error)))
         # data: and blob: addresses are inside the page, so nothing leaves it through them.
@@ -83,7 +86,8 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[OpenedPage]:
                 and result.requests.append(r.url)
             ),
         )
-        page.goto(address)
+        if address:
+            page.goto(address)
         yield result
     finally:
         context.close()

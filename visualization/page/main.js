@@ -39,7 +39,7 @@ function pageHeader() {
     {},
     make("div", { class: "title-line" }, make("h1", {}, make("bdi", { dir: "auto", text: packedData.title })), theme),
     prediction,
-    make("details", { class: "facts" }, make("summary", { text: "About the model and the input" }), make("dl", {}, ...facts)),
+    make("dl", { class: "facts" }, ...facts),
   );
 }
 

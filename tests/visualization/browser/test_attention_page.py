@@ -177,7 +177,7 @@ def test_lines_of_a_token_are_as_wide_as_its_weights(browser, saved, side):
         texts = page.locator(f"{other} .weight").all_inner_texts()
         np.testing.assert_allclose([float(text) for text in texts], expected, atol=6e-4)
         lines = page.locator(".token-lines path").evaluate_all(
-            "paths => paths.map(p => [p.dataset.weight, p.getAttribute('stroke-width')].map(Number))"
+            "all => all.map(p => [p.dataset.weight, p.getAttribute('stroke-width')].map(Number))"
         )
         shown_weights, widths = np.array(sorted(lines)).T
         drawn = np.sort(expected[expected >= expected.max() / 200])
