@@ -158,7 +158,7 @@ class HeatMap {
     }
   }
 
-  // Labels beside rows or above columns: all of them, or every second, third, … if cells are small.
+  // Labels beside rows or above columns: all of them, or every second, third, … for small cells.
   label(strip, tokens, edge) {
     const every = Math.ceil(CELL.labelled / this.size);
     const labels = [];

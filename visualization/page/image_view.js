@@ -20,7 +20,8 @@ function imageView() {
   const legendPlace = make("div");
 
   function sources(map) {
-    return [...OVERS, ...Object.keys(WHOLES).filter((n) => map[n]).map((n) => [n, WHOLES[n].label])];
+    const wholes = Object.keys(WHOLES).filter((name) => map[name]);
+    return [...OVERS, ...wholes.map((name) => [name, WHOLES[name].label])];
   }
 
   function build() {
@@ -41,14 +42,17 @@ function imageView() {
         draw();
       },
     });
+    const label = make("label", { for: "image-opacity", text: "Overlay" });
     picker.replaceChildren(
       selectField("Weights of", sources(map), source, pick).field,
-      make("div", { class: "field" }, make("label", { for: "image-opacity", text: "Overlay" }), slider),
+      make("div", { class: "field" }, label, slider),
     );
     leadingButtons.replaceChildren(
-      ...map.queries.slice(0, leading).map((token, index) =>
-        make("button", { type: "button", class: "token-button", onclick: () => pickQuery(index) }, "from ", tokenElement(token)),
-      ),
+      ...map.queries.slice(0, leading).map((token, index) => {
+        const pickThis = () => pickQuery(index);
+        const properties = { type: "button", class: "token-button", onclick: pickThis };
+        return make("button", properties, "from ", tokenElement(token));
+      }),
     );
   }
 
@@ -65,6 +69,10 @@ function imageView() {
     describe(map, matrix);
   }
 
+  function placeName(patch) {
+    return `row ${Math.floor(patch / gridColumns)}, column ${patch % gridColumns}`;
+  }
+
   function describe(map, matrix) {
     const elsewhere = Array.from({ length: leading }, (_, key) => [
       " · on ",
@@ -72,10 +80,10 @@ function imageView() {
       ` ${shortNumber(matrix.at(query, key) ?? 0)}`,
     ]);
     const patch = query - leading;
-    const where = patch < 0 ? [tokenElement(map.queries[query])] : [`patch in row ${Math.floor(patch / gridColumns)}, column ${patch % gridColumns}`];
+    const where = patch < 0 ? tokenElement(map.queries[query]) : `patch in ${placeName(patch)}`;
     const best = values.indexOf(Math.max(...values.map((value) => value ?? -1)));
-    const most = `row ${Math.floor(best / gridColumns)}, column ${best % gridColumns} (${shortNumber(values[best] ?? 0)})`;
-    readout.replaceChildren("from ", ...where, ` · most on ${most}`, ...elsewhere.flat());
+    const most = ` · most on ${placeName(best)} (${shortNumber(values[best] ?? 0)})`;
+    readout.replaceChildren(make("span", {}, "from ", where, most, ...elsewhere.flat()));
   }
 
   function draw() {
@@ -142,7 +150,9 @@ function imageView() {
     make("div", { class: "panel-title" }, make("h2", { text: "Image" }), picker),
     make("p", {
       class: "hint",
-      text: "Pick a patch: the overlay shows how much weight it gives to each patch. Colours go up to the largest of these weights.",
+      text:
+        "Pick a patch: the overlay shows how much weight it gives to each patch. " +
+        "Colours go up to the largest of these weights.",
     }),
     leadingButtons,
     canvas,

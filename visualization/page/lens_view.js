@@ -53,6 +53,7 @@ function lensView() {
     make("th", { scope: "col" }),
     ...positions.map((token) => make("th", { scope: "col" }, tokenElement(token, 10))),
   );
+  const table = make("table", { class: "lens" }, make("thead", {}, head), body);
   const legendPlace = make("div", { class: "without-mask" });
 
   function paint() {
@@ -73,9 +74,11 @@ function lensView() {
     make("div", { class: "panel-title" }, make("h2", { text: "Logit lens" })),
     make("p", {
       class: "hint",
-      text: "The likeliest token if the output head read the hidden state after each layer. Colour is its probability; point at a cell for more candidates.",
+      text:
+        "The likeliest token if the output head read the hidden state after each layer. " +
+        "Colour is its probability; point at a cell for more candidates.",
     }),
-    make("div", { class: "table-scroll" }, make("table", { class: "lens" }, make("thead", {}, head), body)),
+    make("div", { class: "table-scroll" }, table),
     legendPlace,
   );
 }

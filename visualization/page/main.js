@@ -1,28 +1,46 @@
 // Puts the page together.
 
+const anyMap = maps.length > 0;
 const VIEWS = [
-  { name: "heads", label: "Heads", build: headView, ofMap: true, when: maps.length > 0 },
-  { name: "tokens", label: "Tokens", build: tokenView, ofMap: true, when: maps.length > 0 },
-  { name: "summaries", label: "Summaries", build: summaryTable, ofMap: true, when: maps.length > 0 },
-  { name: "rollout", label: "Rollout", build: rolloutView, ofMap: true, when: maps.some(hasWhole) },
-  { name: "image", label: "Image", build: imageView, ofMap: true, when: Boolean(packedData.image) && maps.length > 0 },
-  { name: "lens", label: "Logit lens", build: lensView, when: Boolean(packedData.lens) },
-  { name: "scores", label: "Probabilities", build: scoreView, when: Boolean(packedData.scores) },
+  { name: "heads", label: "Heads", build: headView, when: anyMap },
+  { name: "tokens", label: "Tokens", build: tokenView, when: anyMap },
+  { name: "summaries", label: "Summaries", build: summaryTable, when: anyMap },
+  { name: "rollout", label: "Rollout", build: rolloutView, when: maps.some(hasWhole) },
+  { name: "image", label: "Image", build: imageView, when: anyMap && packedData.image },
+  { name: "lens", label: "Logit lens", build: lensView, when: packedData.lens },
+  { name: "scores", label: "Probabilities", build: scoreView, when: packedData.scores },
   { name: "norms", label: "Norms", build: normView, when: packedData.norms.length > 0 },
 ].filter(({ when }) => when);
 
-// Views with layer, head and colour fields.
-const WITH_HEAD = new Set(["heads", "tokens", "image"]);
+// Views of one stack of layers, and those of them that have fields for layer, head and colours.
+const OF_STACK = new Set(["heads", "tokens", "summaries", "rollout", "image"]);
+const OF_HEAD = new Set(["heads", "tokens", "image"]);
+
+// A list of names and values.
+function definitions(className, pairs) {
+  return make(
+    "dl",
+    { class: className },
+    ...pairs.map(([name, value]) =>
+      make(
+        "div",
+        {},
+        make("dt", { text: name }),
+        make("dd", {}, make("bdi", { dir: "auto", text: value })),
+      ),
+    ),
+  );
+}
+
+function precisionText() {
+  const { bits, largestError } = packedData.precision;
+  const steps = (2 ** bits - 1).toLocaleString("en");
+  return `${bits} bits; a weight w is exact to √w / ${steps}, at most ${largestError.toPrecision(2)}`;
+}
 
 function pageHeader() {
-  const facts = packedData.facts.map(([name, value]) =>
-    make("div", {}, make("dt", { text: name }), make("dd", {}, make("bdi", { dir: "auto", text: value }))),
-  );
-  const { bits, largestError, weights } = packedData.precision;
-  if (weights > 0) {
-    const text = `${bits} bits; a weight w is exact to √w / ${(2 ** bits - 1).toLocaleString("en")}, at most ${largestError.toPrecision(2)}`;
-    facts.push(make("div", {}, make("dt", { text: "weights stored with" }), make("dd", { text })));
-  }
+  const facts = [...packedData.facts];
+  if (anyMap) facts.push(["weights stored with", precisionText()]);
   const theme = make("button", {
     type: "button",
     class: "theme",
@@ -31,15 +49,20 @@ function pageHeader() {
     title: "switch between light and dark",
     onclick: toggleTheme,
   });
-  const prediction = packedData.prediction
-    ? make("p", { class: "prediction" }, make("span", { class: "hint", text: "prediction" }), make("bdi", { dir: "auto", text: packedData.prediction }))
-    : null;
+  const title = make("h1", {}, make("bdi", { dir: "auto", text: packedData.title }));
+  const prediction = make(
+    "p",
+    { class: "prediction" },
+    make("span", { class: "hint", text: "prediction" }),
+    make("bdi", { dir: "auto", text: visibleText(packedData.prediction) }),
+  );
+  prediction.hidden = !packedData.prediction;
   return make(
     "header",
     {},
-    make("div", { class: "title-line" }, make("h1", {}, make("bdi", { dir: "auto", text: packedData.title })), theme),
+    make("div", { class: "title-line" }, title, theme),
     prediction,
-    make("dl", { class: "facts" }, ...facts),
+    definitions("facts", facts),
   );
 }
 
@@ -51,47 +74,55 @@ function keyHelp() {
     ["Home, End", "go to the start or the end of a row"],
     ["Escape", "closes the readout"],
   ];
-  return make(
-    "details",
-    { class: "keys" },
-    make("summary", { text: "Keyboard" }),
-    make("dl", {}, ...keys.map(([key, text]) => make("div", {}, make("dt", { text: key }), make("dd", { text })))),
-  );
+  const list = definitions("", keys);
+  return make("details", { class: "keys" }, make("summary", { text: "Keyboard" }), list);
+}
+
+function stackTabs() {
+  const names = maps.map((map, place) => [place, mapName(map.name)]);
+  const pick = (value) => change({ map: Number(value) });
+  return tabBar("stack of layers", names, state.map, pick, "segments");
 }
 
 function start() {
   const panels = new Map();
   const main = make("main");
-  const navigation = make("nav", { class: "bar" });
-  const stack = maps.length > 1
-    ? tabBar("stack of layers", maps.map((map, place) => [place, mapName(map.name)]), state.map, (value) => change({ map: Number(value) }), "segments")
-    : null;
-  const views = tabBar("views", VIEWS.map(({ name, label }) => [name, label]), VIEWS[0]?.name, (view) => change({ view }), "tabs");
-  const controls = maps.length ? headControls() : make("div");
-  const stackBar = make("div", { class: "stack-bar" }, stack?.bar, controls);
-  navigation.append(views.bar);
+  const names = VIEWS.map(({ name, label }) => [name, label]);
+  const views = tabBar("views", names, names[0]?.[0], (view) => change({ view }), "tabs");
+  const stacks = maps.length > 1 ? stackTabs() : null;
+  const controls = anyMap ? headControls() : make("div");
+  const stackBar = make("div", { class: "stack-bar" }, stacks?.bar, controls);
 
   function show() {
     const view = VIEWS.find(({ name }) => name === state.view);
     if (!panels.has(view.name)) {
-      const panel = make("div", { role: "tabpanel", "aria-label": view.label, "data-view": view.name }, view.build());
+      const properties = { role: "tabpanel", "aria-label": view.label, "data-view": view.name };
+      const panel = make("div", properties);
       panels.set(view.name, panel);
       main.append(panel);
+      panel.append(view.build());
     }
     for (const [name, panel] of panels) panel.hidden = name !== view.name;
-    controls.hidden = !WITH_HEAD.has(view.name);
-    stackBar.hidden = !view.ofMap || (controls.hidden && !stack);
+    controls.hidden = !OF_HEAD.has(view.name);
+    stackBar.hidden = !OF_STACK.has(view.name) || (controls.hidden && !stacks);
     views.select(view.name);
     tooltip.hide();
   }
 
   onChange((changed) => {
     if (changed.has("view")) show();
-    if (changed.has("map")) stack?.select(state.map);
+    if (changed.has("map")) stacks?.select(state.map);
   });
   document.addEventListener("keydown", (event) => event.key === "Escape" && tooltip.hide());
   document.addEventListener("scroll", () => tooltip.hide(), { passive: true });
-  document.body.append(pageHeader(), navigation, stackBar, main, make("footer", {}, keyHelp()), tooltip.element);
+  document.body.append(
+    pageHeader(),
+    make("nav", { class: "bar" }, views.bar),
+    stackBar,
+    main,
+    make("footer", {}, keyHelp()),
+    tooltip.element,
+  );
   if (VIEWS.length) change({ view: VIEWS[0].name });
 }
 

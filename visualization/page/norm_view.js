@@ -22,9 +22,10 @@ function normChart({ name, values }) {
 
   const x = (layer) =>
     margin.left + (layer / Math.max(1, values.length - 1)) * (width - margin.left - margin.right);
-  const y = (value) =>
-    height - margin.bottom -
-    ((shape(Math.max(value ?? low, low)) - bottom) / (top - bottom || 1)) * (height - margin.top - margin.bottom);
+  const y = (value) => {
+    const part = (shape(Math.max(value ?? low, low)) - bottom) / (top - bottom || 1);
+    return height - margin.bottom - part * (height - margin.top - margin.bottom);
+  };
 
   function line(series, className) {
     const points = series.map((value, layer) => `${x(layer).toFixed(1)},${y(value).toFixed(1)}`);
@@ -39,12 +40,14 @@ function normChart({ name, values }) {
       const level = y(number);
       const text = makeSvg("text", { x: margin.left - 8, y: level + 4, class: "tick end" });
       text.textContent = shortNumber(Number(number.toPrecision(2)));
-      parts.push(makeSvg("line", { x1: margin.left, x2: width - margin.right, y1: level, y2: level, class: "rule" }), text);
+      const [x1, x2] = [margin.left, width - margin.right];
+      parts.push(makeSvg("line", { x1, x2, y1: level, y2: level, class: "rule" }), text);
     }
     const every = Math.ceil(values.length / Math.max(2, Math.floor(width / 40)));
     values.forEach((_, layer) => {
       if (layer % every !== 0) return;
-      const text = makeSvg("text", { x: x(layer), y: height - margin.bottom + 18, class: "tick middle" });
+      const level = height - margin.bottom + 18;
+      const text = makeSvg("text", { x: x(layer), y: level, class: "tick middle" });
       text.textContent = layer === 0 ? "emb." : String(layer - 1);
       parts.push(text);
     });
@@ -55,17 +58,24 @@ function normChart({ name, values }) {
     width = host.clientWidth;
     if (width === 0) return;
     const columns = tokens.map((_, token) => values.map((row) => row[token]));
-    const mean = values.map((row) => row.reduce((sum, value) => sum + (value ?? 0), 0) / row.length);
-    const svg = makeSvg("svg", { width, height, role: "img", "aria-label": `norms in the ${name}` });
-    svg.append(...axis(), ...columns.map((series) => line(series, "norm")), line(mean, "norm mean"));
+    const mean = values.map((row) => row.reduce((sum, v) => sum + (v ?? 0), 0) / row.length);
+    const label = `norms in the ${name}`;
     const highlight = line(columns[chosen], "norm chosen");
-    svg.append(highlight);
+    const svg = makeSvg(
+      "svg",
+      { width, height, role: "img", "aria-label": label },
+      ...axis(),
+      ...columns.map((series) => line(series, "norm")),
+      line(mean, "norm mean"),
+      highlight,
+    );
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
       const part = (event.clientX - box.left - margin.left) / (width - margin.left - margin.right);
-      const layer = Math.min(values.length - 1, Math.max(0, Math.round(part * (values.length - 1))));
+      const last = values.length - 1;
+      const layer = Math.min(last, Math.max(0, Math.round(part * last)));
       const distance = (token) => Math.abs(y(values[layer][token]) - (event.clientY - box.top));
-      chosen = tokens.reduce((best, _, token) => (distance(token) < distance(best) ? token : best), 0);
+      chosen = tokens.reduce((best, _, t) => (distance(t) < distance(best) ? t : best), 0);
       highlight.setAttribute("points", line(columns[chosen], "").getAttribute("points"));
       describe(layer);
     });
@@ -75,23 +85,40 @@ function normChart({ name, values }) {
 
   function describe(layer) {
     const where = layer === 0 ? "after the embedding" : `after layer ${layer - 1}`;
-    readout.replaceChildren(placedToken(tokens[chosen], chosen), ` ${where}: `, make("strong", { class: "value", text: shortNumber(values[layer][chosen] ?? 0) }));
+    const norm = shortNumber(values[layer][chosen] ?? 0);
+    readout.replaceChildren(
+      placedToken(tokens[chosen], chosen),
+      where,
+      make("strong", { class: "value", text: norm }),
+    );
   }
 
   // The keyboard's way to a token's line.
-  const options = tokens.map((token, place) => [place, `${place} ${shortened(visibleText(token), 24)}`]);
+  const options = tokens.map((token, place) => [
+    place,
+    `${place} ${shortened(visibleText(token), 24)}`,
+  ]);
   const { field } = selectField("Token", options, 0, (value) => {
     chosen = Number(value);
     draw();
   });
   onWidthChange(host, draw);
+  const axisNote = logarithmic ? "; the axis is logarithmic" : "";
   return make(
     "div",
     {},
-    make("div", { class: "panel-title" }, make("h3", { text: mapName(name) }), make("div", { class: "controls" }, field)),
+    make(
+      "div",
+      { class: "panel-title" },
+      make("h3", { text: mapName(name) }),
+      make("div", { class: "controls" }, field),
+    ),
     host,
     readout,
-    make("p", { class: "hint", text: `Thin lines are tokens, the dashed line is their mean${logarithmic ? "; the axis is logarithmic" : ""}.` }),
+    make("p", {
+      class: "hint",
+      text: `Thin lines are tokens, the dashed line is their mean${axisNote}.`,
+    }),
   );
 }
 

@@ -11,8 +11,8 @@ const WHOLES = {
   relevance: {
     label: "attention × gradient",
     text:
-      "The positive part of attention × gradient of the predicted class, averaged over heads and " +
-      "propagated through the layers shown (Chefer, Gur and Wolf, 2021). " +
+      "The positive part of attention × gradient of the predicted class, averaged over heads " +
+      "and propagated through the layers shown (Chefer, Gur and Wolf, 2021). " +
       "Larger means that the prediction rests more on that token.",
   },
 };
@@ -87,11 +87,16 @@ function rolloutView() {
   function drawStrip(map, matrix) {
     const values = map.keys.map((_, column) => matrix.at(row, column));
     const { colours, index } = colouring(state.scale, Math.max(...values), false);
-    stripTitle.replaceChildren("Seen from ", placedToken(map.queries[row], row), " (pick a row of the map for another)");
+    stripTitle.replaceChildren(
+      "Seen from ",
+      placedToken(map.queries[row], row),
+      " (pick a row of the map for another)",
+    );
     strip.replaceChildren(
       ...map.keys.map((token, column) => {
         const colour = colours[index(values[column])];
-        const item = make("span", { class: "chip", title: shortNumber(values[column]) }, tokenElement(token));
+        const title = shortNumber(values[column]);
+        const item = make("span", { class: "chip", title }, tokenElement(token));
         item.style.backgroundColor = css(colour);
         item.style.color = textOn(colour);
         return item;

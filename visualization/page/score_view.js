@@ -6,11 +6,12 @@ function scoreView() {
   const { tokens, logProbabilities, ranks, candidates } = packedData.scores;
   const items = tokens.map((token, place) => {
     const item = make("span", { class: "chip score" }, tokenElement(token, 40));
+    const nats = logProbabilities[place];
+    const probability = percent(nats === null ? 0 : Math.exp(nats));
+    const rank = ranks[place].toLocaleString("en");
     explain(item, () => [
       make("p", {}, placedToken(token, place)),
-      make("p", {
-        text: `probability ${percent(Math.exp(logProbabilities[place]))}, ${decimal(logProbabilities[place], 3)} nats, rank ${ranks[place].toLocaleString("en")}`,
-      }),
+      make("p", { text: `probability ${probability}, ${decimal(nats, 3)} nats, rank ${rank}` }),
       candidateList(candidates.tokens[place], candidates.probabilities[place]),
     ]);
     return item;
@@ -41,7 +42,8 @@ function scoreView() {
     make("p", {
       class: "hint",
       text:
-        `${tokens.length} tokens, mean ${decimal(mean, 3)} nats (perplexity ${shortNumber(Math.exp(-mean))}); ` +
+        `${tokens.length} tokens, mean ${decimal(mean, 3)} nats ` +
+        `(perplexity ${shortNumber(Math.exp(-mean))}); ` +
         `${first} were the model's first choice. Colour is −log p in nats.`,
     }),
     text,

@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "special", label: "special", title: "share on special tokens" },
   { name: "gradient", label: "× gradient", title: "share of the sum of |attention × gradient|" },
 ];
-const SHARES = new Set(["evenness", "previous", "itself", "following", "first", "special", "gradient"]);
+const SHARES = new Set(["evenness", "gradient", ...PERCENT]);
 
 function summaryTable() {
   let order = { name: "place", up: true };
@@ -22,10 +22,8 @@ function summaryTable() {
   const table = make("table", { class: "summaries" }, make("thead", {}, head), body);
 
   function shownColumns(map) {
-    return COLUMNS.filter(
-      ({ name }) =>
-        name === "place" || name === "labels" || map.summaries.some((row) => (row[name] ?? null) !== null),
-    );
+    const known = (name) => map.summaries.some((row) => (row[name] ?? null) !== null);
+    return COLUMNS.filter(({ name }) => name === "place" || name === "labels" || known(name));
   }
 
   function key(row, place) {
@@ -41,11 +39,14 @@ function summaryTable() {
       ...columns.map(({ name, label, title }) => {
         const on = order.name === name;
         const sort = on ? (order.up ? "ascending" : "descending") : "none";
-        return make(
-          "th",
-          { scope: "col", "aria-sort": sort },
-          make("button", { type: "button", text: label, title, "data-column": name, onclick: () => sortBy(name) }),
-        );
+        const button = make("button", {
+          type: "button",
+          text: label,
+          title,
+          "data-column": name,
+          onclick: () => sortBy(name),
+        });
+        return make("th", { scope: "col", "aria-sort": sort }, button);
       }),
     );
     const rows = map.summaries.map((row, place) => ({ row, place }));
@@ -68,11 +69,14 @@ function summaryTable() {
       if (name === "place") {
         const text = `${row.layer} · ${row.head}`;
         const label = `show ${headName(map, layer, row.head)}`;
-        return make(
-          "th",
-          { scope: "row" },
-          make("button", { type: "button", class: "link", text, "aria-label": label, onclick: pick }),
-        );
+        const button = make("button", {
+          type: "button",
+          class: "link",
+          text,
+          "aria-label": label,
+          onclick: pick,
+        });
+        return make("th", { scope: "row" }, button);
       }
       if (name === "labels") return make("td", {}, ...badges(row.labels));
       if (!SHARES.has(name)) return make("td", { class: "number", text: decimal(row[name], 2) });
@@ -112,7 +116,8 @@ function summaryTable() {
       text:
         `Means over the queries that see two keys or more. A head is called previous-token, ` +
         `next-token, same-token, first-token or special-token when the share there is at least ` +
-        `${percent(share)}, and broad when its entropy is at least ${percent(even)} of the maximum. ` +
+        `${100 * share} %, and broad when its entropy is at least ${100 * even} % of the ` +
+        `largest possible, log(visible keys). ` +
         `Press a column's name to sort.`,
     }),
     make("div", { class: "table-scroll" }, table),

@@ -85,10 +85,17 @@ function tokenView() {
       item.style.setProperty("--bar-colour", css(colours[colour(weight ?? 0)], 0.55));
     });
     const token = (side === "query" ? map.queries : map.keys)[index];
-    const verb = side === "query" ? " attends to the keys on the right" : " is attended to by the queries on the left";
-    const names = Object.fromEntries(OVERS);
-    const where = state.over === "head" ? headName(map, state.layer, state.head) : state.over === "layer" ? `layer ${map.layers[state.layer]}, ${names.layer}` : names.all;
-    sentence.replaceChildren(placedToken(token, index), `${verb} (${where}). Pick any token on either side.`);
+    const verb = {
+      query: " attends to the keys on the right",
+      key: " is attended to by the queries on the left",
+    }[side];
+    const where = {
+      head: headName(map, state.layer, state.head),
+      layer: `layer ${map.layers[state.layer]}, mean of its heads`,
+      all: "mean of all heads and layers",
+    }[state.over];
+    const rest = `${verb} (${where}). Pick any token on either side.`;
+    sentence.replaceChildren(placedToken(token, index), rest);
     drawLines();
   }
 
