@@ -18,7 +18,7 @@ def largest_code(bits: int, signed: bool = False) -> int:
 def error_bound(values: np.ndarray, bits: int, signed: bool = False, scale: float = 1.0):
     """How far a stored value can be from the true one: sqrt(x) / M, and a bit more near zero."""
     half_step = 0.5 / largest_code(bits, signed)
-    root = np.sqrt(np.abs(values) / scale)
+    root = np.sqrt(np.abs(np.asarray(values, np.float64)) / scale)
     return scale * (2 * root * half_step + half_step**2)
 
 
@@ -57,7 +57,9 @@ def pack_sums(sums: np.ndarray) -> list[str]:
 
 def _codes(values: np.ndarray, bits: int, signed: bool, scale: float) -> np.ndarray:
     largest = largest_code(bits, signed)
-    roots = np.sqrt(np.minimum(np.abs(values) / (scale or 1.0), 1.0))
+    # In float64: rounding in float32 would cross the edge between two codes now and then.
+    sizes = np.abs(values.astype(np.float64)) / (scale or 1.0)
+    roots = np.sqrt(np.minimum(sizes, 1.0))
     codes = np.rint(largest * roots).astype(np.int32)
     return largest + np.where(values < 0, -codes, codes) if signed else codes
 
