@@ -122,7 +122,7 @@ function legend(scale, largest, signed) {
   colours.forEach((colour, i) => pixels.data.set([...colour, 255], 4 * i));
   context.putImageData(pixels, 0, 0);
   const positions = signed ? [-1, -0.5, 0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
-  const number = (p) => shortNumber(Math.sign(p) * value(Math.abs(p)) * largest);
+  const number = (p) => shortNumber(Number((Math.sign(p) * value(Math.abs(p)) * largest).toPrecision(2)));
   return make(
     "div",
     { class: "legend" },

@@ -45,41 +45,36 @@ function badges(labels) {
   return labels.map((label) => make("span", { class: "badge", text: label }));
 }
 
-// Layer, head, quantity and colours: shared by the views that show one head.
+// Fields for layer, head, quantity and colours, each in the views that heed it.
 function headControls() {
   const bar = make("div", { class: "controls" });
 
-  function build() {
+  function fields() {
     const map = currentMap();
     const layers = map.layers.map((number, place) => [place, String(number)]);
     const heads = Array.from({ length: map.heads }, (_, head) => [head, String(head)]);
-    const fields = [
-      selectField("Layer", layers, state.layer, (v) => change({ layer: Number(v) })).field,
-      selectField("Head", heads, state.head, (v) => change({ head: Number(v) })).field,
-    ];
-    if (map.products) {
-      const quantities = [["weights", "attention"], ["products", "attention × gradient"]];
-      const pick = (quantity) => change({ quantity });
-      fields.push(selectField("Show", quantities, state.quantity, pick).field);
-    }
+    const quantities = [["weights", "attention"], ["products", "attention × gradient"]];
     const scales = Object.entries(SCALES).map(([name, { label }]) => [name, label]);
-    fields.push(
-      selectField("Colour scale", scales, state.scale, (scale) => change({ scale })).field,
-      selectField(
-        "Colour range",
-        [["fixed", "same for all heads"], ["head", "up to each head's maximum"]],
-        state.range,
-        (range) => change({ range }),
-      ).field,
-    );
-    bar.replaceChildren(...fields);
+    const ranges = [["fixed", "same for all heads"], ["head", "up to each head's maximum"]];
+    const numbered = (name) => (value) => change({ [name]: Number(value) });
+    const named = (name) => (value) => change({ [name]: value });
+    const all = [
+      [["heads", "tokens", "image"], "Layer", layers, state.layer, numbered("layer")],
+      [["heads", "tokens", "image"], "Head", heads, state.head, numbered("head")],
+      [map.products ? ["heads"] : [], "Show", quantities, state.quantity, named("quantity")],
+      [["heads", "rollout"], "Colour scale", scales, state.scale, named("scale")],
+      [["heads"], "Colour range", ranges, state.range, named("range")],
+    ];
+    const shown = all.filter(([views]) => views.includes(state.view));
+    return shown.map(([, ...field]) => selectField(...field).field);
   }
 
-  build();
   onChange((changed) => {
-    const names = ["map", "layer", "head", "quantity", "scale", "range"];
-    // A select that is being used keeps its focus: only what changed elsewhere is built again.
-    if (names.some((name) => changed.has(name)) && !bar.contains(document.activeElement)) build();
+    const names = ["view", "map", "layer", "head", "quantity", "scale", "range"];
+    // A select that is being used keeps its focus, and shows the new value already.
+    if (names.some((name) => changed.has(name)) && !bar.contains(document.activeElement)) {
+      bar.replaceChildren(...fields());
+    }
   });
   return bar;
 }

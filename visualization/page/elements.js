@@ -30,7 +30,8 @@ function decimal(value, digits) {
 // Three digits, whatever the size of the number.
 function shortNumber(value) {
   const size = Math.abs(value);
-  if (size === 0 || (size >= 0.001 && size < 1000)) return String(Number(value.toPrecision(3)));
+  if (size >= 1000 && size < 1e6) return Math.round(value).toLocaleString("en");
+  if (size === 0 || (size >= 0.001 && size < 1e6)) return String(Number(value.toPrecision(3)));
   return value.toExponential(1);
 }
 

@@ -29,16 +29,14 @@ function drawTile(canvas, array, codes, mask, map, head, width, height) {
     }
   }
   const { colours, index } = colouring(state.scale, largest, array.packed.signed);
-  const masked = ramps().masked;
   canvas.width = wide;
   canvas.height = high;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(wide, high);
   const bytes = pixels.data;
   for (let i = 0; i < best.length; i++) {
-    const striped = (i % wide) + Math.floor(i / wide);
-    const colour =
-      best[i] >= 0 ? colours[index(array.values[best[i]])] : masked[striped % 4 === 0 ? 1 : 0];
+    if (best[i] < 0) continue; // masked: the hatched ground of the tile is seen
+    const colour = colours[index(array.values[best[i]])];
     bytes[4 * i] = colour[0];
     bytes[4 * i + 1] = colour[1];
     bytes[4 * i + 2] = colour[2];

@@ -80,9 +80,9 @@ class HeatMap {
     this.element = make(
       "div",
       { class: "heat" },
+      make("div", { class: "heat-head" }, this.legend, this.tools),
       this.scroller,
       this.readout,
-      make("div", { class: "heat-foot" }, this.legend, this.tools),
     );
     onWidthChange(this.element, () => this.draw());
   }
@@ -105,7 +105,8 @@ class HeatMap {
     if (!this.content || this.element.clientWidth === 0) return;
     const { matrix, rowTokens, columnTokens, sums } = this.content;
     const density = Math.min(devicePixelRatio || 1, 2);
-    const margin = parseFloat(getComputedStyle(this.element).getPropertyValue("--label")) || 96;
+    const margin = this.reserve(rowTokens, "--row-label");
+    this.reserve(columnTokens, "--column-label");
     const room = this.element.clientWidth - margin - (sums ? 46 : 4);
     const fit = Math.min(CELL.largest, Math.max(CELL.smallest, Math.floor(room / matrix.columns)));
     const limit = LARGEST_CANVAS / density / Math.max(matrix.rows, matrix.columns);
@@ -119,6 +120,15 @@ class HeatMap {
     this.placeCursor();
     const { scale, largest } = this.content;
     this.legend.replaceChildren(legend(scale, largest, matrix.signed));
+  }
+
+  // Makes room for the longest label of an axis, up to the limit in the style sheet.
+  reserve(tokens, property) {
+    const limit = parseFloat(getComputedStyle(this.element).getPropertyValue("--label")) || 96;
+    const longest = Math.max(...tokens.map((token) => visibleText(token).length), 1);
+    const room = Math.min(limit, 22 + 8 * longest);
+    this.element.style.setProperty(property, `${room}px`);
+    return room;
   }
 
   paint(density) {
@@ -146,6 +156,7 @@ class HeatMap {
     pen.drawImage(small, 0, 0, this.canvas.width, this.canvas.height);
     pen.fillStyle = hatch(pen, density);
     for (const [row, column] of masked) pen.fillRect(column * side, row * side, side, side);
+    this.legend.classList.toggle("without-mask", masked.length === 0);
     if (this.size >= 10) this.separate(pen, side, rows, columns, density);
   }
 

@@ -14,6 +14,7 @@ function imageView() {
     role: "application",
     "aria-label": "image; arrow keys move the query patch",
   });
+  const original = make("canvas", { "aria-hidden": "true" });
   const readout = make("p", { class: "readout", "aria-live": "polite" });
   const picker = make("div", { class: "controls" });
   const leadingButtons = make("div", { class: "controls" });
@@ -91,11 +92,24 @@ function imageView() {
     const density = Math.min(devicePixelRatio || 1, 2);
     const wide = canvas.clientWidth * density;
     const high = Math.round((wide * image.naturalHeight) / image.naturalWidth);
-    canvas.width = wide;
-    canvas.height = high;
-    const pen = canvas.getContext("2d");
-    pen.imageSmoothingEnabled = image.naturalWidth >= 128;
+    const pen = drawImage(original, wide, high, "none");
+    drawOverlay(drawImage(canvas, wide, high, "grayscale(1)"), wide, high, density);
+    if (query >= leading) outline(pen, wide, high, density);
+  }
+
+  function drawImage(place, wide, high, filter) {
+    place.width = wide;
+    place.height = high;
+    const pen = place.getContext("2d");
+    pen.imageSmoothingEnabled = image.naturalWidth >= 128; // small images stay sharp
+    pen.filter = filter;
     pen.drawImage(image, 0, 0, wide, high);
+    pen.filter = "none";
+    return pen;
+  }
+
+  // Colours on a grey image: colours of the image itself would be taken for weights.
+  function drawOverlay(pen, wide, high, density) {
     const largest = Math.max(...values.map((value) => value ?? 0), 1e-12);
     const { colours, index } = colouring("linear", largest, false);
     const [side, height] = [wide / gridColumns, high / gridRows];
@@ -104,17 +118,21 @@ function imageView() {
       pen.fillStyle = value === null ? hatch(pen, density) : css(colours[index(value)], opacity);
       pen.fillRect(column * side, row * height, side, height);
     });
-    if (query >= leading) {
-      const patch = query - leading;
-      const [row, column] = [Math.floor(patch / gridColumns), patch % gridColumns];
-      pen.lineWidth = 3 * density;
-      pen.strokeStyle = "#ffffff";
-      pen.strokeRect(column * side, row * height, side, height);
-      pen.lineWidth = 1.5 * density;
-      pen.strokeStyle = "#d1242f";
-      pen.strokeRect(column * side, row * height, side, height);
-    }
+    if (query >= leading) outline(pen, wide, high, density);
     legendPlace.replaceChildren(legend("linear", largest, false));
+    legendPlace.className = values.includes(null) ? "" : "without-mask";
+  }
+
+  // A frame around the query patch that is seen on any ground.
+  function outline(pen, wide, high, density) {
+    const patch = query - leading;
+    const [side, height] = [wide / gridColumns, high / gridRows];
+    const box = [(patch % gridColumns) * side, Math.floor(patch / gridColumns) * height];
+    for (const [width, colour] of [[4.5, "#ffffff"], [2, "#16181d"]]) {
+      pen.lineWidth = width * density;
+      pen.strokeStyle = colour;
+      pen.strokeRect(...box, side, height);
+    }
   }
 
   function pickQuery(index) {
@@ -155,7 +173,7 @@ function imageView() {
         "Colours go up to the largest of these weights.",
     }),
     leadingButtons,
-    canvas,
+    make("div", { class: "image-pair" }, canvas, original),
     readout,
     legendPlace,
   );

@@ -12,9 +12,8 @@ const VIEWS = [
   { name: "norms", label: "Norms", build: normView, when: packedData.norms.length > 0 },
 ].filter(({ when }) => when);
 
-// Views of one stack of layers, and those of them that have fields for layer, head and colours.
+// Views of one stack of layers.
 const OF_STACK = new Set(["heads", "tokens", "summaries", "rollout", "image"]);
-const OF_HEAD = new Set(["heads", "tokens", "image"]);
 
 // A list of names and values.
 function definitions(className, pairs) {
@@ -32,15 +31,18 @@ function definitions(className, pairs) {
   );
 }
 
-function precisionText() {
+// How exact the numbers of this page are.
+function precision() {
   const { bits, largestError } = packedData.precision;
   const steps = (2 ** bits - 1).toLocaleString("en");
-  return `${bits} bits; a weight w is exact to √w / ${steps}, at most ${largestError.toPrecision(2)}`;
+  const most = largestError.toPrecision(3);
+  const text =
+    `Weights are stored with ${bits} bits: a weight w is exact to √w / ${steps}, ` +
+    `which is at most ${most}. Row sums and summaries come from the model's own weights.`;
+  return make("p", { class: "hint", text });
 }
 
 function pageHeader() {
-  const facts = [...packedData.facts];
-  if (anyMap) facts.push(["weights stored with", precisionText()]);
   const theme = make("button", {
     type: "button",
     class: "theme",
@@ -54,7 +56,7 @@ function pageHeader() {
     "p",
     { class: "prediction" },
     make("span", { class: "hint", text: "prediction" }),
-    make("bdi", { dir: "auto", text: visibleText(packedData.prediction) }),
+    make("bdi", { dir: "auto", text: visibleEnds(packedData.prediction) }),
   );
   prediction.hidden = !packedData.prediction;
   return make(
@@ -62,7 +64,7 @@ function pageHeader() {
     {},
     make("div", { class: "title-line" }, title, theme),
     prediction,
-    definitions("facts", facts),
+    definitions("facts", packedData.facts),
   );
 }
 
@@ -75,7 +77,7 @@ function keyHelp() {
     ["Escape", "closes the readout"],
   ];
   const list = definitions("", keys);
-  return make("details", { class: "keys" }, make("summary", { text: "Keyboard" }), list);
+  return make("details", { class: "key-help" }, make("summary", { text: "Keyboard" }), list);
 }
 
 function stackTabs() {
@@ -103,8 +105,7 @@ function start() {
       panel.append(view.build());
     }
     for (const [name, panel] of panels) panel.hidden = name !== view.name;
-    controls.hidden = !OF_HEAD.has(view.name);
-    stackBar.hidden = !OF_STACK.has(view.name) || (controls.hidden && !stacks);
+    stackBar.hidden = !OF_STACK.has(view.name);
     views.select(view.name);
     tooltip.hide();
   }
@@ -120,7 +121,7 @@ function start() {
     make("nav", { class: "bar" }, views.bar),
     stackBar,
     main,
-    make("footer", {}, keyHelp()),
+    make("footer", {}, anyMap ? precision() : null, keyHelp()),
     tooltip.element,
   );
   if (VIEWS.length) change({ view: VIEWS[0].name });

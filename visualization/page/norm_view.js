@@ -6,6 +6,20 @@ function tokensOfStack(name, count) {
   return Array.from({ length: count }, (_, place) => String(place));
 }
 
+// Round numbers in a range for an axis: 1, 2 or 5 times powers of ten.
+function roundNumbers(low, high, logarithmic) {
+  const start = Math.floor(Math.log10(logarithmic ? low : (high - low) / 5));
+  if (!logarithmic) {
+    const step = [1, 2, 5, 10].map((n) => n * 10 ** start).find((n) => (high - low) / n <= 6);
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => (first + i) * step);
+  }
+  const powers = Array.from({ length: 12 }, (_, i) => 10 ** (start + i));
+  const within = (numbers) => numbers.filter((number) => number >= low && number <= high);
+  const fine = within(powers.flatMap((power) => [power, 2 * power, 5 * power]));
+  return fine.length <= 10 ? fine : within(powers);
+}
+
 function normChart({ name, values }) {
   const height = 300;
   const margin = { left: 52, right: 12, top: 12, bottom: 34 };
@@ -34,12 +48,10 @@ function normChart({ name, values }) {
 
   function axis() {
     const parts = [];
-    for (let tick = 0; tick <= 4; tick++) {
-      const value = bottom + (tick / 4) * (top - bottom);
-      const number = logarithmic ? Math.exp(value) : value;
+    for (const number of roundNumbers(logarithmic ? low : 0, high, logarithmic)) {
       const level = y(number);
       const text = makeSvg("text", { x: margin.left - 8, y: level + 4, class: "tick end" });
-      text.textContent = shortNumber(Number(number.toPrecision(2)));
+      text.textContent = shortNumber(number);
       const [x1, x2] = [margin.left, width - margin.right];
       parts.push(makeSvg("line", { x1, x2, y1: level, y2: level, class: "rule" }), text);
     }

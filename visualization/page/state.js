@@ -9,6 +9,11 @@ function weightText(value) {
   return value.toFixed(DIGITS);
 }
 
+// The token that tells most: a causal model's last one sees all others.
+function usualToken(map) {
+  return { side: "query", index: map?.name === "decoder" ? map.rows - 1 : 0 };
+}
+
 const state = {
   view: null,
   map: 0,
@@ -17,7 +22,7 @@ const state = {
   quantity: "weights", // or "products": weight x gradient
   scale: "root",
   range: "fixed", // 0 to 1, or "head": up to the head's largest value
-  token: { side: "query", index: 0 }, // of the token view
+  token: usualToken(maps[0]), // of the token view
   over: "head", // what the token view shows: "head", "layer" or "all"
 };
 const listeners = [];
@@ -40,7 +45,7 @@ function change(changes) {
     state.layer = Math.min(state.layer, map.layers.length - 1);
     state.head = Math.min(state.head, map.heads - 1);
     if (!map.products) state.quantity = "weights";
-    state.token = { side: "query", index: Math.min(state.token.index, map.rows - 1) };
+    state.token = usualToken(map);
     for (const name of ["layer", "head", "quantity", "token"]) changed.add(name);
   }
   for (const listener of listeners) listener(changed);

@@ -26,6 +26,11 @@ function visibleText(token) {
   return text;
 }
 
+// Text whose spaces are visible only where they would be overlooked: at its ends.
+function visibleEnds(text) {
+  return text.replace(/^\s+|\s+$/g, visibleText);
+}
+
 const segmenter = typeof Intl.Segmenter === "function" ? new Intl.Segmenter() : null;
 
 function shortened(text, limit) {

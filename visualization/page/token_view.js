@@ -69,7 +69,6 @@ function tokenView() {
     weights = items[other].map((_, place) =>
       side === "query" ? matrix.at(index, place) : matrix.at(place, index),
     );
-    const { colours, index: colour } = colouring(state.scale, 1, false);
     items[side].forEach((item, place) => {
       item.setAttribute("aria-pressed", String(place === index));
       item.classList.remove("masked");
@@ -82,7 +81,6 @@ function tokenView() {
       item.classList.toggle("masked", weight === null);
       item.lastChild.textContent = weight === null ? "masked" : weight.toFixed(3);
       item.style.setProperty("--bar", `${100 * (weight ?? 0)}%`);
-      item.style.setProperty("--bar-colour", css(colours[colour(weight ?? 0)], 0.55));
     });
     const token = (side === "query" ? map.queries : map.keys)[index];
     const verb = {
@@ -125,7 +123,7 @@ function tokenView() {
   onWidthChange(board, drawLines);
   onChange((changed) => {
     if (changed.has("map")) build();
-    const names = ["map", "layer", "head", "token", "over", "scale", "theme"];
+    const names = ["map", "layer", "head", "token", "over"];
     if (names.some((name) => changed.has(name))) update();
   });
   return make(
