@@ -62,10 +62,7 @@ def seconds_to_open(browser, path: Path) -> tuple[float, float]:
         opened = time.perf_counter() - start
         start = time.perf_counter()
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-        page.wait_for_function(
-            "[...document.querySelectorAll('.tile.drawn')].at(-1).matches("
-            "'.grid-row:last-child .tile:last-child')"
-        )
+        page.locator(".grid-row:last-child .tile.drawn:last-child").wait_for()
         return opened, time.perf_counter() - start
 
 

@@ -1,6 +1,6 @@
 // All heads of all layers as small multiples. A tile is drawn when it comes into the window.
 
-const TILE = { smallest: 30, largest: 76, gap: 3 };
+const TILE = { smallest: 26, largest: 76, gap: 3 };
 
 // Draws a head into a canvas of at most width x height pixels. A pixel shows the largest value
 // below it, so that a thin line of weights stays visible.
