@@ -1,7 +1,7 @@
 // A matrix as a heat map: tokens on both axes, a number for the cell under the pointer, the finger
 // or the keyboard's cursor. Masked cells are hatched.
 
-const CELL = { smallest: 2, largest: 32, labelled: 11 };
+const CELL = { smallest: 2, largest: 32, labelled: 9 };
 const LARGEST_CANVAS = 8192; // pixels of one side; browsers draw nothing beyond their limits
 
 function hatch(context, density) {
@@ -171,15 +171,20 @@ class HeatMap {
 
   // Labels beside rows or above columns: all of them, or every second, third, … for small cells.
   label(strip, tokens, edge) {
-    const every = Math.ceil(CELL.labelled / this.size);
+    const every = this.labelStep();
     const labels = [];
+    strip.style.fontSize = `${every > 1 ? 10 : Math.min(12.5, this.size)}px`;
     tokens.forEach((token, index) => {
       if (index % every !== 0) return;
       const item = make("span", { "data-index": index }, tokenElement(token, 14));
-      item.style[edge] = `${(index + 0.5) * this.size}px`;
+      item.style[edge] = `${Math.max(6, (index + 0.5) * this.size)}px`;
       labels.push(item);
     });
     strip.replaceChildren(...labels);
+  }
+
+  labelStep() {
+    return this.size >= CELL.labelled ? 1 : Math.ceil(13 / this.size);
   }
 
   labelSums(sums) {
@@ -187,11 +192,11 @@ class HeatMap {
       this.sumLabels.replaceChildren();
       return;
     }
-    const every = Math.ceil(CELL.labelled / this.size);
+    const every = this.labelStep();
     const labels = sums.map((sum, index) => {
       if (index % every !== 0) return null;
       const item = make("span", { text: sum.toFixed(2) });
-      item.style.top = `${(index + 0.5) * this.size}px`;
+      item.style.top = `${Math.max(6, (index + 0.5) * this.size)}px`;
       return item;
     });
     this.sumLabels.replaceChildren(...labels.filter(Boolean));

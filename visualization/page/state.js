@@ -2,11 +2,12 @@
 
 const maps = packedData.maps.map((map) => new AttentionData(map));
 const hasProducts = maps.some((map) => map.products);
-// Digits that the stored weights justify.
-const DIGITS = packedData.precision.bits === 16 ? 5 : 3;
 
+// A weight with the digits that its storage justifies: it is exact to √w / largest code.
 function weightText(value) {
-  return value.toFixed(DIGITS);
+  if (value === 0) return "0";
+  const error = Math.sqrt(value) / (2 ** packedData.precision.bits - 1);
+  return value.toFixed(Math.min(6, Math.ceil(-Math.log10(error))));
 }
 
 // The token that tells most: a causal model's last one sees all others.

@@ -88,13 +88,26 @@ function tokenView() {
       key: " is attended to by the queries on the left",
     }[side];
     const where = {
-      head: headName(map, state.layer, state.head),
+      head: headName(map, state.layer, state.head).toLowerCase(),
       layer: `layer ${map.layers[state.layer]}, mean of its heads`,
       all: "mean of all heads and layers",
     }[state.over];
-    const rest = `${verb} (${where}). Pick any token on either side.`;
-    sentence.replaceChildren(placedToken(token, index), rest);
+    const rest = `${verb} (${where}). Pick any token on either side. Most weight: `;
+    const tokens = side === "query" ? map.keys : map.queries;
+    sentence.replaceChildren(placedToken(token, index), rest, ...strongest(tokens));
     drawLines();
+  }
+
+  // The five tokens with the largest weights, which may be far down the list.
+  function strongest(tokens) {
+    const order = weights.map((_, place) => place).filter((place) => weights[place] > 0);
+    order.sort((a, b) => weights[b] - weights[a]);
+    const parts = order.slice(0, 5).map((place, rank) => [
+      rank ? ", " : "",
+      placedToken(tokens[place], place),
+      ` ${weights[place].toFixed(3)}`,
+    ]);
+    return parts.length ? [...parts.flat(), "."] : ["nowhere."];
   }
 
   function drawLines() {
