@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiment.schema import ConfigError
+from visualization import colour_ramps
 from visualization.model_view import AttentionMap, ModelView
 
 FORMATS = ("svg", "png")
@@ -140,7 +141,7 @@ def heat_map(attention: AttentionMap, values_ts: np.ndarray, visible_ts: np.ndar
     _hatch(axes, visible_ts)
     shown = np.ma.masked_array(values_ts, ~visible_ts)
     largest = max(float(values_ts.max(initial=0.0)), 1e-9)
-    drawn = axes.imshow(shown, cmap="cividis_r", vmin=0, vmax=largest, interpolation="nearest")
+    drawn = axes.imshow(shown, cmap=_ramp("light"), vmin=0, vmax=largest, interpolation="nearest")
     _label(axes.xaxis, attention.keys, rotation=90)
     _label(axes.yaxis, attention.queries, rotation=0)
     axes.xaxis.tick_top()
@@ -170,9 +171,10 @@ def image_overlay(view: ModelView, attention: AttentionMap):
     figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(pixels)
-    right.imshow(pixels)
+    # Colours on a grey image: colours of the image itself would be taken for weights.
+    right.imshow(pixels.mean(-1), cmap="gray", vmin=0, vmax=255)
     extent = (-0.5, pixels.shape[1] - 0.5, pixels.shape[0] - 0.5, -0.5)
-    drawn = right.imshow(shares, cmap="cividis", alpha=0.65, extent=extent, interpolation="nearest")
+    drawn = right.imshow(shares, cmap=_ramp("dark"), alpha=0.65, extent=extent, vmin=0)
     start = visible_token(attention.queries[0]) if view.leading_tokens else "all patches"
     left.set_title("input", fontsize=9)
     right.set_title(f"rollout from {start}", fontsize=9)
@@ -181,6 +183,12 @@ def image_overlay(view: ModelView, attention: AttentionMap):
     bar = figure.colorbar(drawn, ax=right, fraction=0.05)
     bar.ax.tick_params(labelsize=7)
     return figure
+
+
+def _ramp(name: str) -> Any:
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(colour_ramps.rgb(name))
 
 
 def _hatch(axes: Any, visible_ts: np.ndarray) -> None:
@@ -211,9 +219,15 @@ def _families(tokens: set[str]) -> list[str]:
     missing -= set(FT2Font(font_manager.findfont("DejaVu Sans")).get_charmap())
     if not missing:
         return families
-    for font in sorted(font_manager.fontManager.ttflist, key=lambda font: (font.name, font.fname)):
+    fonts = [
+        font
+        for font in font_manager.fontManager.ttflist
+        # "Last Resort" comes with matplotlib and has a box for every character.
+        if font.style == "normal" and font.weight in (400, "normal") and "Last" not in font.name
+    ]
+    for font in sorted(fonts, key=lambda f: ("Noto Sans" not in f.name, f.name, f.fname)):
         covered = missing & set(FT2Font(font.fname).get_charmap())
-        if covered and font.style == "normal":
+        if covered:
             families.append(font.name)
             missing -= covered
         if not missing:

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from visualization import head_summaries, packed_arrays
+from visualization import colour_ramps, head_summaries, packed_arrays
 from visualization.gradient_relevance import gradient_relevance
 from visualization.model_view import AttentionMap, Candidates, ModelView
 
@@ -30,6 +30,7 @@ def page_data(view: ModelView) -> dict:
             "largestError": float(packed_arrays.error_bound(np.ones(()), bits)),
             "weights": weight_count,
         },
+        "ramps": {name: colour_ramps.hexadecimal(name) for name in colour_ramps.POINTS},
         "thresholds": {"share": head_summaries.SHARE, "even": head_summaries.EVEN},
         "maps": [_map(attention, view, bits) for attention in view.maps],
         "norms": [{"name": name, "values": _rounded(norms)} for name, norms in view.norms],

@@ -1,67 +1,20 @@
-// Colours of numbers. Lightness falls or rises evenly along the ramp (in Oklab), so the order of
-// values is legible without seeing hues. Low values are close to the background of the page.
+// Colours of numbers. The ramps themselves come from visualization/colour_ramps.py.
 
-function oklabToRgb(lightness, a, b) {
-  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
-  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
-  return [
-    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
-    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
-  ].map((linear) => {
-    const c = Math.min(1, Math.max(0, linear));
-    return Math.round(255 * (c <= 0.0031308 ? 12.92 * c : 1.055 * c ** (1 / 2.4) - 0.055));
-  });
-}
-
-// Points are [lightness, chroma, hue in degrees] at equal distances; 256 colours between them.
-function rampThrough(points) {
-  const places = points.map(([lightness, chroma, hue]) => {
-    const angle = (hue * Math.PI) / 180;
-    return [lightness, chroma * Math.cos(angle), chroma * Math.sin(angle)];
-  });
-  return Array.from({ length: 256 }, (_, i) => {
-    const position = (i / 255) * (places.length - 1);
-    const low = Math.min(Math.floor(position), places.length - 2);
-    const part = position - low;
-    return oklabToRgb(...places[low].map((v, axis) => v + part * (places[low + 1][axis] - v)));
-  });
+function readRamp(name) {
+  const digits = packedData.ramps[name];
+  const byte = (place) => parseInt(digits.slice(2 * place, 2 * place + 2), 16);
+  return Array.from({ length: 256 }, (_, i) => [byte(3 * i), byte(3 * i + 1), byte(3 * i + 2)]);
 }
 
 const RAMPS = {
   light: {
-    sequential: rampThrough([
-      [0.975, 0.018, 95],
-      [0.8, 0.1, 165],
-      [0.61, 0.105, 215],
-      [0.42, 0.12, 265],
-      [0.25, 0.11, 290],
-    ]),
-    diverging: rampThrough([
-      [0.42, 0.15, 262],
-      [0.7, 0.1, 245],
-      [0.975, 0.004, 90],
-      [0.74, 0.13, 65],
-      [0.48, 0.13, 45],
-    ]),
-    masked: [[236, 238, 241], [196, 201, 209]],
+    sequential: readRamp("light"),
+    diverging: readRamp("light_signed"),
+    masked: [[236, 238, 241], [196, 201, 209]], // ground and lines of the hatching
   },
   dark: {
-    sequential: rampThrough([
-      [0.2, 0.025, 270],
-      [0.37, 0.1, 275],
-      [0.56, 0.11, 225],
-      [0.75, 0.12, 170],
-      [0.95, 0.12, 105],
-    ]),
-    diverging: rampThrough([
-      [0.78, 0.12, 240],
-      [0.5, 0.12, 250],
-      [0.22, 0.01, 270],
-      [0.55, 0.12, 55],
-      [0.85, 0.13, 75],
-    ]),
+    sequential: readRamp("dark"),
+    diverging: readRamp("dark_signed"),
     masked: [[38, 41, 47], [72, 78, 88]],
   },
 };
