@@ -48,6 +48,8 @@ def write(
     """
     if format not in FORMATS:
         raise ConfigError(f"no figures of format {format!r}; choose from {', '.join(FORMATS)}")
+    if not view.maps:
+        raise ConfigError("there is no attention here to draw; figures need --view=attention")
     chosen = None if heads is None else [_find(view, *head) for head in heads]
     matplotlib = _matplotlib()
     directory = Path(directory)

@@ -1,6 +1,7 @@
 """Publication figures: the same file every time, tokens as text, masks apart from small weights."""
 
 import builtins
+import dataclasses
 import importlib.util
 from xml.etree import ElementTree
 
@@ -92,6 +93,12 @@ def test_heads_that_are_not_there_are_refused(tmp_path, head, message):
     with pytest.raises(ConfigError, match=message):
         figures.write(example_views.decoder_view(), tmp_path / "none", "svg", [head])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_view_without_attention_is_refused(tmp_path):
+    view = dataclasses.replace(example_views.decoder_view(), maps=())
+    with pytest.raises(ConfigError, match="no attention"):
+        figures.write(view, tmp_path)
 
 
 def test_a_format_that_is_not_there_is_refused(tmp_path):

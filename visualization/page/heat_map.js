@@ -177,7 +177,7 @@ class HeatMap {
     tokens.forEach((token, index) => {
       if (index % every !== 0) return;
       const item = make("span", { "data-index": index }, tokenElement(token, 14));
-      item.style[edge] = `${Math.max(6, (index + 0.5) * this.size)}px`;
+      item.style[edge] = `${Math.max(4, (index + 0.5) * this.size)}px`;
       labels.push(item);
     });
     strip.replaceChildren(...labels);
@@ -196,7 +196,7 @@ class HeatMap {
     const labels = sums.map((sum, index) => {
       if (index % every !== 0) return null;
       const item = make("span", { text: sum.toFixed(2) });
-      item.style.top = `${Math.max(6, (index + 0.5) * this.size)}px`;
+      item.style.top = `${Math.max(4, (index + 0.5) * this.size)}px`;
       return item;
     });
     this.sumLabels.replaceChildren(...labels.filter(Boolean));

@@ -3,6 +3,7 @@
 function tokensOfStack(name, count) {
   const map = maps.find((candidate) => candidate.name === name && candidate.rows === count);
   if (map) return map.queries;
+  if (packedData.lens?.positions.length === count) return packedData.lens.positions;
   return Array.from({ length: count }, (_, place) => String(place));
 }
 

@@ -307,6 +307,41 @@ def test_a_patch_of_the_image_is_picked(browser, saved):
         assert shown.errors == []
 
 
+def test_a_view_without_attention_shows_the_rest(browser, saved):
+    view = dataclasses.replace(example_views.decoder_view(), maps=())
+    with chromium.opened(browser, saved(view)) as shown:
+        page = shown.page
+        tabs = [tab.get_attribute("data-value") for tab in page.locator(".tabs button").all()]
+        assert tabs == ["lens", "scores", "norms"]
+        for name in tabs:
+            page.locator(f'.tabs [data-value="{name}"]').click()
+            assert page.locator(f'[data-view="{name}"]').is_visible()
+        chosen = page.locator('[data-view="norms"] .readout bdi')
+        assert chosen.inner_text() == view.lens.positions[0]
+        assert shown.errors == []
+
+
+def test_candidates_and_ranks_are_shown_on_hover_and_focus(browser, saved):
+    view = example_views.decoder_view()
+    with chromium.opened(browser, saved(view)) as shown:
+        page = shown.page
+        page.locator('.tabs [data-value="scores"]').click()
+        page.locator(".score").nth(3).hover()
+        text = page.locator(".tooltip.shown").inner_text()
+        assert f"rank {view.scores.ranks[3]}" in text
+        assert f"{view.scores.log_probabilities[3]:.3f} nats" in text
+        page.locator('.tabs [data-value="lens"]').click()
+        page.locator(".lens-cell").first.focus()
+        page.keyboard.press("ArrowRight")
+        text = page.locator(".tooltip.shown").inner_text()
+        assert "layer 3, after animal" in text
+        for probability in view.lens.layers[-1].probabilities[1]:
+            assert f"{100 * probability:.1f} %" in text
+        page.keyboard.press("Escape")
+        assert page.locator(".tooltip.shown").count() == 0
+        assert shown.errors == []
+
+
 def test_a_large_page_opens_and_scrolls(browser, saved):
     view = example_views.long_view(24, 16, 256)
     with chromium.opened(browser, saved(view)) as shown:
