@@ -27,6 +27,7 @@ SCRIPTS = (
     "heat_map",
     "head_grid",
     "head_view",
+    "pair_ranking",
     "token_view",
     "summary_table",
     "rollout_view",

@@ -75,7 +75,10 @@ function legend(scale, largest, signed) {
   colours.forEach((colour, i) => pixels.data.set([...colour, 255], 4 * i));
   context.putImageData(pixels, 0, 0);
   const positions = signed ? [-1, -0.5, 0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1];
-  const number = (p) => shortNumber(Number((Math.sign(p) * value(Math.abs(p)) * largest).toPrecision(2)));
+  const number = (p) => {
+    const exact = Math.sign(p) * value(Math.abs(p)) * largest;
+    return shortNumber(Number(exact.toPrecision(2)));
+  };
   return make(
     "div",
     { class: "legend" },

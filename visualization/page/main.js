@@ -105,7 +105,7 @@ function start() {
       panel.append(view.build());
     }
     for (const [name, panel] of panels) panel.hidden = name !== view.name;
-    stackBar.hidden = !OF_STACK.has(view.name);
+    stackBar.hidden = !OF_STACK.has(view.name) || !(stacks || controls.hasChildNodes());
     views.select(view.name);
     tooltip.hide();
   }

@@ -38,7 +38,8 @@ function normChart({ name, values }) {
   const x = (layer) =>
     margin.left + (layer / Math.max(1, values.length - 1)) * (width - margin.left - margin.right);
   const y = (value) => {
-    const part = (shape(logarithmic ? Math.max(value ?? low, low) : value ?? 0) - bottom) / (top - bottom || 1);
+    const norm = logarithmic ? Math.max(value ?? low, low) : value ?? 0;
+    const part = (shape(norm) - bottom) / (top - bottom || 1);
     return height - margin.bottom - part * (height - margin.top - margin.bottom);
   };
 

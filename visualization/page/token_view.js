@@ -56,6 +56,10 @@ function tokenView() {
     };
     list(map.queries, "query", queries);
     list(map.keys, "key", keys);
+    buildOver();
+  }
+
+  function buildOver() {
     const { field } = selectField("Weights of", OVERS, state.over, (v) => change({ over: v }));
     over.replaceChildren(field);
   }
@@ -136,6 +140,7 @@ function tokenView() {
   onWidthChange(board, drawLines);
   onChange((changed) => {
     if (changed.has("map")) build();
+    else if (changed.has("over") && !over.contains(document.activeElement)) buildOver();
     const names = ["map", "layer", "head", "token", "over"];
     if (names.some((name) => changed.has(name))) update();
   });
@@ -144,6 +149,7 @@ function tokenView() {
     { class: "panel", "aria-label": "token view" },
     make("div", { class: "panel-title" }, make("h2", { text: "One token" }), over),
     sentence,
+    pairRanking(),
     board,
   );
 }

@@ -178,6 +178,31 @@ def test_lines_of_a_token_are_as_wide_as_its_weights(browser, saved, side):
         assert np.all(np.diff(widths) >= 0)
 
 
+def test_heads_are_ranked_by_the_weight_of_a_pair(browser, saved):
+    view = example_views.classifier_view()
+    query, key = example_views.SENTENCE.index("it"), example_views.SENTENCE.index("animal")
+    weights = view.maps[0].weights_lhts[:, :, query, key]
+    with chromium.opened(browser, saved(view)) as shown:
+        page = shown.page
+        page.locator('.tabs [data-value="tokens"]').click()
+        page.locator(".queries .token-row").nth(query).click()
+        page.locator(".pair-ranking select").select_option(str(key))
+        buttons = page.locator(".ranking button")
+        buttons.first.wait_for()
+        order = np.argsort(-weights, axis=None)[:8]
+        expected = [divmod(int(place), weights.shape[1]) for place in order]
+        assert buttons.all_inner_texts() == [
+            f"{layer} · {head}: {weights[layer, head]:.3f}" for layer, head in expected
+        ]
+        buttons.nth(1).click()
+        layer, head = expected[1]
+        sentence = page.locator(
+            '[data-view="tokens"] .hint', has_text=f"layer {layer} · head {head}"
+        )
+        sentence.first.wait_for()
+        assert shown.errors == []
+
+
 def test_the_table_is_sorted_by_any_column(browser, saved):
     with chromium.opened(browser, saved(example_views.classifier_view())) as shown:
         page = shown.page
