@@ -55,7 +55,7 @@ def page_data(view: ModelView) -> dict:
 def weight_bits(view: ModelView) -> int:
     """16 if all weights fit into the budget with 16 bits, otherwise 8."""
     arrays = [a.weights_lhts for a in view.maps]
-    # Causal masks and small codes compress well, but never to less than a third by much.
+    # Masks and repeated codes compress well, but hardly to a quarter: do not try for long.
     if sum(array.size for array in arrays) * 2 * 4 / 3 > 4 * BUDGET:
         return 8
     extra = sum(a.gradients_lhts.size for a in view.maps if a.gradients_lhts is not None) * 4 / 3

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HANG = 120_000  # milliseconds: only a page that hangs takes so long, on any machine
 # A browser that talks to nobody by itself, and runs as root in a container without a GPU.
 ARGUMENTS = [
     "--headless",
@@ -69,11 +70,13 @@ def launched() -> Iterator[Any]:
 def opened(browser: Any, path: Path | None, **options: Any) -> Iterator[OpenedPage]:
     """Opens a file in a fresh context, or an empty page if there is no path.
 
-    `options` are those of playwright's `new_context`.
+    `options` are those of playwright's `new_context`. Wait with locators: a page whose policy
+    forbids evaluation has no `wait_for_function`.
     """
     context = browser.new_context(**options)
     try:
         result = OpenedPage(context.new_page())
+        result.page.set_default_timeout(HANG)
         page, address = result.page, path and path.resolve().as_uri()
         page.on("console", lambda m: m.type == "error" and result.errors.append(m.text))
         page.on("pageerror", lambda error: result.errors.append(str(error)))
