@@ -173,7 +173,7 @@ class HeatMap {
   label(strip, tokens, edge) {
     const every = this.labelStep();
     const labels = [];
-    strip.style.fontSize = `${every > 1 ? 10 : Math.min(12.5, this.size)}px`;
+    strip.style.fontSize = `${this.fontSize(12.5)}px`;
     tokens.forEach((token, index) => {
       if (index % every !== 0) return;
       const item = make("span", { "data-index": index }, tokenElement(token, 14));
@@ -187,12 +187,17 @@ class HeatMap {
     return this.size >= CELL.labelled ? 1 : Math.ceil(13 / this.size);
   }
 
+  fontSize(largest) {
+    return this.labelStep() > 1 ? 10 : Math.min(largest, this.size);
+  }
+
   labelSums(sums) {
     if (!sums) {
       this.sumLabels.replaceChildren();
       return;
     }
     const every = this.labelStep();
+    this.sumLabels.style.fontSize = `${this.fontSize(11)}px`;
     const labels = sums.map((sum, index) => {
       if (index % every !== 0) return null;
       const item = make("span", { text: sum.toFixed(2) });
