@@ -243,7 +243,7 @@ def test_our_configs_go_out_as_the_docs_say(name, style, expected):
         return
     with pytest.raises(ConfigError, match=r"the closest is .*needs model") as refusal:
         describe(model, head, (), ids)
-    assert f"train.py --config=CONFIG.py:{expected} builds a model of this" in str(refusal.value)
+    assert f"train.py --config=CONFIG.py:{expected} builds such a model" in str(refusal.value)
 
 
 def with_more_positions(name, workdir):
