@@ -125,5 +125,3 @@ def _short(values: Sequence[float] | np.ndarray) -> list[float | None]:
 
 def axis_title(axis: str, unit: str = "tokens") -> str:
     return {"steps": "step", "tokens": unit, "seconds": "wall time"}[axis]
-
-
