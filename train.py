@@ -146,7 +146,14 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
 
         # Log lines
         reporter = stack.enter_context(
-            Reporter(workdir, start, run.steps, run.wandb_project, primary=processes.is_primary())
+            Reporter(
+                workdir,
+                start,
+                run.steps,
+                run.wandb_project,
+                primary=processes.is_primary(),
+                best_metric=experiment.checkpoint.best_metric,
+            )
         )
         resumed = resumed_lines(workdir, start, changes, former_defaults)
         for line in resumed if start else inherited.lines:

@@ -17,15 +17,15 @@ def end_of_run(run: RunRecord) -> str:
         lines.append(("samples", str(run.workdir / "samples")))
     command = f"python report.py --workdirs={shlex.quote(str(run.workdir))}"
     lines.append(("look", f"{command} (curves, samples); add --text for these lines"))
-    return "\n".join(f"{name}: {value}" for name, value in lines)
+    return "\n".join(f"{name}: {printable(value)}" for name, value in lines)
 
 
 def of_runs(runs: Sequence[RunRecord], *, colour: bool = False) -> str:
     """The summary that report.py --text prints: a block for each run."""
     blocks = []
     for run in runs:
-        title = f"{BOLD}{printable(str(run.workdir))}{RESET}" if colour else str(run.workdir)
-        title = title if colour else printable(title)
+        title = printable(str(run.workdir))
+        title = f"{BOLD}{title}{RESET}" if colour else title
         rows = [*facts(run), *(("not read", problem) for problem in run.problems)]
         width = max(len(name) for name, _ in rows)
         blocks.append("\n".join([title, *(f"  {n:<{width}}  {printable(v)}" for n, v in rows)]))
@@ -51,7 +51,7 @@ def facts(run: RunRecord) -> list[tuple[str, str]]:
         rows.append(("time", duration(seconds)))
     if (amount := run.total(run.unit)) is not None:
         rows.append((run.unit, f"{amount:,.0f}"))
-    if run.parameters.get("total"):
+    if isinstance(run.parameters.get("total"), int):
         rows.append(("parameters", f"{run.parameters['total']:,}"))
     if troubles := trouble_counts(run):
         rows.append(("troubles", ", ".join(f"{count} {what}" for what, count in troubles.items())))

@@ -7,6 +7,7 @@ Axes: B rows, C classes, T positions.
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ class EvalDetails:
             found["answers"] = self._of_answers()
         if len(self._nll_t):
             found["positions"] = {
-                "nll": [round(value, 6) for value in self._nll_t.tolist()],
+                "nll": [_rounded(value) for value in self._nll_t.tolist()],
                 "weight": self._weights_t.tolist(),
             }
         return found
@@ -113,7 +114,7 @@ class EvalDetails:
                     "text": _cut(_text_of(self.examples, row)),
                     "label": self.labels[labels_b[row]],
                     "guess": self.labels[guesses_b[row]],
-                    "probability": round(float(given_b[row]), 6),
+                    "probability": _rounded(given_b[row]),
                 }
                 for row in worst.tolist()
             ],
@@ -172,7 +173,7 @@ def write_details(workdir: Path, step: int, eval_set: str, details: Mapping[str,
     path = directory / f"{step:08d}_{eval_set.replace('/', '_')}.json"
     temporary = path.with_suffix(".json.new")
     record = {"step": step, "eval_set": eval_set, **details}
-    temporary.write_text(json.dumps(record, ensure_ascii=False) + "\n")
+    temporary.write_text(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     temporary.replace(path)
     return path
 
@@ -183,6 +184,11 @@ def _sum_of_lengths(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     total[: len(a)] += a
     total[: len(b)] += b
     return total
+
+
+def _rounded(value: float) -> float | None:
+    """None for NaN and infinity, which JSON does not have."""
+    return round(float(value), 6) if math.isfinite(value) else None
 
 
 def _text_of(examples: Sequence[Mapping[str, Any]], row: int) -> str:

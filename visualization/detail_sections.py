@@ -77,7 +77,7 @@ def _answers(found: Mapping[str, Any]) -> str:
         rows = [
             [
                 *(f'<span class="text">{escaped(r[k])}</span>' for k in _ANSWER),
-                f"{float(r['chrf']):.1f}",
+                _share(r["chrf"], 1),
             ]
             for r in found[part][:SHOWN_EXAMPLES]
         ]
@@ -90,8 +90,8 @@ def _folded(title: str, body: str) -> str:
     return f"<details open><summary>{title}</summary>{body}</details>"
 
 
-def _share(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"
+def _share(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _plot(title: str, kind: str, traces: list[dict[str, Any]]) -> str:
@@ -119,7 +119,7 @@ def _positions(runs: Sequence[RunRecord]) -> str:
             places, losses = eval_tables.loss_by_position(positions)
             weights = [positions["weight"][place] for place in places]
             x, y = eval_tables.binned(places, losses, weights)
-            y = [float(f"{value:.6g}") for value in y]
+            y = [float(f"{value:.6g}") if math.isfinite(value) else None for value in y]
             traces.append({"run": number, "x": x, "y": y})
         parts.append(_plot(f"loss by position in the row: {eval_set} (nats)", "positions", traces))
     return f'<div class="plots">{"".join(parts)}</div>' if parts else ""

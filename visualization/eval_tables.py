@@ -78,11 +78,14 @@ def is_valid(details: Mapping[str, Any]) -> bool:
     try:
         if "classes" in details:
             class_table(details["classes"])
-            _check_rows(details["classes"]["worst"], ("text", "label", "guess", "probability"))
+            rows = details["classes"]["worst"]
+            _check_rows(rows, texts=("text", "label", "guess"), numbers=("probability",))
         if "answers" in details:
             for part in ("worst", "best"):
-                _check_rows(details["answers"][part], ("source", "answer", "expected", "chrf"))
-            _check_rows(details["answers"]["by_length"], ("from", "to", "rows", "exact_match"))
+                texts = ("source", "answer", "expected")
+                _check_rows(details["answers"][part], texts=texts, numbers=("chrf",))
+            numbers = ("from", "to", "rows", "exact_match", "chrf")
+            _check_rows(details["answers"]["by_length"], numbers=numbers)
         if "positions" in details:
             loss_by_position(details["positions"])
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -90,7 +93,13 @@ def is_valid(details: Mapping[str, Any]) -> bool:
     return True
 
 
-def _check_rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
+def _check_rows(
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str] = (), numbers: Sequence[str] = ()
+) -> None:
+    """Raises if a row lacks a text, or has anything but a finite number or None as a number."""
     for row in rows:
-        for key in keys:
+        for key in texts:
             _ = row[key]
+        for key in numbers:
+            if row[key] is not None and not math.isfinite(row[key]):
+                raise ValueError(key)
