@@ -60,7 +60,6 @@ def serve() -> None:
 
     server = report_server.ReportServer(workdirs(), make_page, PORT.value)
     server.page()  # refuses now what cannot be shown
-    print(f"{server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     report_server.serve(server)
 
 

@@ -1,5 +1,6 @@
 """report.py as a command, and on the run directories that train.py and evaluate.py really write."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -143,7 +144,7 @@ def test_details_of_answers_agree_with_the_score(tmp_path):
         assert rows == record["rows"][name]
         matched = sum(each["rows"] * each["exact_match"] for each in bins) / rows
         assert matched == pytest.approx(record[f"eval/{name}/exact_match"], abs=1e-5)
-        assert all(a["to"] < b["from"] for a, b in zip(bins, bins[1:], strict=False))
+        assert all(a["to"] < b["from"] for a, b in itertools.pairwise(bins))
         chrf = [each["chrf"] for each in answers["worst"]]
         assert chrf == sorted(chrf) and answers["worst"][0]["source"]
 

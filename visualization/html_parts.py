@@ -17,14 +17,15 @@ def table(
     The first cell of each row is its heading, with the class `key`.
     """
 
-    def cell(tag: str, place: int, content: str) -> str:
-        kinds = (["number"] if place in numbers else []) + ([key] if key and tag == "th" else [])
-        attribute = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{attribute}>{content}</{tag}>"
+    def cell(tag: str, place: int, content: str, kind: str = "") -> str:
+        kind = "number" if place in numbers else kind
+        return f'<{tag} class="{kind}">{content}</{tag}>' if kind else f"<{tag}>{content}</{tag}>"
 
-    top = "".join(cell("th", place, name).replace(f" {key}", "") for place, name in enumerate(head))
+    top = "".join(cell("th", place, name) for place, name in enumerate(head))
     body = "".join(
-        "<tr>" + "".join(cell("td" if i else "th", i, c) for i, c in enumerate(row)) + "</tr>"
+        "<tr>"
+        + "".join(cell("td", i, c) if i else cell("th", i, c, key) for i, c in enumerate(row))
+        + "</tr>"
         for row in rows
     )
     return (
@@ -34,4 +35,5 @@ def table(
 
 
 def dot(run: int) -> str:
+    """A dot in the colour of a run, which the page's script gives it."""
     return f'<span class="dot" data-run="{run}"></span>'

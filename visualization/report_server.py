@@ -8,6 +8,7 @@ elsewhere cannot read the report through a name that it points at this machine (
 import contextlib
 import hashlib
 import http.server
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
@@ -112,6 +113,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def serve(server: ReportServer) -> None:
-    """Serves until Ctrl-C."""
+    """Says where the page is, and serves it until Ctrl-C."""
     with server, contextlib.suppress(KeyboardInterrupt):
+        print(f"{server.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         server.serve_forever()

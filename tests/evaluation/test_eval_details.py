@@ -1,5 +1,6 @@
 """Details of evaluations against plain NumPy loops."""
 
+import itertools
 import json
 
 import flax.linen as nn
@@ -46,7 +47,7 @@ def test_bins_hold_every_row_once_and_are_in_order():
     assert sorted(np.concatenate(bins).tolist()) == list(range(500))
     assert 6 <= len(bins) <= 8
     spans = [(lengths[rows].min(), lengths[rows].max()) for rows in bins]
-    assert all(a[1] < b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(spans))
     assert len(length_bins(np.array([7, 7, 7]))) == 1
 
 

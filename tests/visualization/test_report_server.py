@@ -81,7 +81,7 @@ def test_methods_that_could_write_are_refused(server, method, tmp_path):
     ],
 )  # fmt: skip
 def test_other_paths_are_not_there(server, path):
-    status, body, _ = ask(server, path=path)
+    status, body, _ = ask(server, path=path, host=f"127.0.0.1:{server.server_port}")
     assert status == 404
     assert "python" not in body and "root:" not in body
 
