@@ -5,6 +5,7 @@ the best. So its size is bounded by the number of classes and the length of rows
 Axes: B rows, C classes, T positions.
 """
 
+import base64
 import dataclasses
 import json
 import math
@@ -26,6 +27,7 @@ from training.model_for_task import forward
 DIRECTORY = "evaluations"
 WORST, BEST = 50, 20  # rows that are kept as text
 MOST_CHARACTERS = 2_000  # of a text
+MOST_PIXELS = 32  # of a side of an image
 MOST_BINS = 8  # of source lengths
 HAS_POSITIONS = ("causal_lm", "prefix_lm")
 
@@ -112,6 +114,7 @@ class EvalDetails:
                 {
                     "row": row,
                     "text": _cut(_text_of(self.examples, row)),
+                    **_image_of(self.examples, row),
                     "label": self.labels[labels_b[row]],
                     "guess": self.labels[guesses_b[row]],
                     "probability": _rounded(given_b[row]),
@@ -195,6 +198,21 @@ def _text_of(examples: Sequence[Mapping[str, Any]], row: int) -> str:
     example = examples[row] if row < len(examples) else {}
     texts = [example[key] for key in ("text", "text_pair") if isinstance(example.get(key), str)]
     return " | ".join(texts) or f"image {row}"
+
+
+def _image_of(examples: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:
+    """A small image of uint8, as its shape and its bytes in base64; {} for texts."""
+    image = examples[row].get("image") if row < len(examples) else None
+    if not isinstance(image, np.ndarray) or image.ndim not in (2, 3):
+        return {}
+    every = -(-max(image.shape[:2]) // MOST_PIXELS)
+    image = image[::every, ::every]
+    if image.dtype != np.uint8:  # any scale: only the contrast within the image is shown
+        image = np.nan_to_num(image.astype(np.float32))
+        low, high = image.min(), image.max()
+        image = ((image - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
+    data = base64.b64encode(np.ascontiguousarray(image).tobytes()).decode()
+    return {"image": {"shape": list(image.shape), "data": data}}
 
 
 def _cut(text: str) -> str:

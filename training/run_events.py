@@ -58,7 +58,7 @@ class EventLog:
         """Notes that the next step was dispatched, with so many tokens or images."""
         self._step += 1
         if self._amount is not None:
-            self._amount += amount
+            self._amount += int(amount)  # NumPy's integers are no JSON
             self._amounts[self._step] = self._amount
 
     def progress(self, step: int) -> None:

@@ -67,7 +67,7 @@ def grouped(runs: Iterable[RunRecord]) -> dict[str, list[str]]:
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     order = [*GROUPS.values(), "Other"]
     groups: dict[str, list[str]] = {}
-    for name in names:
+    for name in sorted(names, key=lambda name: not name.endswith("loss")):  # losses first
         groups.setdefault(group_of(name), []).append(name)
     return dict(sorted(groups.items(), key=lambda item: order.index(item[0].partition(":")[0])))
 

@@ -1,10 +1,15 @@
 """The section of a report on what evaluate.py --details found, as HTML with all text escaped."""
 
+import base64
+import io
 import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from checkpointing.run_records import RunRecord
 from visualization import eval_tables
@@ -37,42 +42,58 @@ def details(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
 
 def _classes(found: Mapping[str, Any]) -> str:
     matrix = eval_tables.confusion_matrix(found)
-    parts = []
+    matrix_plot = ""
     if len(matrix) <= eval_tables.MOST_SHOWN_CLASSES:
         plot = json.dumps({"labels": found["labels"], "matrix": matrix.tolist()})
-        parts.append(
+        matrix_plot = (
             '<div class="card plot"><h4>confusion matrix: rows of a label by guess</h4><div '
             f'class="canvas tall" data-kind="confusion" data-plot="{escaped(plot)}"></div></div>'
         )
-    scores = [
+    rows = [
         [escaped(s.label), *(_share(v) for v in (s.precision, s.recall, s.f1)), f"{s.rows:,}"]
         for s in eval_tables.class_table(found)
     ]
-    per_class = table(("class", "precision", "recall", "F1", "rows"), scores, numbers=(1, 2, 3, 4))
+    per_class = table(("class", "precision", "recall", "F1", "rows"), rows, numbers=(1, 2, 3, 4))
     pairs = [[escaped(a), escaped(b), f"{n:,}"] for a, b, n in eval_tables.confused_pairs(found)]
     confused = table(("label", "guess", "rows"), pairs, numbers=(2,)) if pairs else ""
     worst = [
         [
-            f'<span class="text">{escaped(row["text"])}</span>',
+            f'{_picture(row.get("image"))}<span class="text">{escaped(row["text"])}</span>',
             escaped(row["label"]),
             escaped(row["guess"]),
             _share(row["probability"]),
         ]
         for row in found["worst"][:SHOWN_EXAMPLES]
     ]
-    parts.append(
-        _folded("Precision, recall and F1 of each class, the worst first", per_class)
-        + (_folded("The most frequent confusions", confused) if confused else "")
-        + _folded(
-            "The worst examples: the label's probability is the smallest",
-            table(("input", "label", "guess", "probability"), worst, numbers=(3,)),
-        )
+    scores = _folded("Precision, recall and F1 of each class, the worst first", per_class)
+    examples = _folded(
+        "The worst examples: the label's probability is the smallest",
+        table(("input", "label", "guess", "probability"), worst, numbers=(3,)),
     )
-    return "".join(parts)
+    pairs = _folded("The most frequent confusions", confused) if confused else ""
+    return (
+        f'<div class="split">{matrix_plot}{scores}</div><div class="split">{pairs}{examples}</div>'
+    )
+
+
+def _picture(image: Any) -> str:
+    """The image of an example; "" if there is none, or its record is damaged."""
+    try:
+        pixels = np.frombuffer(base64.b64decode(image["data"], validate=True), np.uint8)
+        pixels = pixels.reshape(image["shape"])
+        if not pixels.size:
+            return ""
+        pixels = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] != 3 else pixels
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+    except (LookupError, TypeError, ValueError):
+        return ""
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img class="picture" alt="" src="data:image/png;base64,{data}">'
 
 
 def _answers(found: Mapping[str, Any]) -> str:
-    parts = []
+    parts = ['<div class="split">']
     for part, title in (("worst", "The worst answers"), ("best", "The best answers")):
         rows = [
             [
@@ -83,7 +104,7 @@ def _answers(found: Mapping[str, Any]) -> str:
         ]
         body = table((*_ANSWER, "chrF"), rows, numbers=(3,))
         parts.append(_folded(f"{title}, by chrF of the sentence", body))
-    return "".join(parts)
+    return "".join(parts) + "</div>"
 
 
 def _folded(title: str, body: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from training import run_events
@@ -29,7 +30,7 @@ def facts(workdir):
 
 def test_a_run_records_start_progress_and_end(tmp_path, clock):
     with event_log(tmp_path) as events:
-        for tokens in (5, 6, 7):
+        for tokens in np.array([5, 6, 7]):
             clock[0] += 2
             events.count(tokens)
         events.progress(2)  # one step late, as the loop reads

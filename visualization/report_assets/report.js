@@ -96,7 +96,7 @@ function drawCurve(div) {
     const isSmooth = state.smoothing > 0 && raw.length > 2 && !name.startsWith("eval/");
     const times = state.axis === "seconds" ? x.map(clock) : x;
     const line = {color: colour(index), width: 2};
-    if (isSmooth) traces.push({x, y: raw, mode: "lines", opacity: 0.28, line: {...line, width: 1}, hoverinfo: "skip", name: plain(run.name)});
+    if (isSmooth) traces.push({x, y: raw, mode: "lines", opacity: 0.35, line: {...line, width: 1}, hoverinfo: "skip", name: plain(run.name)});
     traces.push({
       x, y: isSmooth ? smooth(raw, state.smoothing) : raw, name: plain(run.name), line,
       mode: raw.length < 40 ? "lines+markers" : "lines", marker: {size: raw.length < 2 ? 8 : 5},
