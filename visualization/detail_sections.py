@@ -16,6 +16,7 @@ from visualization import eval_tables
 from visualization.html_parts import dot, escaped, table
 
 SHOWN_EXAMPLES = 20  # rows of a table of examples
+SHOWN_CLASSES = 500  # rows of the table of classes
 _ANSWER = ("source", "answer", "expected")
 
 
@@ -41,9 +42,9 @@ def details(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
 
 
 def _classes(found: Mapping[str, Any]) -> str:
-    matrix = eval_tables.confusion_matrix(found)
     matrix_plot = ""
-    if len(matrix) <= eval_tables.MOST_SHOWN_CLASSES:
+    if len(found["labels"]) <= eval_tables.MOST_SHOWN_CLASSES:
+        matrix = eval_tables.confusion_matrix(found)
         plot = json.dumps({"labels": found["labels"], "matrix": matrix.tolist()})
         matrix_plot = (
             '<div class="card plot"><h4>confusion matrix: rows of a label by guess</h4><div '
@@ -51,7 +52,7 @@ def _classes(found: Mapping[str, Any]) -> str:
         )
     rows = [
         [escaped(s.label), *(_share(v) for v in (s.precision, s.recall, s.f1)), f"{s.rows:,}"]
-        for s in eval_tables.class_table(found)
+        for s in eval_tables.class_table(found)[:SHOWN_CLASSES]
     ]
     per_class = table(("class", "precision", "recall", "F1", "rows"), rows, numbers=(1, 2, 3, 4))
     pairs = [[escaped(a), escaped(b), f"{n:,}"] for a, b, n in eval_tables.confused_pairs(found)]

@@ -30,8 +30,12 @@ def confusion_matrix(details: Mapping[str, Any]) -> np.ndarray:
 
 def class_table(details: Mapping[str, Any]) -> list[ClassScore]:
     """Precision, recall and F1 of each class that occurs, the worst F1 first."""
-    matrix = confusion_matrix(details)
-    right, rows, guesses = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    # From the sparse form: thousands of classes would make a matrix of millions of entries.
+    right, rows, guesses = np.zeros((3, len(details["labels"])), int)
+    for label, guess, count in details["confusion"]:
+        rows[label] += count
+        guesses[guess] += count
+        right[label] += count if label == guess else 0
     scores = [
         ClassScore(
             label,
