@@ -138,7 +138,12 @@ function drawPositions(div) {
   const traces = [];
   JSON.parse(div.dataset.plot).forEach(({run, x, y}) => {
     if (!visible(run)) return;
-    traces.push({x, y, mode: "lines", line: {color: colour(run), width: 2}, name: plain(data.runs[run].name), hovertemplate: "%{y:.4f}"});
+    const name = plain(data.runs[run].name), color = colour(run), isSmooth = state.smoothing > 0;
+    if (isSmooth) traces.push({x, y, mode: "lines", opacity: 0.35, line: {color, width: 1}, name, hoverinfo: "skip"});
+    traces.push({
+      x, y: isSmooth ? smooth(y, state.smoothing) : y, mode: "lines", line: {color, width: 2}, name, customdata: y,
+      hovertemplate: isSmooth ? "%{y:.4f} <i>raw %{customdata:.4f}</i>" : "%{y:.4f}",
+    });
   });
   return Plotly.react(div, traces, baseLayout("position in the row"), CONFIG);
 }
@@ -152,7 +157,7 @@ function drawLengths(div) {
       hovertemplate: "%{y:.4g} <i>%{text}</i>",
     });
   });
-  return Plotly.react(div, traces, baseLayout("tokens of the source, mean of the bin"), CONFIG);
+  return Plotly.react(div, traces, baseLayout("tokens of the source (middle of the bin)"), CONFIG);
 }
 
 function drawConfusion(div) {
