@@ -6,14 +6,15 @@ config; --split=NAME selects one of them, or another split of the data. --split=
 training examples, which shows how well the run fits them. --config.a.b=v changes keys of data, eval
 and mesh, the kind of attention and its range, and the range of positions.
 
-It prints one JSON object and appends it to DIR/evaluations.jsonl.
+It prints one JSON object and appends it to DIR/evaluations.jsonl. --details also writes what
+report.py shows beside curves: confusions of classes, worst and best answers, loss by position.
 """
 
 import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import jax
 from absl import flags
 
 from checkpointing import loaded_run, run_directory
-from evaluation import eval_sets
+from evaluation import eval_details, eval_sets
 from evaluation.evaluator import Evaluator
 from evaluation.metrics import signatures
 from experiment import command_line
@@ -44,12 +45,16 @@ def evaluate(
     split: str = "",
     average: int = 1,
     config: Mapping[str, Any] | None = None,
+    details: bool = False,
 ) -> dict[str, Any]:
     """Evaluates a run; returns the scores and the facts of the evaluation, as it records them.
 
     `step` and `average` select checkpoints as in `loaded_run.load`. `split` is the flag --split.
-    `config` is the run's own config with changes; None: without changes.
+    `config` is the run's own config with changes; None: without changes. With `details`, also
+    writes a file for each eval set to DIR/evaluations/.
     """
+    if details and jax.process_count() > 1:
+        raise ConfigError("--details needs a single process; evaluate on one host")
     begin = time.perf_counter()
     recorded = loaded_run.recorded_config(workdir)
     config = recorded if config is None else config
@@ -75,7 +80,10 @@ def evaluate(
             model.tokenizer,
             model.labels,
         )
-        scores = eval_sets.evaluate(evaluator, model.params, sets, show_progress=is_primary)
+        collected = collectors(data, model, sets) if details else None
+        scores = eval_sets.evaluate(
+            evaluator, model.params, sets, show_progress=is_primary, details=collected
+        )
     record = {
         "step": model.step,
         "split": split or "all",
@@ -89,7 +97,26 @@ def evaluate(
     if is_primary:
         with (workdir / RECORD).open("a") as file:
             file.write(json_line(record))
+    for name, found in (collected or {}).items():
+        path = eval_details.write_details(workdir, model.step, name, found.record())
+        print(f"details: {path}", file=sys.stderr)
     return record
+
+
+def collectors(
+    data: pipeline.Data, model: loaded_run.LoadedRun, names: Iterable[str]
+) -> dict[str, eval_details.EvalDetails]:
+    """What collects the rows of each eval set."""
+    objective, settings = model.experiment.task.objective, model.experiment.eval
+    has_classes = objective in ("classify_text", "classify_images")
+    return {
+        name: eval_details.EvalDetails(
+            objective,
+            model.labels,
+            data.eval_examples(name, scored_rows(data, name, settings)) if has_classes else (),
+        )
+        for name in names
+    }
 
 
 def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
@@ -175,7 +202,14 @@ def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
     processes.join()
-    record = evaluate(WORKDIR.value, STEP.value, SPLIT.value, AVERAGE.value, CONFIG.value.to_dict())
+    record = evaluate(
+        WORKDIR.value,
+        STEP.value,
+        SPLIT.value,
+        AVERAGE.value,
+        CONFIG.value.to_dict(),
+        DETAILS.value,
+    )
     if processes.is_primary():
         print(json_line(record), end="")
 
@@ -190,4 +224,5 @@ if __name__ == "__main__":
     AVERAGE = flags.DEFINE_integer(
         "average", 1, "Number of checkpoints whose parameters are averaged."
     )
+    DETAILS = flags.DEFINE_bool("details", False, "Also write DIR/evaluations/, for report.py.")
     command_line.launch(main)

@@ -25,7 +25,7 @@ from inference.generation import Generator, Prompts
 from input_pipeline.batch_shapes import row_outline
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from model.config import TransformerConfig
-from planning import report, search, targets
+from planning import plan_report, search, targets
 from planning.compiled import Compiled, TooLargeError, catch_out_of_memory, measure
 from training.config import MeshConfig
 from training.finetune import as_tree, by_name, rate_scales, select_trainable
@@ -183,24 +183,24 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     """Returns the plan of a job on a mesh of the target's devices, as plain data."""
     mesh = mesh_of(mesh_config, target)
     lowered, abstract, model_params = lower_step(job, mesh)
-    found = report.of_job(
+    found = plan_report.of_job(
         device=target.name,
         mesh=dict(mesh.shape),
         batch_size=job.experiment.data.batch_size,
         assumed=job.assumed,
     )
-    found |= report.of_parameters(model_params)
+    found |= plan_report.of_parameters(model_params)
     try:
         with catch_out_of_memory():
             compiled = measure(lowered.compile(), target.threads)
     except TooLargeError as error:
-        return found | report.too_large(abstract, error, target.chip)
+        return found | plan_report.too_large(abstract, error, target.chip)
     rows, task = job.experiment.data.batch_size, job.experiment.task
     flops = rows * row_flops(job.model, task, job.batch(mesh))
-    found |= report.of_memory(abstract, compiled.memory, target.chip)
-    found |= report.of_cost(compiled.cost, flops, mesh.size)
+    found |= plan_report.of_memory(abstract, compiled.memory, target.chip)
+    found |= plan_report.of_cost(compiled.cost, flops, mesh.size)
     if target.chip is not None:
-        found |= report.of_time(
+        found |= plan_report.of_time(
             compiled.cost, flops, target, in_a_step(job), job.experiment.run.steps
         )
     return found
@@ -252,17 +252,17 @@ def largest_batch(
 
 
 def every_mesh(job: Job, target: targets.Target, sequence: int) -> list[dict[str, Any]]:
-    """Returns the plans of all meshes that divide the batch, best first (`report.rank`)."""
+    """Returns the plans of all meshes that divide the batch, best first (`plan_report.rank`)."""
     found = []
     for sizes in search.meshes(len(target.devices), sequence):
-        name = report.mesh_name(sizes)
+        name = plan_report.mesh_name(sizes)
         try:
             found.append(plan(job, target, MeshConfig(**sizes)))
         except ConfigError as error:
             note(f"{name}: {error}")
             continue
         note(f"{name}: {'fits' if found[-1]['memory']['fits'] else 'does not fit'}")
-    return sorted(found, key=report.rank)
+    return sorted(found, key=plan_report.rank)
 
 
 def note(line: str) -> None:
@@ -277,7 +277,7 @@ def main() -> None:
     job, target = job_of(experiment), targets.find(DEVICE.value)
     if SEARCH_MESH.value:
         plans = every_mesh(job, target, max(1, experiment.mesh.sequence))
-        print(json.dumps(plans) if JSON.value else report.table(plans))
+        print(json.dumps(plans) if JSON.value else plan_report.table(plans))
         return
     if SEARCH_BATCH.value:
         job, found = largest_batch(job, target, experiment.mesh)
@@ -285,8 +285,8 @@ def main() -> None:
         found = plan(job, target, experiment.mesh)
     if GENERATE.value:
         programs = compile_generation(job, target, mesh_of(experiment.mesh, target))
-        found |= report.of_generation(*programs, target, job.experiment.data.batch_size)
-    print(json.dumps(found) if JSON.value else report.text(found))
+        found |= plan_report.of_generation(*programs, target, job.experiment.data.batch_size)
+    print(json.dumps(found) if JSON.value else plan_report.text(found))
 
 
 if __name__ == "__main__":

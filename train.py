@@ -18,8 +18,9 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from checkpointing import provenance, quiet_orbax, run_directory
+from checkpointing import provenance, quiet_orbax, run_directory, run_summary
 from checkpointing.checkpoint_manager import Checkpoints, saved_steps
+from checkpointing.run_records import read_run
 from configs import default
 from evaluation import eval_sets
 from evaluation.evaluator import EvalSet, Evaluator, metric_names
@@ -32,7 +33,7 @@ from pretrained.source_path import refuse_published_directory
 from training import processes
 from training.compilation import keep_programs
 from training.exits import EndedError
-from training.finetune import rate_scales, select_trainable
+from training.finetune import parameter_counts, rate_scales, select_trainable
 from training.infer_sizes import fit_to_data
 from training.loop import Loop
 from training.mesh import check_batch, check_offload, make_mesh
@@ -146,7 +147,14 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
 
         # Log lines
         reporter = stack.enter_context(
-            Reporter(workdir, start, run.steps, run.wandb_project, primary=processes.is_primary())
+            Reporter(
+                workdir,
+                start,
+                run.steps,
+                run.wandb_project,
+                primary=processes.is_primary(),
+                best_metric=experiment.checkpoint.best_metric,
+            )
         )
         resumed = resumed_lines(workdir, start, changes, former_defaults)
         for line in resumed if start else inherited.lines:
@@ -273,10 +281,8 @@ def shown(labels: Sequence[str]) -> str:
 
 def trainable_line(own, base, tuning) -> str:
     """A log line: how many of the model's parameters are trained."""
-    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    trainable, frozen = tuning.split(own)
-    total = count((trainable, frozen, base))
-    return f"trainable: {count(trainable):,} of {total:,} parameters"
+    counts = parameter_counts(own, base, tuning)
+    return f"trainable: {counts['trainable']:,} of {counts['total']:,} parameters"
 
 
 def main() -> None:
@@ -294,6 +300,7 @@ def main() -> None:
     except KeyboardInterrupt:  # before the first step
         sys.exit(AT_ONCE)
     if processes.is_primary():
+        print(run_summary.end_of_run(read_run(workdir)), file=sys.stderr)
         print(json.dumps({"step": saved_steps(workdir)[-1], **scores}))
 
 

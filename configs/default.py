@@ -13,8 +13,8 @@ def get_config(arg=None):
     config = ml_collections.ConfigDict()
 
     # The run
-    config.seed = 0
-    config.steps = 1000
+    config.seed = 0  # of parameters, dropout and the order of the data
+    config.steps = 1000  # updates of the parameters
     # Minutes after the first step, over all resumptions. The run then ends as if it were done, with
     # its learning rate at the end of its decay. 0: no limit
     config.time_limit = 0.0
@@ -34,8 +34,8 @@ def get_config(arg=None):
             # Sizes
             vocab_size=0,  # V; 0: the tokenizer's size
             width=128,  # D
-            encoder_layers=2,
-            decoder_layers=2,
+            encoder_layers=2,  # of the encoder, if there is one
+            decoder_layers=2,  # of the decoder, if there is one
             heads=4,  # H
             kv_heads=0,  # G: heads of keys and values; 0: as many as query heads
             head_size=0,  # K; 0: width / heads
@@ -47,16 +47,16 @@ def get_config(arg=None):
             # Amplitude of the sinusoids; 0: the initial standard deviation of token embeddings, so
             # that neither swamps the other; 1 with embedding_scale=True, as in the 2017 paper
             sinusoidal_scale=0.0,
-            rope_theta=10_000.0,
+            rope_theta=10_000.0,  # base of the wavelengths of rope
             # How rope is scaled for longer rows than in training: default | linear (all angles
             # divided by rope_factor) | ntk (rope_theta times rope_factor ** (K / (K - 2)): divides
             # the lowest frequency by it, keeps the highest) | llama3 (low frequencies only)
             rope_scaling="default",
-            rope_factor=1.0,
+            rope_factor=1.0,  # how many times longer, for linear, ntk and llama3
             # llama3 scales angles with fewer than rope_low_frequency turns in the original length,
             # not those with more than rope_high_frequency turns, and those in between partly
             rope_low_frequency=1.0,
-            rope_high_frequency=4.0,
+            rope_high_frequency=4.0,  # see rope_low_frequency
             rope_original_length=8192,  # llama3: the context length before scaling
             relative_buckets=32,  # t5_bias only
             relative_max_distance=128,  # t5_bias only
@@ -66,11 +66,11 @@ def get_config(arg=None):
             share_embeddings=True,  # encoder_decoder: one token table for encoder and decoder
             tie_output=True,  # the output layer is the transposed token table
             output_scale=False,  # multiply the final hidden state by width ** -0.5 (T5 v1.0)
-            output_bias=False,
+            output_bias=False,  # a bias for each token in the output layer
             # Blocks
             norm="layernorm",  # layernorm | rmsnorm
             norm_placement="pre",  # pre | post
-            norm_epsilon=1e-6,
+            norm_epsilon=1e-6,  # added to the variance
             # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu
             activation="relu",
             bias=True,  # in dense layers and layernorm
@@ -97,22 +97,22 @@ def get_config(arg=None):
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's
-            patch_size=16,
-            class_token=True,
+            patch_size=16,  # pixels of a side of a patch
+            class_token=True,  # a learned token before the patches
             # Classification
             num_classes=0,  # 0: the data's
             pooling="first",  # first | last | mean: which hidden state is classified
             pooler=False,  # a dense layer before the classifier (BERT)
             pooler_activation="tanh",  # tanh | relu: of the pooler (relu: DistilBERT)
             # Dropout rates
-            dropout_embedding=0.0,
-            dropout_attention=0.0,
-            dropout_residual=0.0,
-            dropout_feed_forward=0.0,
+            dropout_embedding=0.0,  # after the sum of the embeddings
+            dropout_attention=0.0,  # of the attention weights
+            dropout_residual=0.0,  # of what a layer adds to the residual stream
+            dropout_feed_forward=0.0,  # inside the feed-forward layer
             # How it is computed
             init_std=0.0,  # of all weights; 0: variance scaled by fan-in
             dtype="float32",  # float32 | bfloat16: activations
-            param_dtype="float32",
+            param_dtype="float32",  # of the stored parameters: float32 | bfloat16
             # Products with the weights of the blocks: float (in dtype) | int8 | fp8. Parameters
             # keep their type. 8 bits need pip install -e '.[quantized]'; see docs/platforms.md
             matmul="float",
@@ -135,13 +135,13 @@ def get_config(arg=None):
             version="",  # tfds: such as 1.0.0; huggingface: a revision; "": the newest at hand
             kind="",  # tfds and huggingface: pairs | documents | labelled | images
             train_split="train",  # your own files: train.tsv, train-00000-of-00004.tsv, train/...
-            eval_split="validation",
+            eval_split="validation",  # the split that evaluations score
             eval_share=0.1,  # share of your own data that is held out, if the files name no splits
             source_language="",  # pairs: a file's ending, or the field of the data set
-            target_language="",
+            target_language="",  # the same for the targets
             text_field="text",  # tfds and huggingface: the data set's names of these fields
-            text_pair_field="",
-            label_field="label",
+            text_pair_field="",  # the field of the second text, for classes of pairs
+            label_field="label",  # the field of the class
             max_bad_records=0,  # bad records of each split to skip and log
             # Several sources in one: (("text_files:books/*.txt", 3.0), ("tfds:lm1b", 1.0)), or of
             # text_to_text_files the tasks, (("summarize", 2.0), ("translate", 1.0)). The numbers
@@ -189,8 +189,8 @@ def get_config(arg=None):
             # seq2seq | causal_lm | prefix_lm | masked_lm | span_corruption |
             # classify_text | classify_images | embed (only for published models; cannot be trained)
             objective="seq2seq",
-            label_smoothing=0.0,
-            z_loss=0.0,
+            label_smoothing=0.0,  # the share of the target that all classes get evenly
+            z_loss=0.0,  # weight of log(Z) ** 2, which keeps logits near 0
             noise_rate=0.15,  # share of tokens that masked_lm and span_corruption mask
             mean_span=3.0,  # mean length of span_corruption's spans
             whole_words=False,  # masked_lm: mask all tokens of a word or none
@@ -210,13 +210,13 @@ def get_config(arg=None):
             name="adamw",  # adam | adamw | adafactor | lion | muon | sgd
             schedule="cosine",  # constant | linear | cosine | stable_decay | inverse_sqrt
             learning_rate=1e-3,  # the peak; inverse_sqrt: factor on the 2017 formula
-            warmup_steps=100,
+            warmup_steps=100,  # of linear growth of the learning rate
             decay_steps=0,  # the step where decay ends; 0: the last step
             decay_fraction=0.2,  # stable_decay: share of the steps spent decaying
             final_fraction=0.0,  # learning rate at the end of decay, as a fraction of the peak
             beta1=0.9,  # also the momentum of sgd and muon
-            beta2=0.999,
-            epsilon=1e-8,
+            beta2=0.999,  # decay of the mean square of the gradient
+            epsilon=1e-8,  # added to the root of that mean
             weight_decay=0.0,  # adamw, adafactor, lion, muon
             decay_embeddings=False,  # norms and biases never decay
             clip_norm=1.0,  # global gradient norm; 0: no clipping
@@ -237,7 +237,7 @@ def get_config(arg=None):
             # frozen; they are read from init_from whenever the run is resumed or used
             lora_rank=0,
             lora_alpha=16.0,  # an adapter's output is multiplied by lora_alpha / lora_rank
-            lora_targets=".*/(query|value)/kernel",
+            lora_targets=".*/(query|value)/kernel",  # a pattern of the parameters that get adapters
             # A pattern of parameters to train in full. Parameters that init_from lacks always are
             lora_also_train="",
             freeze="",  # a pattern of parameters that are not trained; not with adapters
@@ -272,8 +272,8 @@ def get_config(arg=None):
             # ignore | skip | rollback (to a checkpoint, then on with other batches): what follows a
             # loss spike, a loss above spike_factor times the median of the last spike_window
             spike="ignore",
-            spike_factor=10.0,
-            spike_window=64,
+            spike_factor=10.0,  # a loss of this many times the median is a spike
+            spike_window=64,  # steps whose losses the median is of
             rollback_steps=100,  # the smallest number of steps to go back
             rollback_batches=200,  # batches to skip from there; at least up to that of the spike
             limit=10,  # skipped steps in a row, or rollbacks, after which the run ends
@@ -288,7 +288,7 @@ def get_config(arg=None):
     config.eval = ml_collections.ConfigDict(
         dict(
             every=500,  # steps; always after the last; 0: only then
-            batch_size=256,
+            batch_size=256,  # rows in a batch of an evaluation, over all processes
             # The largest number of batches of each evaluation set, a fixed random sample; 0: all
             batches=0,
             # End the run after this many evaluations in a row without a new best value of

@@ -8,6 +8,7 @@ import jax
 from jax.sharding import Mesh
 from tqdm import tqdm
 
+from evaluation.eval_details import EvalDetails
 from evaluation.evaluator import EvalSet, Evaluator, refuse_metrics
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
@@ -33,12 +34,13 @@ def evaluate(
     show_progress: bool = False,
     keep_bars: bool = True,
     between: Callable[[], None] | None = None,
+    details: Mapping[str, EvalDetails] | None = None,
 ) -> dict[str, float]:
     """Evaluates the parameters on all sets; returns {eval/<set>/<metric>: score}.
 
     It calls `between` before each batch. `show_progress` draws one progress bar per set if stderr
     is a terminal. Without `keep_bars`, it erases a finished bar, which would move the bar of a
-    training run.
+    training run. `details` collect rows, by the name of the set.
     """
     scores = {}
     for name, eval_set in sets.items():
@@ -57,7 +59,8 @@ def evaluate(
             )
             eval_set = dataclasses.replace(eval_set, batches=bar)
         try:
-            found = evaluator.evaluate(params, eval_set)
+            collecting = {"details": details[name]} if details else {}
+            found = evaluator.evaluate(params, eval_set, **collecting)
         finally:
             if show_progress:
                 bar.close()  # also when the evaluation is interrupted

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from evaluation.eval_details import HAS_POSITIONS, EvalDetails, make_position_step
 from evaluation.metrics import class_scores, text_scores
 from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
@@ -92,17 +93,25 @@ class Evaluator:
         self._objective, self._settings = task.objective_spec, settings
         self._tokenizer, self._labels = tokenizer, labels
         self._eval_step = make_eval_step(model, task)
+        self._position_step = make_position_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
         self._params, self._laid_out = None, {}  # of the current evaluation; laid out, by order
 
-    def evaluate(self, params, eval_set: EvalSet) -> dict[str, float]:
-        """The scores on a set, by name; `metric_names` lists the names."""
+    def evaluate(
+        self, params, eval_set: EvalSet, details: EvalDetails | None = None
+    ) -> dict[str, float]:
+        """The scores on a set, by name; `metric_names` lists the names.
+
+        `details` collects the rows that the scores come from.
+        """
         metrics = self._settings.metrics
         has_classes = any(metric in CLASS_METRICS for metric in metrics)
         totals, hypotheses, class_rows = None, [], []
         for batch in eval_set.batches:
             found, outputs = self._eval_step(params, batch)
+            if details is not None:
+                self._add_details(details, params, batch, outputs)
             if has_classes:
                 class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
             if eval_set.has_target:
@@ -110,6 +119,8 @@ class Evaluator:
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
                 exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
                 found = {**found, "exact_match": exact}
+                if details is not None:
+                    self._add_answers(details, batch, tokens_bt, expected_bt, weights_bt)
                 if eval_set.references:
                     hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bt)]
             totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
@@ -133,6 +144,32 @@ class Evaluator:
                 metrics, labels_b[real_b], probabilities_bc[real_b], self._class_values()
             )
         return scores
+
+    def _add_details(self, details: EvalDetails, params, batch, outputs) -> None:
+        if "labels" in batch:
+            details.add_classes(*fetch((batch["labels"], outputs, batch["weights"])))
+        if self._task.objective in HAS_POSITIONS:
+            details.add_positions(*fetch(self._position_step(params, batch)))
+
+    def _add_answers(self, details: EvalDetails, batch, tokens_bt, expected_bt, weights_bt) -> None:
+        matched_b = _matching_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
+        has_source = self._has_source
+        source_bt = batch["encoder_segment_ids"] != 0 if has_source else None
+        lengths_b = source_bt.sum(axis=1) if has_source else _prompt_lengths(batch)
+        tokens_bt, expected_bt, weights_bt, matched_b, lengths_b = jax.device_get(
+            (tokens_bt, expected_bt, weights_bt, matched_b, lengths_b)
+        )
+        inputs_bt = jax.device_get(batch["encoder_inputs" if has_source else "inputs"])
+        real = np.flatnonzero((weights_bt > 0).any(axis=1)).tolist()
+        decode, pad_id = self._tokenizer.decode, self._tokenizer.pad_id
+        expected_bt = np.where(weights_bt > 0, expected_bt, pad_id)
+        details.add_answers(
+            [decode(tokens_bt[row]) for row in real],
+            [decode(inputs_bt[row][: lengths_b[row]]) for row in real],
+            [decode(expected_bt[row]) for row in real],
+            [lengths_b[row] for row in real],
+            [matched_b[row] for row in real],
+        )
 
     def _class_values(self) -> np.ndarray | None:
         """The numbers that the classes stand for, if a metric needs them."""
@@ -285,7 +322,13 @@ def _exact_rows(
 
     A row whose target was truncated (`cut_b`) does not match.
     """
-    # The targets include the end token, so no token follows a match.
-    matches_b = ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)
+    matches_b = _matching_rows(tokens_bt, expected_bt, weights_bt, cut_b)
     real_b = (weights_bt > 0).any(axis=1)
     return (matches_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)
+
+
+def _matching_rows(
+    tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
+) -> Array:
+    # The targets include the end token, so no token follows a match.
+    return ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)

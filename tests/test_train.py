@@ -221,6 +221,11 @@ def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
     assert scores["step"] == 2
     assert 0 <= scores["eval/held_out/accuracy"] <= 1
     assert "step 2/2" in ended.stderr
+    # The end sums up the run and says where to look.
+    summary = ended.stderr[ended.stderr.rindex("\nstep: 2 of 2, finished\n") :]
+    for said in ("best: eval/held_out/accuracy ", "last: ", "time: ", "images: 8\n", "look: "):
+        assert f"\n{said}" in summary
+    assert f"--workdirs={tmp_path}" in summary.splitlines()[-1]
     # One style: lower case at the beginning, no full stop at the end, no prefix of a library.
     assert "compiling the training step for images 4 x 8 x 8 x 1" in ended.stderr
     for line in ended.stderr.splitlines():

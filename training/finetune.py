@@ -218,3 +218,10 @@ def rate_scales(config: FinetuneConfig, model: TransformerConfig) -> Callable[[d
         return as_tree({name: scale(name, update) for name, update in by_name(updates).items()})
 
     return scales
+
+
+def parameter_counts(own: dict, base: dict, tuning: Tuning) -> dict[str, int]:
+    """How many parameters the model has, and how many of them are trained."""
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    trainable, frozen = tuning.split(own)
+    return {"trainable": count(trainable), "total": count((trainable, frozen, base))}

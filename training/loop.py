@@ -8,7 +8,6 @@ Three rules hold at every point of the loop:
 
 import contextlib
 import dataclasses
-import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -29,17 +28,18 @@ from training.anomalies import NOT_FINITE, OK, SPIKE, after_rollback
 from training.compilation import shapes_line
 from training.early_stopping import Patience, recorded_scores
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
+from training.finetune import parameter_counts
 from training.flops import row_flops
 from training.metric_writers import Reporter
 from training.prefetch import Batch, prefetch
 from training.processes import is_primary
+from training.run_events import EventLog, record_examples
 from training.step import FrozenInputs, TrainSpec, TrainState
 from training.stop_signals import StopRequest
 from training.throughput import Throughput, amount_in, unit_of
 from training.time_limit import TimeLimit
 from training.watchdog import Watchdog
 
-NAMED_EXAMPLES = 8  # in the message on a failed step; failures.jsonl lists all
 MAX_PENDING = 4  # steps whose status may be unread; the batch of each may be on the devices
 
 
@@ -88,6 +88,7 @@ class Loop:
         is_last = step == run.steps or bool(self._reason_to_end(step))
         with (
             StopRequest() as stop,
+            self._events,
             self._watchdog,
             self._time_limit,
             implicit_transfers("disallow"),
@@ -143,6 +144,7 @@ class Loop:
                         stops = stop.cuts_short
                         is_last = is_last or self._patience.is_out
                     if saves or stops or is_last or is_best:
+                        self._events.progress(step)
                         self.checkpoints.save(step, state, scores)
                         self._time_limit.saved(step)
                         self._watchdog.beat()
@@ -171,9 +173,11 @@ class Loop:
         run, checkpoint = self.experiment.run, self.experiment.checkpoint
         failure = self.experiment.failure
         self._watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
-        self._throughput = Throughput(unit_of(self.experiment.model))
+        unit, tuning = unit_of(self.experiment.model), self.spec.tuning
+        self._throughput = Throughput(unit)
+        parameters = parameter_counts(self.abstract.params, self.frozen_inputs.base, tuning)
+        self._events = EventLog(self.workdir, unit, start, self.reporter.log, parameters)
         self._compiled_shapes, self._failed_evaluations = set(), 0
-        tuning = self.spec.tuning
         self._merge = jax.jit(tuning.merge) if tuning.rank else tuning.merge
         self._time_limit = TimeLimit(self.workdir, run.time_limit, start=start)
         if run.time_limit:
@@ -227,11 +231,13 @@ class Loop:
         """Dispatches a step. A new shape compiles, and its time does not count as training."""
         arguments = batch.device, self.frozen_inputs, self._time_limit.of_step(self.mesh)
         rows, shape = self.experiment.data.batch_size, _shape(batch.host)
+        amount = amount_in(batch.host) * jax.process_count()
+        self._events.count(amount)
         if shape in self._compiled_shapes:
             state, metrics = self.train_step(state, *arguments)
             teacher = self.spec.teacher and self.spec.teacher.model.config
             flops = rows * row_flops(self.spec.model.config, self.spec.task, batch.host, teacher)
-            self._throughput.count(amount_in(batch.host) * jax.process_count(), flops)
+            self._throughput.count(amount, flops)
             return state, metrics
         described = shapes_line(batch.host, rows, self.data.bucket_of(batch.host))
         self.reporter.log(f"compiling the training step for {described}")
@@ -289,6 +295,8 @@ class Loop:
                 "(failure.limit); lower optimizer.learning_rate"
             )
         self.reporter.log(f"{what}: {'rolling back' if rolls_back else 'skipped'}")
+        if not rolls_back:
+            self._events.skipped(step, metrics["failure/loss"])
         return rolls_back
 
     def _report(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
@@ -300,17 +308,13 @@ class Loop:
             metrics["data/bad_records"] = bad
         rates = self._throughput.report(is_queued=step < self._newest)
         self.reporter.report(step, metrics | rates)
+        self._events.progress(step)
 
     def _record_examples(self, step: int, metrics: Mapping[str, float]) -> str:
         """Writes the example ids of a failed step to failures.jsonl; returns some in words."""
         ids = self.data.train_ids(step - 1 + self._batches_left_out)
-        own = f"-{jax.process_index()}" if jax.process_count() > 1 else ""
-        name = f"failures{own}.jsonl"
-        record = {"step": step, "loss": str(metrics["failure/loss"]), "examples": ids}
-        with (self.workdir / name).open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        more = f" and {len(ids) - NAMED_EXAMPLES} more in {name}" if ids[NAMED_EXAMPLES:] else ""
-        return f"from the examples {', '.join(ids[:NAMED_EXAMPLES])}{more}"
+        process = jax.process_index() if jax.process_count() > 1 else None
+        return record_examples(self.workdir, step, metrics["failure/loss"], ids, process)
 
     def _roll_back(self, spike: StepResult) -> tuple[int, TrainState]:
         """Goes back to the newest regular checkpoint, or to step 0; returns the step and the state.
@@ -333,6 +337,7 @@ class Loop:
         self.checkpoints.forget_after(step)
         self._patience.forget_after(step)
         self.reporter.rewind(step)
+        self._events.rolled_back(spike.step, step)
         self.reporter.log(
             f"rolled back to step {step}; {self._batches_left_out:,} batches are left out so far"
         )
@@ -353,6 +358,7 @@ class Loop:
             return {}
         except Exception as error:  # a full disk, a metric's library: anything
             self._failed_evaluations += 1
+            self._events.evaluation_failed(step, error)
             traceback.print_exc(file=sys.stderr)
             self.reporter.log(f"the evaluation at step {step} failed ({error}); training goes on")
             self.reporter.report(step, {"eval/failures": self._failed_evaluations})

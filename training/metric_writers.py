@@ -19,6 +19,7 @@ import jax
 from tqdm import tqdm
 
 from experiment.schema import ConfigError
+from training.main_metric import main_metric
 
 # The metrics that a log line shows, in this order, and their format.
 LOG_COLUMNS = {
@@ -48,8 +49,11 @@ class Reporter:
         last_step: int,
         wandb_project: str = "",
         primary: bool = True,
+        best_metric: str = "",
     ):
-        self._last_step = last_step
+        """`best_metric` is the score that the bar shows; "": the usual one of the first set."""
+        self._last_step, self._best_metric = last_step, best_metric
+        self._on_bar: dict[str, str] = {}
         self._primary = primary
         self._sinks = []
         if primary:
@@ -82,7 +86,16 @@ class Reporter:
         for sink in self._sinks:
             with self._logging_failure(sink, f"step {step} is"):
                 sink.write(step, metrics)
+        self._show_on_bar(metrics)
         self.log(log_line(step, self._last_step, metrics))
+
+    def _show_on_bar(self, metrics: Mapping[str, float]) -> None:
+        """Keeps the newest loss and score at the end of the bar."""
+        if "train/loss" in metrics:
+            self._on_bar["loss"] = f"{metrics['train/loss']:.4f}"
+        if score := main_metric(metrics, self._best_metric):
+            self._on_bar[score.removeprefix("eval/")] = f"{metrics[score]:.4g}"
+        self._bar.set_postfix(self._on_bar, refresh=False)
 
     @contextlib.contextmanager
     def _logging_failure(self, sink, what: str) -> Iterator[None]:

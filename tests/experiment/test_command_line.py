@@ -60,6 +60,22 @@ def test_help_goes_into_a_pipe_that_is_closed_early():
     assert (ended.stderr, len(ended.stdout.splitlines())) == ("", 1)
 
 
+def test_every_key_is_explained():
+    """By a comment on its line, or on the line above it."""
+    lines = help_text.key_listing(default.get_config().to_dict()).splitlines()
+    places = {
+        line.partition("=")[0]: n for n, line in enumerate(lines) if line[:1] not in ("#", "")
+    }
+    assert sorted(places) == sorted(help_text.key_names())
+    beside = {"mesh.fsdp", "mesh.sequence", "mesh.tensor"}  # explained together, above mesh.data
+    unexplained = {
+        key
+        for key, number in places.items()
+        if "  # " not in lines[number] and not lines[number - 1].startswith("# ")
+    }
+    assert unexplained == beside
+
+
 def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
     monkeypatch.chdir(scripts.ROOT)
     ended = scripts.run(

@@ -21,6 +21,7 @@ from training.exits import DivergedError
 from training.finetune import TRAIN_ALL
 from training.loop import MAX_PENDING, Loop
 from training.mesh import make_mesh
+from training.run_events import read_events, surviving_progress
 from training.step import NO_FROZEN_INPUTS, TrainState
 
 MOST_STEPS = 100
@@ -186,6 +187,22 @@ def test_rollback_batches_are_left_out_where_that_is_more(tmp_path):
     run = FakeRun(tmp_path, statuses={6: SPIKE}, failure=dict(rollback_batches=5))
     assert run.run() == [0, 1, 2, 3, *range(9, 17)]
     assert run.state.anomalies.batches_left_out == 5
+
+
+def test_skipped_steps_and_rollbacks_are_recorded_as_events(tmp_path):
+    """Batch 2 is not finite at step 3; batch 6 spikes at step 7, back to step 4."""
+    run = FakeRun(tmp_path, statuses={2: NOT_FINITE, 6: SPIKE})
+    run.run()
+    events = read_events(tmp_path / "events.jsonl")
+    told = [(e["event"], e["step"]) for e in events if e["event"] != "progress"]
+    assert told == [("start", 0), ("skipped", 3), ("rollback", 7), ("end", 12)]
+    assert [e["to"] for e in events if e["event"] == "rollback"] == [4]
+    progress = surviving_progress(events)
+    # A skipped step has no report, but it has seen its tokens: 8 of every batch but batch 0,
+    # whose tokens are all padding.
+    assert {e["step"]: e["images"] for e in progress if "images" in e} == {
+        step: 8 * (step - 1) for step in range(1, 13) if step != 3
+    }
 
 
 def test_two_rollbacks_in_a_row(tmp_path):

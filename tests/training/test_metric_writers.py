@@ -170,6 +170,19 @@ def test_a_bar_on_a_terminal_with_the_lines_whole_above_it(tmp_path, monkeypatch
     assert "\rhello\n" in shown
 
 
+def test_the_bar_shows_the_newest_loss_and_score(tmp_path, monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    best = "eval/dates/accuracy"
+    with Reporter(tmp_path, resume_step=0, last_step=100, best_metric=best) as reporter:
+        reporter.report(10, {"train/loss": 9.0})
+        reporter.report(20, {"train/loss": 2.5, "optim/grad_norm": 1.0})
+        reporter.report(20, {"eval/dates/exact_match": 0.125, "eval/dates/accuracy": 0.75})
+    bar = screen.getvalue().rpartition("\r")[2]
+    assert "loss=2.5000" in bar and "dates/accuracy=0.75" in bar
+    assert "exact_match" not in bar and "9.0000" not in bar and "grad_norm" not in bar
+
+
 def test_other_processes_are_silent(tmp_path, capsys):
     with Reporter(tmp_path / "run", resume_step=0, last_step=1, primary=False) as reporter:
         reporter.report(1, {"train/loss": 2.0})
