@@ -16,7 +16,7 @@ from experiment.schema import ConfigError
 from inference import output_text, predictors
 from inference.prompts import MASK, TextPrompts, in_batches
 from inference.sampler import Sampler
-from input_pipeline.objectives import Fields
+from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 

@@ -73,7 +73,11 @@ AT_THE_START = [
     (classify_images, {}, "data.path is empty, but data.source='image_files' reads a directory"),
     (classify_images, {"data.path": "/no/such"}, "data.path=/no/such is not a directory"),
     (digits, {"mesh.data": 64}, "mesh.data=64, mesh.fsdp=1, mesh.sequence=1, mesh.tensor=1"),
-    (digits, {"checkpoint.best_metric": "eval/nobody/exact_match"}, "is not measured here. Meas"),
+    (
+        digits,
+        {"checkpoint.best_metric": "eval/nobody/exact_match"},
+        "is not measured here. Metrics",
+    ),
     (digits, {"checkpoint.best_metric": "eval/held_out/acuracy"}, "'eval/held_out/accuracy'?"),
     (langid, {"eval.metrics": ("pearson",)}, "needs classes that are numbers, but one of the"),
     (

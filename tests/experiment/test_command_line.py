@@ -124,7 +124,7 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
         ("train.py --config translation", "Did you mean --config=configs/translation.py?"),
         ("train.py --config=translation.py:t5_style", "--config=configs/translation.py:t5_style?"),
         ("train.py --config=configs/translaton.py", "Did you mean --config=configs/translation.py"),
-        ("plan.py --config=zzzz", "--config=zzzz: no such file. See --help for those that"),
+        ("plan.py --config=zzzz", "--config=zzzz: no such file. See --help for the list."),
         ("train.py --config.batch_size=8", "batch_size is not a config key. Did you mean --config"),
         (
             "train.py --config.data.batch=8",

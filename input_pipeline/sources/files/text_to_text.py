@@ -33,7 +33,7 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
         evals = {data.eval_split: evaluation[task]} if task in evaluation else {}
         digest = content_digest([task, *found.digests])
         description = {"train_pairs": len(examples)}
-        if found.from_heap:
+        if found.by_hash:
             description["held_out_share"] = data.eval_share
         splits[task] = Splits("pairs", examples, evals, (), description, digest)
     return splits
