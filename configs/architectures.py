@@ -66,7 +66,7 @@ def _refuse_published(name, listed):
     path, bring_in = Path(name), "python convert.py --from={} --to=WORKDIR, then give WORKDIR"
     if any((path / file).is_file() for file in PUBLISHED) and not (path / CHECKPOINTS).is_dir():
         raise ValueError(
-            f"{name} is a published model, not a run; bring it in first: {bring_in.format(name)}"
+            f"{name} is a published model, not a run; import it first: {bring_in.format(name)}"
         )
     if ("/" in name and not path.parent.is_dir()) or ("-" in name and "/" not in name):
         raise ValueError(
