@@ -71,6 +71,11 @@ class ReportServer(http.server.ThreadingHTTPServer):
                 self._version = version
             return self._version, self._page
 
+    def handle_error(self, request, client_address) -> None:
+        """Passes over browsers that hang up early."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: ReportServer
@@ -90,7 +95,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.path != "/":
             self.send_error(HTTPStatus.NOT_FOUND, "there is only /")
             return
-        version, page = self.server.page() if with_body else (self.server.version(), b"")
+        try:
+            version, page = self.server.page() if with_body else (self.server.version(), b"")
+        except ConfigError:  # such as a directory that was removed
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the runs cannot be read")
+            return
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         if with_body:

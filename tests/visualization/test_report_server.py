@@ -116,6 +116,16 @@ def test_the_page_is_made_again_only_when_files_change(tmp_path):
         assert ask(server)[1] != made[1]
 
 
+def test_runs_that_disappear_are_answered_with_an_error(tmp_path, capfd):
+    def make_page(version):
+        raise ConfigError("no run here")
+
+    with served([tmp_path], make_page) as server:
+        assert ask(server)[0] == 503
+        assert ask(server, "HEAD")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
 def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -148,9 +148,10 @@ def test_zooming_changes_the_range_and_a_double_click_resets_it(report):
     page.mouse.down()
     page.mouse.move(size["x"] + 160, middle, steps=5)
     page.mouse.up()
-    page.wait_for_function(
-        f"({span})(document.querySelector('{plot('train/loss')}')) < {before} / 2"
-    )
+    now = f"({span})(document.querySelector('{plot('train/loss')}'))"
+    page.wait_for_function(f"{now} < {before} / 2")
+    page.mouse.dblclick(size["x"] + 110, middle)
+    page.wait_for_function(f"Math.abs({now} - {before}) < 1e-6 * {before}")
 
 
 def test_troubles_are_marked_on_the_axis(report):
