@@ -2,7 +2,34 @@
 
 const packedData = JSON.parse(document.getElementById("data").textContent);
 
-async function inflate(text) {
+// Texts are decoded one after the other, so that the first head is seen soon. What a person waits
+// for is taken first.
+const waiting = [];
+let decoding = false;
+
+function inflate(text) {
+  return new Promise((resolve, reject) => {
+    waiting.push({ text, resolve, reject });
+    decodeWaiting();
+  });
+}
+
+function takeFirst(text) {
+  const place = waiting.findIndex((job) => job.text === text);
+  if (place > 0) waiting.unshift(...waiting.splice(place, 1));
+}
+
+async function decodeWaiting() {
+  if (decoding) return;
+  decoding = true;
+  while (waiting.length > 0) {
+    const { text, resolve, reject } = waiting.shift();
+    await decode(text).then(resolve, reject);
+  }
+  decoding = false;
+}
+
+async function decode(text) {
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
@@ -60,31 +87,36 @@ class AttentionData {
   }
 
   // One byte for each pair of query and key: 1 where attention is allowed.
+  // Layers often have the same mask, which is decoded once.
   mask(layer) {
-    if (!this.masks.has(layer)) {
+    const text = this.visible[layer];
+    if (!this.masks.has(text)) {
       const count = this.rows * this.columns;
-      const unpacked = inflate(this.visible[layer]).then((bytes) => {
+      const unpacked = inflate(text).then((bytes) => {
         const mask = new Uint8Array(count);
         for (let i = 0; i < count; i++) mask[i] = (bytes[i >> 3] >> (7 - (i & 7))) & 1;
         return mask;
       });
-      this.masks.set(layer, unpacked);
+      this.masks.set(text, unpacked);
     }
-    return this.masks.get(layer);
+    return this.masks.get(text);
   }
 
   // The sums of rows (head, query) before weights were quantised, in steps of 1e-4.
   rowSumsOf(layer) {
-    if (!this.rowSums.has(layer)) {
-      this.rowSums.set(layer, inflate(this.sums[layer]).then(joinPlanes));
-    }
-    return this.rowSums.get(layer);
+    const text = this.sums[layer];
+    if (!this.rowSums.has(text)) this.rowSums.set(text, inflate(text).then(joinPlanes));
+    takeFirst(text);
+    return this.rowSums.get(text);
   }
 
   // A matrix of one head: `at(row, column)` is a number, or null where the mask forbids attention.
   async matrix(layer, head, quantity = "weights") {
     const array = this.arrays[quantity];
-    const [codes, mask] = await Promise.all([array.codes(layer), this.mask(layer)]);
+    const parts = Promise.all([array.codes(layer), this.mask(layer)]);
+    takeFirst(this.visible[layer]);
+    takeFirst(array.packed.parts[layer]);
+    const [codes, mask] = await parts;
     const { rows, columns } = this;
     const start = head * rows * columns;
     const { values } = array;
