@@ -107,11 +107,11 @@ def collectors(
     data: pipeline.Data, model: loaded_run.LoadedRun, names: Iterable[str]
 ) -> dict[str, eval_details.EvalDetails]:
     """What collects the rows of each eval set."""
-    objective, settings = model.experiment.task.objective, model.experiment.eval
-    has_classes = objective in ("classify_text", "classify_images")
+    task, settings = model.experiment.task, model.experiment.eval
+    has_classes = task.objective_spec.head == "classifier"
     return {
         name: eval_details.EvalDetails(
-            objective,
+            task.objective,
             model.labels,
             data.eval_examples(name, scored_rows(data, name, settings)) if has_classes else (),
         )

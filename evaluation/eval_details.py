@@ -29,7 +29,6 @@ WORST, BEST = 50, 20  # rows that are kept as text
 MOST_CHARACTERS = 2_000  # of a text
 MOST_PIXELS = 32  # of a side of an image
 MOST_BINS = 8  # of source lengths
-HAS_POSITIONS = ("causal_lm", "prefix_lm")
 
 
 def make_position_step(model: nn.Module, task: TaskConfig) -> Callable:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from evaluation.eval_details import HAS_POSITIONS, EvalDetails, make_position_step
+from evaluation.eval_details import EvalDetails, make_position_step
 from evaluation.metrics import class_scores, text_scores
 from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
@@ -148,12 +148,12 @@ class Evaluator:
     def _add_details(self, details: EvalDetails, params, batch, outputs) -> None:
         if "labels" in batch:
             details.add_classes(*fetch((batch["labels"], outputs, batch["weights"])))
-        if self._task.objective in HAS_POSITIONS:
+        if self._objective.head == "language_model" and not self._objective.has_source:
             details.add_positions(*fetch(self._position_step(params, batch)))
 
     def _add_answers(self, details: EvalDetails, batch, tokens_bt, expected_bt, weights_bt) -> None:
         matched_b = _matching_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
-        has_source = self._has_source
+        has_source = self._objective.has_source
         source_bt = batch["encoder_segment_ids"] != 0 if has_source else None
         lengths_b = source_bt.sum(axis=1) if has_source else _prompt_lengths(batch)
         tokens_bt, expected_bt, weights_bt, matched_b, lengths_b = jax.device_get(

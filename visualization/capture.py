@@ -114,13 +114,13 @@ def _depths(run: LoadedRun) -> dict[str, int]:
 def _refuse_view(run: LoadedRun, view: View) -> None:
     if view not in VIEWS:
         raise ConfigError(f"--view={view} is not one of: {', '.join(VIEWS)}")
-    objective = run.experiment.task.objective
+    task = run.experiment.task
     if view == "logprobs" and not generates(run):
         raise ConfigError(
             "--view=logprobs shows the probability of each next token, which a model with "
-            f"task.objective={objective} does not predict; choose attention or lens"
+            f"task.objective={task.objective} does not predict; choose attention or lens"
         )
-    if view == "lens" and objective == "embed":
+    if view == "lens" and task.objective_spec.head == "embedder":
         raise ConfigError(
             "--view=lens shows what the output head makes of each layer, and this model has no "
             "such head; choose attention"
@@ -197,11 +197,11 @@ def _lens(
     found: Captured,
     texts: Mapping[str, tuple[str, ...]],
 ) -> LogitLens | None:
-    stack, objective = _last_stack(run), run.experiment.task.objective
-    if objective == "embed":
+    stack, head = _last_stack(run), run.experiment.task.objective_spec.head
+    if head == "embedder":
         return None
     hidden = found.hidden[stack]
-    if objective.startswith("classify"):
+    if head == "classifier":
         best = logit_lens(run, batch, stack, hidden, len(run.labels))
         by_layer = [
             TopTokens(*(each[layer][None] for each in best)) for layer in range(len(hidden))
@@ -254,16 +254,16 @@ def _best(logs_nv: np.ndarray) -> TopTokens:
 
 def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
     """The answer, the class, the filled masks or the next token."""
-    objective, logits = run.experiment.task.objective, found.outputs.get("logits")
-    if objective == "embed":
+    head, logits = run.experiment.task.objective_spec.head, found.outputs.get("logits")
+    if head == "embedder":
         return ""
-    if objective.startswith("classify"):
+    if head == "classifier":
         shares = np.exp(log_softmax(logits[0]))[: len(run.labels)]
         return f"{run.labels[shares.argmax()]} ({shares.max():.1%})"
     if given.answer is not None:
         return given.answer
     ids = given.fields["inputs"]
-    if objective == "masked_lm":
+    if head == "masked_language_model":
         places = np.flatnonzero(ids == run.tokenizer.mask_id)
     else:
         places = np.array([len(ids) - 1])

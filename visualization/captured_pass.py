@@ -48,7 +48,7 @@ def run_and_capture(
     Those are of the logit of the predicted class.
     """
     task = run.experiment.task
-    has_classes = task.objective.startswith("classify")
+    has_classes = task.objective_spec.head == "classifier"
 
     def apply(params, batch, perturbations):
         arguments, named = model_arguments(task, batch)

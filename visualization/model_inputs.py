@@ -43,7 +43,7 @@ class ModelInput:
 
 def generates(run: LoadedRun) -> bool:
     """Whether the model writes text, so that there can be a target."""
-    return run.model_config.has_decoder and run.experiment.task.objective != "classify_text"
+    return run.experiment.task.objective_spec.head == "language_model"
 
 
 def read_input(
@@ -71,7 +71,7 @@ def read_input(
 def _read(run: LoadedRun, prompt: str) -> ModelInput:
     """For encoders and classifiers."""
     task, tokenizer = run.experiment.task, run.tokenizer
-    if task.objective == "masked_lm":
+    if task.objective_spec.head == "masked_language_model":
         marks = (MASK, tokenizer.mask_name)
         if not any(mark and mark in prompt for mark in marks):  # attention needs no mask
             prompts = TextPrompts(
@@ -87,7 +87,7 @@ def _read(run: LoadedRun, prompt: str) -> ModelInput:
 
 def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
     """For models that write text."""
-    objective, tokenizer = run.experiment.task.objective, run.tokenizer
+    objective, tokenizer = run.experiment.task.objective_spec, run.tokenizer
     has_source = run.model_config.family == "encoder_decoder"
     is_pair = has_source or run.experiment.data.example_kind == "pairs"
     given = {"prefix": target} if has_source and target else {}
@@ -102,18 +102,18 @@ def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
     start, answer = fields["inputs"], target or ""
     if has_source and target is not None:
         tokens = np.concatenate([start, tokenizer.target_affixes[1]])
-    elif is_pair and objective != "causal_lm":
+    elif is_pair and (has_source or objective.has_prefix):
         if target is None:
             written = _greedy(run, sampler, fields)
-            sentinels = objective == "span_corruption"
+            sentinels = "sentinels" in objective.specials
             answer = output_text.to_text(written, tokenizer, sentinels=sentinels)
         else:
             written = np.append(tokenizer.encode(target), tokenizer.eos_id)
         tokens = np.concatenate([start, written])
     else:  # a text that goes on
         tokens = _continued(sampler, prompt, start, target, tokenizer)
-        more = {} if objective == "causal_lm" else _prefix(tokens, start)
-        first = 0 if objective == "causal_lm" else len(start) - 1
+        more = _prefix(tokens, start) if objective.has_prefix else {}
+        first = len(start) - 1 if objective.has_prefix else 0
         fields = {**fields, "inputs": tokens, **more}
         return ModelInput(fields, first, tokens[first + 1 :])
     tokens = tokens.astype(np.int32)
