@@ -11,7 +11,7 @@ from visualization import config_diff, curves
 from visualization.html_parts import dot, escaped, table
 
 MARK_NAMES = {
-    "restart": ("#0072b2", "started again"),
+    "restart": ("#7d8794", "started again"),
     "skipped": ("#e69f00", "step skipped"),
     "rollback": ("#d55e00", "rolled back"),
     "evaluation_failed": ("#cc79a7", "evaluation failed"),
@@ -97,7 +97,8 @@ def plots(runs: Sequence[RunRecord]) -> str:
         f'<span><i style="border-color:{MARK_NAMES[kind][0]}"></i>{MARK_NAMES[kind][1]}</span>'
         for kind in kinds
     )
-    keys = f'<div class="keys" id="marks">{legend}</div>' if legend else ""
+    who = "<span>▲ in the colour of the run</span>"
+    keys = f'<div class="keys" id="marks">{legend}{who}</div>' if legend else ""
     return keys + "".join(parts) if parts else "<p>No metrics have been written yet.</p>"
 
 

@@ -3,7 +3,7 @@
 
 let data = JSON.parse(document.getElementById("data").textContent);
 const MARKS = {
-  restart: "#0072b2", skipped: "#e69f00", rollback: "#d55e00", evaluation_failed: "#cc79a7",
+  restart: "#7d8794", skipped: "#e69f00", rollback: "#d55e00", evaluation_failed: "#cc79a7",
   end: "#b3261e", not_finite: "#b3261e",
 };
 const root = document.documentElement;
@@ -109,8 +109,8 @@ function drawCurve(div) {
     if (!run.metrics[name] || !axisOf(run) || !visible(index)) return;
     for (const mark of run.marks) {
       const x = axisOf(run)[mark.at];
-      shapes.push({type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, layer: "below", line: {color: MARKS[mark.kind], width: 1.3, dash: "dash"}, opacity: 0.75});
-      marks.x.push(x); marks.y.push(0.02); marks.color.push(MARKS[mark.kind]);
+      shapes.push({type: "line", x0: x, x1: x, yref: "paper", y0: 0, y1: 1, line: {color: MARKS[mark.kind], width: 1.4, dash: "dash"}, opacity: 0.8});
+      marks.x.push(x); marks.y.push(0.02); marks.color.push(colour(index));  // the line says what, the triangle who
       marks.text.push(plain(run.name + ": " + mark.text).slice(0, 300));
     }
   });
