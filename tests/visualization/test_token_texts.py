@@ -3,9 +3,10 @@
 import string
 
 import pytest
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
+from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
 from visualization.token_texts import byte_of_character, special_names, token_texts
@@ -79,3 +80,17 @@ def test_the_table_of_bytes_is_that_of_the_library():
         assert table[piece] == byte
     ((piece, _),) = level.pre_tokenize_str("漢ü\u00a0")
     assert bytes(table[c] for c in piece) == "漢ü\u00a0".encode()
+
+
+def test_sentencepiece():
+    pieces = ["<s>", "</s>", "<unk>", "▁the", "▁", "cat", "<0xE2>", "<0x82>", "<0xAC>", "<0x0A>"]
+    model = models.Unigram([(piece, -1.0) for piece in pieces], unk_id=2, byte_fallback=True)
+    library = Tokenizer(model)
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    roles = dict(pad=1, bos=0, eos=1, mask=None, cls=None, sep=None)
+    tokenizer = SubwordTokenizer(library.to_str(), roles)
+    ids = tokenizer.encode("the cat€\n")
+    assert token_texts([0, *ids, 1], tokenizer) == (
+        "<s>", " the", " ", "cat", "<0xE2>", "<0x82>", "<0xAC>", "\n", "</s>",
+    )  # fmt: skip
