@@ -2,11 +2,6 @@
 
 import os
 
-# Half of the suite's time is compilation. Without XLA's newer code generator and optimizations it
-# takes half as long. Read when jax starts, also by the processes that tests start.
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
-
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -15,6 +10,12 @@ from input_pipeline import token_cache
 from training import compilation
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# Half of the suite's time is compilation. Without XLA's newer code generator and optimizations it
+# takes half as long. jax reads this when it
+# compiles for the first time, as do the processes that tests start.
+QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
 
 
 @pytest.fixture(autouse=True, scope="session")
