@@ -57,8 +57,8 @@ def exists(pattern: str, base: Path = ROOT) -> bool:
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
-    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
-    return {heading.replace(" ", "-") for heading in kept}
+    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in slugs}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
@@ -223,9 +223,9 @@ def fit_for_parsing(script: str, arguments: list[str]) -> list[str]:
     """Without what asks for runs that are not here, or for help."""
     # The config of a run is that of its workdir; the defaults stand in.
     skipped = ("--help", "--workdir=") if script == "evaluate.py" else ("--help",)
-    kept = [word for word in arguments if not word.startswith(skipped)]
+    remaining = [word for word in arguments if not word.startswith(skipped)]
     # For the shape of a run, as in configs/classify_text.py:runs/minilm, an architecture stands in.
-    return [re.sub(r"^(--config=[^:]+):\S*/.*", r"\1:bert_base", word) for word in kept]
+    return [re.sub(r"^(--config=[^:]+):\S*/.*", r"\1:bert_base", word) for word in remaining]
 
 
 def flags_in(script: Path) -> set[str]:

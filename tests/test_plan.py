@@ -122,11 +122,11 @@ def measured():
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_state_takes_what_was_planned(measured, name):
-    seen, memory = measured[name], measured[name]["plan"]["memory"]
-    assert seen["params"] == [memory["parameters"]] * DEVICES
-    assert seen["optimizer"] == [memory["optimizer"]] * DEVICES
+    observed, memory = measured[name], measured[name]["plan"]["memory"]
+    assert observed["params"] == [memory["parameters"]] * DEVICES
+    assert observed["optimizer"] == [memory["optimizer"]] * DEVICES
     # What is neither, is the batch; random keys and such add a few bytes.
-    assert memory["batch"] == pytest.approx(seen["batch"][0], rel=0.1, abs=64)
+    assert memory["batch"] == pytest.approx(observed["batch"][0], rel=0.1, abs=64)
 
 
 def recomputed() -> float:

@@ -26,8 +26,10 @@ def config(tmp_path, **keys) -> dict:
 
 
 def load(config) -> pipeline.Data:
-    door = sections.from_mapping(config)
-    return pipeline.load(door.data, objective=door.task.objective, masking=door.masking, seed=0)
+    experiment = sections.from_mapping(config)
+    return pipeline.load(
+        experiment.data, objective=experiment.task.objective, masking=experiment.masking, seed=0
+    )
 
 
 def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypatch):

@@ -51,10 +51,10 @@ EXPERIMENTS = {
 
 def metrics(workdir):
     """metrics.jsonl without what a clock measured."""
-    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    reports = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [
-        {name: value for name, value in record.items() if not name.startswith("perf/")}
-        for record in records
+        {name: value for name, value in report.items() if not name.startswith("perf/")}
+        for report in reports
     ]
 
 

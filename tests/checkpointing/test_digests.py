@@ -25,20 +25,22 @@ def directory(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["params/d/data", "metadata", digests.MANIFEST])
 def test_every_flipped_bit_is_found_and_its_file_named(directory, name):
     path = directory / name
-    whole = path.read_bytes()
-    for place in {0, len(whole) // 2, len(whole) - 2}:
+    original = path.read_bytes()
+    for place in {0, len(original) // 2, len(original) - 2}:
         for bit in range(8):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            path.write_bytes(
+                original[:place] + bytes([original[place] ^ 1 << bit]) + original[place + 1 :]
+            )
             assert str(path) in digests.fault(directory)
-    path.write_bytes(whole)
+    path.write_bytes(original)
     assert digests.fault(directory) is None
 
 
 @pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
 def test_what_is_gone_in_part_or_whole_is_named(directory, name):
     path = directory / name
-    whole = path.read_bytes()
-    for changed in (whole[:-10], whole[:-1024], whole + b" ", b""):
+    original = path.read_bytes()
+    for changed in (original[:-10], original[:-1024], original + b" ", b""):
         path.write_bytes(changed)
         assert str(path) in digests.fault(directory)
     path.unlink()

@@ -95,9 +95,9 @@ def test_checkpoints_are_averaged(run):
 
 def test_the_best_is_the_one_with_the_best_score(run, tmp_path):
     workdir, _ = run
-    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    reports = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     losses = {
-        each["step"]: each[BEST["best_metric"]] for each in records if "train/loss" not in each
+        each["step"]: each[BEST["best_metric"]] for each in reports if "train/loss" not in each
     }
     best = min(losses, key=losses.get)
     assert loaded_run.load(workdir, "best").step == best

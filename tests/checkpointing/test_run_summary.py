@@ -5,7 +5,7 @@ import io
 import pytest
 
 from checkpointing import run_summary
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from tests.recorded_runs import EVENTS, METRICS, write_run
 
 

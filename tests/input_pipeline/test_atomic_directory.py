@@ -10,14 +10,14 @@ def test_a_directory_is_there_complete_or_not_at_all(tmp_path):
         (path / "one").write_text("1")
         raise RuntimeError("in the middle")
 
-    def whole(path):
+    def complete(path):
         assert not directory.exists()
         (path / "one").write_text("1")
 
     with pytest.raises(RuntimeError, match="in the middle"):
         make_directory_atomically(directory, half)
     assert list(directory.parent.iterdir()) == []
-    make_directory_atomically(directory, whole)
+    make_directory_atomically(directory, complete)
     assert [path.name for path in directory.parent.rglob("*")] == ["made", "one"]
 
 

@@ -47,16 +47,16 @@ def test_a_packed_example_is_what_it_would_be_by_itself(corpus, kind):
 def test_segments_are_numbered_and_positions_start_again(corpus, kind):
     data = load(corpus, kind, batch_size=1, packing=True)
     for batch in batches(data):
-        sides = [side for side in ("", "encoder_") if f"{side}inputs" in batch]
-        for side in sides:
-            (marks,), (positions,) = batch[f"{side}segment_ids"], batch[f"{side}positions"]
+        prefixes = [prefix for prefix in ("", "encoder_") if f"{prefix}inputs" in batch]
+        for prefix in prefixes:
+            (marks,), (positions,) = batch[f"{prefix}segment_ids"], batch[f"{prefix}positions"]
             sizes = np.bincount(marks)[1:]
             assert (sizes > 0).all()
             laid = [np.repeat(np.arange(1, len(sizes) + 1), sizes), np.zeros(LENGTH - sizes.sum())]
             np.testing.assert_array_equal(marks, np.concatenate(laid))
             laid = [*map(np.arange, sizes), np.zeros(LENGTH - sizes.sum())]
             np.testing.assert_array_equal(positions, np.concatenate(laid))
-        if len(sides) == 2:  # both hold the same examples
+        if len(prefixes) == 2:  # both hold the same examples
             assert numbers(data, batch, "encoder_inputs") == numbers(data, batch, "targets")
 
 
@@ -123,8 +123,10 @@ def test_buckets_chosen_from_the_data_hold_all_of_it(corpus):
 
 def too_long(corpus, length, encoder_length):
     """Which pairs do not fit, each side closed by eos."""
-    sides = [(corpus / f"pairs/train.{side}").read_text().splitlines() for side in ("en", "de")]
-    source, target = (np.array([len(line.strip()) for line in lines]) for lines in sides)
+    texts = [
+        (corpus / f"pairs/train.{language}").read_text().splitlines() for language in ("en", "de")
+    ]
+    source, target = (np.array([len(line.strip()) for line in lines]) for lines in texts)
     return (source + 1 > encoder_length) | (target + 1 > length)
 
 
@@ -134,12 +136,12 @@ def test_examples_that_are_too_long_are_counted_and_change_no_shape(corpus, over
     cut = too_long(corpus, 20, 24)
     assert 10 < cut.sum() < COUNT - 10
     assert data.description["too_long"]["train"] == cut.sum()
-    seen = []
+    indices = []
     for batch in batches(data):
         assert batch["targets"].shape == (1, 20) and batch["encoder_inputs"].shape == (1, 24)
-        seen += numbers(data, batch)
-    kept = range(COUNT) if over_long == "truncate" else np.flatnonzero(~cut)
-    assert sorted(seen) == list(kept)
+        indices += numbers(data, batch)
+    expected = range(COUNT) if over_long == "truncate" else np.flatnonzero(~cut)
+    assert sorted(indices) == list(expected)
 
 
 def test_text_alone_may_go_on_in_the_next_row(corpus):
@@ -179,5 +181,5 @@ def test_bad_records_are_described(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     data = load(tmp_path, "pairs", max_bad_records=2, batch_size=1)
     assert data.description["bad_records"] == {"train": 2, "validation": 0}
-    seen = [number for batch in batches(data) for number in numbers(data, batch)]
-    assert sorted(seen) == [n for n in range(COUNT) if n not in (3, 50)]
+    indices = [number for batch in batches(data) for number in numbers(data, batch)]
+    assert sorted(indices) == [n for n in range(COUNT) if n not in (3, 50)]

@@ -26,8 +26,8 @@ def lengths(corpus, split, language):
 def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, over_long, done):
     data = load(corpus, "pairs", length=20, encoder_length=24, over_long=over_long)
     source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
-    held_out = lengths(corpus, "validation", "de")
-    assert (source > 24).any() and (target > 20).any() and (held_out > 20).any()
+    eval_target = lengths(corpus, "validation", "de")
+    assert (source > 24).any() and (target > 20).any() and (eval_target > 20).any()
     lines = data_lines(data)
     assert lines[0].startswith("data: ") and "too long" not in lines[0]
     assert (
@@ -41,10 +41,10 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
     ) in lines
     # Whatever is done to training examples, held-out ones are truncated.
     assert (
-        f"too long: {(held_out > 20).sum()} of {len(held_out)} targets of validation were "
-        f"truncated to data.length=20 tokens; the longest has {held_out.max()}: raise data.length "
-        "to keep all; a truncated target counts as wrong in exact_match, and bleu, chrf and rouge "
-        "compare with the full target"
+        f"too long: {(eval_target > 20).sum()} of {len(eval_target)} targets of validation were "
+        f"truncated to data.length=20 tokens; the longest has {eval_target.max()}: raise "
+        "data.length to keep all; a truncated target counts as wrong in exact_match, and bleu, "
+        "chrf and rouge compare with the full target"
     ) in lines
 
 
@@ -92,12 +92,12 @@ def test_nothing_is_said_where_all_fits(corpus):
 def test_evaluation_knows_which_targets_lost_their_end(corpus, kind):
     data = load(corpus, kind, length=24, encoder_length=48)
     (batch,) = data.eval_batches("validation", 9)
-    whole = [example["target"] for example in data.eval_examples("validation", 9)]
-    kept = [
+    full_targets = [example["target"] for example in data.eval_examples("validation", 9)]
+    decoded = [
         data.tokenizer.decode(row[weights > 0])
         for row, weights in zip(batch["targets"], batch["weights"], strict=True)
     ]
-    cut = [text != target for text, target in zip(kept, whole, strict=True)]
+    cut = [text != target for text, target in zip(decoded, full_targets, strict=True)]
     assert batch["target_cut"].tolist() == cut and 0 < sum(cut) < 9
 
 

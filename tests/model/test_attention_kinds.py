@@ -79,8 +79,8 @@ def test_layers_of_a_pattern_drop_different_entries(layers):
         {"params": params}, x_btd, deterministic=False, rngs={"dropout": jax.random.key(0)}
     )
     # The final norm moves and stretches a token's entries, but equal ones stay equal.
-    sums = [len(set(np.round(token, 3).tolist())) for token in np.asarray(y_btd[0])]
-    assert max(sums) == 2**layers
+    distinct_counts = [len(set(np.round(token, 3).tolist())) for token in np.asarray(y_btd[0])]
+    assert max(distinct_counts) == 2**layers
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)], ids=str)
@@ -92,9 +92,9 @@ def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
         lambda leaf: leaf[0], text_params(config)["backbone"]["decoder"]["blocks"]["self_attention"]
     )
     x_btd = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, width)), dtype)
-    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    sequence_info = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
     module = Attention(config, "dot", deterministic=True)
-    context = AttentionContext(mask_spec=MaskSpec(side, side, causal=True))
+    context = AttentionContext(mask_spec=MaskSpec(sequence_info, sequence_info, causal=True))
     found = module.apply({"params": params}, x_btd, context)[0][0]
 
     exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)

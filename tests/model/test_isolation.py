@@ -61,15 +61,15 @@ def test_what_padding_holds_is_never_seen(family, position):
     config = tiny_config(family=family, position=position)
     batch = sides(config, separate)
     logits = text_logits(config, *batch)
-    for side, rows in enumerate(batch):
+    for index, rows in enumerate(batch):
         noisy = [*batch]
-        noisy[side] = rows.with_other(rows.segments == 0)
+        noisy[index] = rows.with_other(rows.segments == 0)
         others = text_logits(config, *noisy)
         for piece, other in zip(batch[0].pick(logits), batch[0].pick(others), strict=True):
             np.testing.assert_array_equal(piece, other)
         # The same change to real tokens is seen, so the equality above means something.
         changed = [*batch]
-        changed[side] = rows.with_other(rows.segments != 0)
+        changed[index] = rows.with_other(rows.segments != 0)
         assert not np.allclose(logits, text_logits(config, *changed), atol=1e-3)
 
 

@@ -10,7 +10,7 @@ def mask(query, key=None, *, causal, prefix=None):
     """The mask of one row as zeros and ones; `query` and `key` are (positions, segments)."""
     key = key or query
     (query_positions, query_segments), (key_positions, key_segments) = (
-        [jnp.array([values]) for values in side] for side in (query, key)
+        [jnp.array([values]) for values in info] for info in (query, key)
     )
     mask_b1ts = attention_mask(
         query_positions, key_positions, query_segments, key_segments,

@@ -165,8 +165,8 @@ def test_alibi_slopes_of_twelve_heads():
 def test_alibi_grows_with_distance_on_both_sides():
     alibi = ScoreBias("alibi", jnp.asarray(alibi_slopes(2)))
     bias = alibi(None, jnp.array([[3]]), jnp.array([[0, 2, 3, 5]]))
-    slopes = np.array([1 / 16, 1 / 256])
-    expected = -slopes[:, None] * np.array([3, 1, 0, 2])
+    expected_slopes = np.array([1 / 16, 1 / 256])
+    expected = -expected_slopes[:, None] * np.array([3, 1, 0, 2])
     np.testing.assert_array_equal(bias[0, :, 0], expected)
 
 

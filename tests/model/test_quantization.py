@@ -26,7 +26,7 @@ from tests.tiny import IMAGES, tiny_config
 # The types of activations and of gradients, and how far a model of two layers may be from one that
 # multiplies floats: int8 has steps of 1/127 of the largest, e4m3 of up to 1/8 of each.
 TYPES = {"int8": (np.int8, np.int8), "fp8": (jnp.float8_e4m3fn, jnp.float8_e5m2)}
-NEAR = {"int8": 0.05, "fp8": 0.25}
+TOLERANCE = {"int8": 0.05, "fp8": 0.25}
 LARGEST = {np.int8: 127.0, jnp.float8_e4m3fn: 448.0, jnp.float8_e5m2: 57344.0}
 both = pytest.mark.parametrize("matmul", TYPES)
 
@@ -131,7 +131,7 @@ def test_a_model_is_near_the_one_that_multiplies_floats(family, matmul):
     kind, _ = PROJECTIONS[family]
     plain, ours = logits(tiny_config(**kind)), logits(tiny_config(**kind, matmul=matmul))
     apart = np.linalg.norm(ours - plain) / np.linalg.norm(plain)
-    assert 1e-4 < apart < NEAR[matmul]
+    assert 1e-4 < apart < TOLERANCE[matmul]
 
 
 def program(gradient=False, **changes):

@@ -93,8 +93,8 @@ def test_the_error_against_softmax_falls_with_the_root_of_the_features():
     length, heads = 24, 2
     q, k, v = jax.random.normal(jax.random.key(5), (3, 1, length, heads, K))
     q, k = SIZE * q, SIZE * k
-    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
-    mask_spec = MaskSpec(side, side, causal=True)
+    sequence_info = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    mask_spec = MaskSpec(sequence_info, sequence_info, causal=True)
     exact = dot_attention(q, k, v, mask_b1ts=mask_spec.mask_b1ts(), scale=SCALE)
 
     def error(features):

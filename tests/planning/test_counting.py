@@ -43,10 +43,10 @@ def test_a_batch_of_products():
 
 def test_products_in_8_bits_count_among_the_others():
     def products(a, b, c):
-        whole = jax.lax.dot_general(
+        int8_matmul = jax.lax.dot_general(
             a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32
         )
-        return whole, b.astype(jnp.float32) @ c
+        return int8_matmul, b.astype(jnp.float32) @ c
 
     shapes = [((8, 16), jnp.int8), ((16, 24), jnp.int8), ((24, 4), jnp.float32)]
     arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
@@ -252,13 +252,13 @@ SPLASH = (
 )
 
 
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_attention_kernels_count_the_blocks_that_they_visit(side, count):
+def test_attention_kernels_count_the_blocks_that_they_visit(stack, count):
     rows, columns = 256, 512
-    hidden = np.triu(np.ones((1024, 1024)), 1) if side == "decoder" else np.zeros((1024, 1024))
+    hidden = np.triu(np.ones((1024, 1024)), 1) if stack == "decoder" else np.zeros((1024, 1024))
     blocks = hidden.reshape(1024 // rows, rows, 1024 // columns, columns)
     visited = rows * columns * (~blocks.all(axis=(1, 3))).sum()
     axis_of_rows = f"{count}," if count > 1 else ""  # left out for a single row
-    found = cost(program(SPLASH.replace("SIDE", side).replace("ROWS", axis_of_rows)))
+    found = cost(program(SPLASH.replace("SIDE", stack).replace("ROWS", axis_of_rows)))
     assert found.kernel_flops == found.flops == 2 * 2 * (count * 6) * visited * 64

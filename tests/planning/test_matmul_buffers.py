@@ -13,8 +13,8 @@ THREADS = 3
 
 def packed(subscripts: str, *shapes: tuple[int, ...], threads: int = THREADS) -> int:
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    product = jax.jit(lambda *x: jnp.einsum(subscripts, *x))
-    text = product.lower(*arrays).compile(compiler_options()).as_text()
+    einsum = jax.jit(lambda *x: jnp.einsum(subscripts, *x))
+    text = einsum.lower(*arrays).compile(compiler_options()).as_text()
     return packing(hlo.parse(text), threads)
 
 

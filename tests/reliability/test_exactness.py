@@ -128,7 +128,7 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
             for command in commands:
                 command.wait()
     finish(config, workdir, count, **options)
-    seen, repeated = Counter(), 0
+    counts, repeated = Counter(), 0
     for index in range(count):
         given = {}
         for line in (workdir / f"rows-{index}.jsonl").read_text().splitlines():
@@ -137,8 +137,8 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
             # A step that is made again is made of the same rows.
             assert given.setdefault(record["step"], record["rows"]) == record["rows"]
         assert sorted(given) == list(range(1, steps + 1))
-        seen.update(row for rows in given.values() for row in rows)
-    assert len(seen) == examples
-    assert set(seen.values()) == {1}
+        counts.update(row for rows in given.values() for row in rows)
+    assert len(counts) == examples
+    assert set(counts.values()) == {1}
     assert repeated, "no step was lost, so no step was made again"
     figure(13, f"{count} processes, 5 kills: {examples} examples once each; {repeated} steps again")

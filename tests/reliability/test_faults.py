@@ -33,9 +33,9 @@ def spoilt(monkeypatch):
     def counts_and_factor(task, batch):
         return counts_of(task, batch) | {"factor": batch["factor"].mean()}
 
-    def loss_times_factor(sums, counts):
+    def loss_times_factor(totals, counts):
         counts = dict(counts)
-        return counts.pop("factor") * loss_of(sums, counts)
+        return counts.pop("factor") * loss_of(totals, counts)
 
     monkeypatch.setattr(prefetch, "put_batch", put_with_factor)
     monkeypatch.setattr(training_step, "term_counts", counts_and_factor)

@@ -25,7 +25,7 @@ def jax_as_it_was(monkeypatch, tmp_path):
     compilation_cache.reset_cache()
 
 
-def kept(directory: Path) -> int:
+def cached_programs(directory: Path) -> int:
     return len(list(directory.glob("*-cache"))) if directory.exists() else 0
 
 
@@ -40,22 +40,22 @@ def compile_something():
 def test_programs_are_kept_by_default(tmp_path, compile_something):
     keep_programs("")
     compile_something(17.0)
-    assert kept(tmp_path / "home" / "programs") > 0
+    assert cached_programs(tmp_path / "home" / "programs") > 0
 
 
 def test_they_are_kept_where_the_config_says(tmp_path, compile_something):
     keep_programs("")
     keep_programs(str(tmp_path / "there"))
     compile_something(19.0)
-    assert kept(tmp_path / "there") > 0
-    assert kept(tmp_path / "home" / "programs") == 0
+    assert cached_programs(tmp_path / "there") > 0
+    assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
 def test_off_keeps_nothing(tmp_path, compile_something):
     keep_programs("")
     keep_programs("off")
     compile_something(23.0)
-    assert kept(tmp_path / "home" / "programs") == 0
+    assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
 def test_the_directory_that_jax_was_told_of_is_the_default(tmp_path):

@@ -130,9 +130,11 @@ def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
         state, metrics = job.step(state, batch, frozen_inputs)
         return before, state.params, metrics
 
-    before, whole, metrics = one_step(1)
+    before, full_batch, metrics = one_step(1)
     _, parts, parts_metrics = one_step(4)
-    for start, found, expected in zip(*map(jax.tree.leaves, (before, parts, whole)), strict=True):
+    for start, found, expected in zip(
+        *map(jax.tree.leaves, (before, parts, full_batch)), strict=True
+    ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
         assert np.abs(expected - start).max() > 1e-4, "or there was nothing to compare"
     for name, value in metrics.items():

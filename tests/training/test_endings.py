@@ -38,8 +38,8 @@ def config(**changes):
 
 
 def metrics(workdir, name):
-    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {record["step"]: record[name] for record in records if name in record}
+    reports = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {report["step"]: report[name] for report in reports if name in report}
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ def scored(monkeypatch):
     def use(*accuracies):
         given = iter(accuracies)
 
-        def evaluate(self, params, held_out):
-            del self, params, held_out
+        def evaluate(self, params, eval_set):
+            del self, params, eval_set
             return {"loss": 1.0, "accuracy": next(given)}
 
         monkeypatch.setattr(evaluator.Evaluator, "evaluate", evaluate)

@@ -54,12 +54,12 @@ def test_by_default_training_sees_what_evaluation_sees():
 
 def test_a_resumed_run_goes_on_exactly():
     chosen = job()
-    whole, _ = chosen.run(chosen.start(), BATCH, steps=5)
+    uninterrupted, _ = chosen.run(chosen.start(), BATCH, steps=5)
     half, _ = chosen.run(chosen.start(), BATCH, steps=3)
     saved = jax.tree.map(np.asarray, half)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, chosen.abstract)
     resumed, _ = chosen.run(jax.device_put(saved, shardings), BATCH, steps=2)
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+    for one, other in zip(jax.tree.leaves(uninterrupted), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -63,14 +63,14 @@ def test_a_model_with_new_adapters_is_its_base():
     own, base = job.init(jax.random.key(0)).params, job.frozen_inputs().base
     assert set(by_name(own)) == ADAPTERS | set(HEAD)
     assert set(by_name(base)) == set(by_name(job.model_params)) - set(HEAD)
-    whole = job.tuning.merge(own, base)
-    assert_same(whole, {**base, "classes": own["classes"]})
+    merged = job.tuning.merge(own, base)
+    assert_same(merged, {**base, "classes": own["classes"]})
     for kernel in (QUERY, VALUE):
         assert np.all(by_name(own)[f"{kernel}/lora_b"] == 0)
         spread = by_name(own)[f"{kernel}/lora_a"].std() * job.config.width**0.5
         assert 0.7 < spread < 1.3, "A draws with the deviation of width ** -0.5"
     assert not np.array_equal(by_name(own)[f"{QUERY}/lora_a"], by_name(own)[f"{VALUE}/lora_a"])
-    answers = forward(job.model, job.task, whole, batch)["logits"]
+    answers = forward(job.model, job.task, merged, batch)["logits"]
     plain = forward(job.model, job.task, {**base, "classes": own["classes"]}, batch)["logits"]
     np.testing.assert_array_equal(answers, plain)
 
@@ -92,8 +92,8 @@ def test_every_layer_has_a_product_of_its_own():
         base = {"blocks": {module: {"kernel": jnp.asarray(kernel)}}}
         found = merge_lora(own, base, ALPHA)["blocks"][module]["kernel"]
         for layer in range(3):
-            product = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
-            expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * product
+            low_rank = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
+            expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * low_rank
             np.testing.assert_allclose(found[layer].reshape(rows, columns), expected, rtol=1e-5)
 
 
@@ -104,8 +104,8 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
 
     # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
     def loss(params):
-        sums, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
-        return total_loss(sums, term_counts(job.task, batch))
+        totals, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
+        return total_loss(totals, term_counts(job.task, batch))
 
     gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.merge(state.params, frozen_inputs.base)))
     after = arrays(job.step(state, batch, frozen_inputs)[0].params)
@@ -320,9 +320,9 @@ def expected_model(seed):
 
 
 def like_adapted():
-    whole = {"backbone": base_params()["backbone"], "classes": {"bias": jnp.zeros(3)}}
+    merged = {"backbone": base_params()["backbone"], "classes": {"bias": jnp.zeros(3)}}
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), whole
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), merged
     )
 
 

@@ -41,7 +41,7 @@ class Reporter:
         self.reported.setdefault(step, {}).update(metrics)
 
     def rewind(self, step):
-        self.reported = {each: kept for each, kept in self.reported.items() if each <= step}
+        self.reported = {each: metrics for each, metrics in self.reported.items() if each <= step}
 
     def progress(self, step):
         pass
@@ -303,11 +303,13 @@ def test_batches_are_on_the_device_before_their_step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(prefetch, "put_batch", noted)
     run = FakeRun(tmp_path)
-    step, seen = run.train_step, []
-    run.train_step = lambda *args: seen.append(len(put_numbers)) or step(*args)
+    step, put_counts = run.train_step, []
+    run.train_step = lambda *args: put_counts.append(len(put_numbers)) or step(*args)
     run.run()
     assert put_numbers == list(range(12))
-    assert seen == [*range(2, 13), 12], "the batch after each step's is there, but for the last"
+    assert put_counts == [*range(2, 13), 12], (
+        "the batch after each step's is there, but for the last"
+    )
 
 
 def test_profiles_name_the_steps(tmp_path, monkeypatch):

@@ -60,10 +60,10 @@ def far_off(deviations):
 def test_a_mesh_computes_what_one_device_computes(family):
     found = measured(family)
     assert list(found) == ON_ALL
-    assert far_off({mesh: seen["deviation"] for mesh, seen in found.items()}) == {}
-    for mesh, seen in found.items():
-        check_what_is_communicated(f"{family} on {mesh}", seen)
-        check_share(mesh, seen["share"])
+    assert far_off({mesh: observed["deviation"] for mesh, observed in found.items()}) == {}
+    for mesh, observed in found.items():
+        check_what_is_communicated(f"{family} on {mesh}", observed)
+        check_share(mesh, observed["share"])
 
 
 def test_so_do_other_optimizers_adapters_int8_and_uneven_lengths():
@@ -83,7 +83,7 @@ def test_a_device_holds_no_more_than_its_share():
     assert found["shapes"]["fsdp 2 x sequence 2 x tensor 2"] == [1, 2, 2, 2]
 
 
-def check_what_is_communicated(name, seen):
+def check_what_is_communicated(name, observed):
     """Gradients are summed everywhere; what else there is, each axis has its reason for."""
     expected = {"all-reduce"}
     if "fsdp" in name:
@@ -95,10 +95,10 @@ def check_what_is_communicated(name, seen):
     allowed = expected | ({"collective-permute"} if "2 x" in name else set())
     if "sharing keys on tensor 8" in name:
         allowed.add("all-gather")  # of four heads of keys, which eight devices do not split
-    assert expected <= set(seen["collectives"]) <= allowed, name
+    assert expected <= set(observed["collectives"]) <= allowed, name
     if "sequence" in name and "ViT" in name:
         return
-    matrices, others = map(tuple, seen["matrices"]), map(tuple, seen["gathered"])
+    matrices, others = map(tuple, observed["matrices"]), map(tuple, observed["gathered"])
     assert set(others) <= set(matrices), f"{name}: more is gathered than a layer's matrices"
 
 

@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def records(workdir):
+def reported(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -29,9 +29,9 @@ def test_metrics_arrive_in_the_file_under_their_names(tmp_path):
     with Reporter(tmp_path, resume_step=0, last_step=100) as reporter:
         reporter.report(50, {"train/loss": jnp.asarray(1.5), "perf/mfu": 0.25})
         # On the disk at once: a crash must not lose it.
-        assert records(tmp_path) == [{"step": 50, "train/loss": 1.5, "perf/mfu": 0.25}]
+        assert reported(tmp_path) == [{"step": 50, "train/loss": 1.5, "perf/mfu": 0.25}]
         reporter.report(100, {"eval/dates/exact_match": 1})
-    assert records(tmp_path)[1] == {"step": 100, "eval/dates/exact_match": 1.0}
+    assert reported(tmp_path)[1] == {"step": 100, "eval/dates/exact_match": 1.0}
 
 
 def test_nan_and_infinity_are_valid_json(tmp_path):
@@ -60,7 +60,7 @@ def test_a_resumed_run_tells_one_story(tmp_path):
     )
     with Reporter(tmp_path, resume_step=20, last_step=40) as reporter:
         reporter.report(30, {"train/loss": 1.0})
-    assert records(tmp_path) == [
+    assert reported(tmp_path) == [
         {"step": 10, "train/loss": 3.0},
         {"step": 20, "train/loss": 2.0},
         {"step": 30, "train/loss": 1.0},
@@ -72,7 +72,7 @@ def test_a_last_line_without_its_newline_is_kept_whole(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 10}')
     with Reporter(tmp_path, resume_step=10, last_step=20) as reporter:
         reporter.report(20, {})
-    assert records(tmp_path) == [{"step": 10}, {"step": 20}]
+    assert reported(tmp_path) == [{"step": 10}, {"step": 20}]
 
 
 def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
@@ -144,7 +144,7 @@ def test_a_full_disk_does_not_stop_reports(tmp_path):
     assert len(files) < 10  # it is not tried again all the time
     steps = {step for file in files for step, _, _ in scalars(file)}
     assert steps == {*range(1, 11), *range(291, 301)}
-    assert [record["step"] for record in records(tmp_path)][-10:] == [*range(291, 301)]
+    assert [record["step"] for record in reported(tmp_path)][-10:] == [*range(291, 301)]
 
 
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys):

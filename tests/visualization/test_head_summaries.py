@@ -22,21 +22,21 @@ def looped(attention, view, layer: int, head: int) -> dict[str, float]:
     queries, keys = len(attention.queries), len(attention.keys)
     for t in range(queries):
         row = [float(w) for w in attention.weights_lhts[layer, head, t]]
-        seen = [s for s in range(keys) if attention.visible_lts[layer, t, s]]
-        if len(seen) < 2:
+        visible = [s for s in range(keys) if attention.visible_lts[layer, t, s]]
+        if len(visible) < 2:
             continue
         entropy = -sum(w * math.log(w) for w in row if w > 0)
         found["entropy"].append(entropy)
-        found["evenness"].append(entropy / math.log(len(seen)))
+        found["evenness"].append(entropy / math.log(len(visible)))
         own = t + keys - queries
         targets = {"first": [0]}
-        special = [s for s in seen if attention.keys[s] in view.special_tokens]
+        special = [s for s in visible if attention.keys[s] in view.special_tokens]
         targets["special"] = special
         if attention.name != "cross":
             targets |= {"previous": [own - 1], "itself": [own], "following": [own + 1]}
             found["distance"].append(sum(w * abs(s - own) for s, w in enumerate(row)))
         for name, places in targets.items():
-            if any(s in seen for s in places):
+            if any(s in visible for s in places):
                 found[name].append(sum(row[s] for s in places if 0 <= s < keys))
     return {name: mean(values) for name, values in found.items()}
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from experiment.schema import ConfigError
 from tests.recorded_runs import ANSWERS, CLASSES, CONFIG, EVENTS, METRICS, POSITIONS, write_run
 from visualization import report_page

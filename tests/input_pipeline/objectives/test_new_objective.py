@@ -102,8 +102,8 @@ def test_a_batch_by_hand(monkeypatch):
 
 def test_it_trains_and_is_evaluated(monkeypatch, tmp_path):
     texts = [" ".join("abcdefgh"[n:] * 4) for n in range(8)]
-    train_set, held_out = ([{"text": text} for text in part] for part in (texts[2:], texts[:2]))
-    splits = Splits("documents", train_set, {"held_out": held_out}, (), {}, "d", "memory")
+    train_set, eval_set = ([{"text": text} for text in part] for part in (texts[2:], texts[:2]))
+    splits = Splits("documents", train_set, {"held_out": eval_set}, (), {}, "d", "memory")
     stand_in(monkeypatch, "pydoc", splits)
     scores = train.train_and_evaluate(
         config(

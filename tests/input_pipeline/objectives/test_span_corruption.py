@@ -42,8 +42,8 @@ def restored(fields):
             masked[sentinel] = []
         else:
             masked[sentinel].append(token)
-    seen = fields["encoder_inputs"][:-1]
-    return [t for token in seen for t in masked.pop(token, [token])], masked
+    visible = fields["encoder_inputs"][:-1]
+    return [t for token in visible for t in masked.pop(token, [token])], masked
 
 
 def test_span_counts_by_hand():
@@ -67,8 +67,8 @@ def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
             noise_rate=0.15,
             mean_span=3.0,
         )
-        whole, left_over = restored(fields)
-        assert whole == text.tolist() and not left_over
+        tokens, left_over = restored(fields)
+        assert tokens == text.tolist() and not left_over
         target = fields["targets"][:-1]
         starts = np.flatnonzero(np.isin(target, T.sentinel_ids))
         assert target[starts].tolist() == T.sentinel_ids[:spans].tolist()

@@ -101,10 +101,8 @@ def test_hugging_face_decodes_no_column(calls, monkeypatch, tmp_path):
         }
     )
     beside = {"thumbnail": eps, "frames": [eps], "scene": {"views": [eps]}}
-    records = [
-        {"image": image, "text": "a film", "label": 1, **beside} for image in (png, eps, png)
-    ]
-    made = datasets.Dataset.from_list(records, features=features)
+    rows = [{"image": image, "text": "a film", "label": 1, **beside} for image in (png, eps, png)]
+    made = datasets.Dataset.from_list(rows, features=features)
     made.save_to_disk(tmp_path / "saved")
     cut = dict(train_split="train[:2]", eval_split="train[2:]", cache_dir=str(tmp_path / "cache"))
     data = data_config(source="huggingface", name=str(tmp_path / "saved"), kind="labelled", **cut)

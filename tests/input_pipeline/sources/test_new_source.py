@@ -80,10 +80,10 @@ def test_it_can_be_mixed():
 
 
 def test_batch_n_does_not_depend_on_where_a_run_began():
-    whole = list(load(tokenizer="byte").train_iterator(0, 9))
+    uninterrupted = list(load(tokenizer="byte").train_iterator(0, 9))
     for start in (1, 4, 8):
         for batch, expected in zip(
-            load(tokenizer="byte").train_iterator(start, 9), whole[start:], strict=True
+            load(tokenizer="byte").train_iterator(start, 9), uninterrupted[start:], strict=True
         ):
             assert batch.keys() == expected.keys()
             for name in batch:
@@ -91,13 +91,13 @@ def test_batch_n_does_not_depend_on_where_a_run_began():
 
 
 def test_an_interrupted_run_is_the_uninterrupted_run(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    scores = train.train_and_evaluate(config(), whole)
+    uninterrupted, parts = tmp_path / "uninterrupted", tmp_path / "parts"
+    scores = train.train_and_evaluate(config(), uninterrupted)
     assert "eval/larger/bits_per_byte" in scores
     train.train_and_evaluate(config(steps=3), parts)
     shutil.rmtree(parts / "checkpoints" / "3")
     assert train.train_and_evaluate(config(), parts) == scores
-    expected, found = saved(whole, 4), saved(parts, 4)
+    expected, found = saved(uninterrupted, 4), saved(parts, 4)
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)

@@ -86,9 +86,9 @@ def test_images_have_the_channels_of_the_data_set(config, channels):
 
 def test_splits_are_cut_as_tfds_cuts_them():
     cut = pairs(train_split="train[:75%]+validation", eval_split="train[-5:]")
-    whole = list(pairs().train)
-    assert list(cut.train)[:15] == whole[:15]
-    assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, whole[15:])
+    full_split = list(pairs().train)
+    assert list(cut.train)[:15] == full_split[:15]
+    assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, full_split[15:])
 
 
 def test_the_pipeline_batches_them(tmp_path):
@@ -122,8 +122,8 @@ assert not {{"tensorflow", "jax"}} & set(sys.modules)
 
 
 def test_the_digest_follows_the_examples():
-    whole = pairs().digest
-    assert whole == pairs(version="1.2.0").digest
+    digest = pairs().digest
+    assert digest == pairs(version="1.2.0").digest
     others = [
         pairs(train_split="train[:50%]").digest,
         pairs(eval_split="validation[:3]").digest,
@@ -131,7 +131,7 @@ def test_the_digest_follows_the_examples():
         load("tiny_reviews", "documents", text_field="sentence").digest,
         load("tiny_reviews", "documents", text_field="reply").digest,
     ]
-    assert len({whole, *others}) == 6
+    assert len({digest, *others}) == 6
 
 
 def failing(splits):

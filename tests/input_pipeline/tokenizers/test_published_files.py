@@ -93,9 +93,9 @@ def test_bytes_lose_nothing(opened, name):
     # Names of special ids in the text become those ids, which decoding drops. Llama's writes ▁ for
     # a space, and puts one in front of a text unless there is one.
     lost = {"gpt2": r"<\|endoftext\|>", "llama": "^ |▁|<(s|/s|unk)>"}[name]
-    kept = [string for string in STRINGS if not re.search(lost, string)]
-    assert len(kept) > 950
-    for string in kept:
+    lossless = [string for string in STRINGS if not re.search(lost, string)]
+    assert len(lossless) > 950
+    for string in lossless:
         assert opened[name].decode(opened[name].encode(string)) == string
 
 

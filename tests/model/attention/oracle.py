@@ -106,9 +106,9 @@ def explicit(
         case "hierarchical":
             of_one_text = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal=False))
             together_bsu = (same_chunk & of_one_text)[:, 0].astype(np.float32)
-            sums = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
+            chunk_totals = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
             counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
-            scores = jnp.where(same_chunk, scores, sums / np.maximum(counts, 1))
+            scores = jnp.where(same_chunk, scores, chunk_totals / np.maximum(counts, 1))
     return _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
 
 
@@ -135,6 +135,6 @@ def _average(weights: Array, values: Array, keep: Array | float = 1.0, total=Non
     """Of values by weights; zeros where there is no weight at all."""
     total = weights.sum(axis=-1) if total is None else total
     values = jnp.repeat(values.astype(jnp.float32), weights.shape[1] // values.shape[2], axis=2)
-    sums = jnp.einsum("bhts,bshk->bthk", weights * keep, values, precision="highest")
+    weighted_values = jnp.einsum("bhts,bshk->bthk", weights * keep, values, precision="highest")
     total = jnp.moveaxis(total, 1, 2)[..., None]
-    return jnp.where(total > 0, sums / jnp.where(total > 0, total, 1), 0)
+    return jnp.where(total > 0, weighted_values / jnp.where(total > 0, total, 1), 0)

@@ -73,8 +73,8 @@ def test_weights_are_those_of_the_formula(kind, feature):
     expected = np.where(real[:, None, :, None], oracle_weights(found), 0)
     found_weights = np.where(real[:, None, :, None], weights_bhts, 0)
     np.testing.assert_allclose(found_weights, expected, rtol=0, atol=1e-5)
-    sums = found_weights.sum(axis=-1)
-    np.testing.assert_allclose(sums, np.broadcast_to(real[:, None], sums.shape), atol=1e-5)
+    row_sums = found_weights.sum(axis=-1)
+    np.testing.assert_allclose(row_sums, np.broadcast_to(real[:, None], row_sums.shape), atol=1e-5)
     spec = KINDS[kind].mask_spec(found.config, found.mask_spec)
     visible = np.broadcast_to(spec.mask_b1ts(), weights_bhts.shape)
     assert not np.asarray(weights_bhts)[~visible].any(), "exactly zero where the mask forbids it"

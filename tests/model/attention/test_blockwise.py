@@ -32,7 +32,7 @@ def positions_of(segments):
     return positions
 
 
-def side(segments, positions=None, prefix=None, is_global=None):
+def sequence_info(segments, positions=None, prefix=None, is_global=None):
     positions = positions_of(segments) if positions is None else positions
     as_array = lambda x, dtype: None if x is None else jnp.asarray(x, dtype)  # noqa: E731
     return SequenceInfo(
@@ -44,13 +44,13 @@ def side(segments, positions=None, prefix=None, is_global=None):
 
 
 def itself(causal, locality=None, **options):
-    both = side(**options)
+    both = sequence_info(**options)
     return MaskSpec(both, both, causal, locality)
 
 
 ALL = np.ones((1, T), int)
 SHUFFLED = np.random.default_rng(5).permutation(T)[None]
-SOURCE = side(np.array([[1] * 4 + [2] * 6, [2] * 3 + [3] * 5 + [0] * 2]))
+SOURCE = sequence_info(np.array([[1] * 4 + [2] * 6, [2] * 3 + [3] * 5 + [0] * 2]))
 FLAGS = np.arange(T)[None] % 6 == 1
 
 SIGHTS = {
@@ -72,8 +72,10 @@ SIGHTS = {
     ),
     "causal, window, global tokens": itself(True, Locality(2), segments=ALL, is_global=FLAGS),
     "chunks": itself(False, Locality(chunk=4, before=2, after=1), segments=PACKED),
-    "a source": MaskSpec(side(PACKED), SOURCE, causal=False),
-    "a source that nobody sees": MaskSpec(side(PACKED), side(np.full((1, S), 7)), causal=False),
+    "a source": MaskSpec(sequence_info(PACKED), SOURCE, causal=False),
+    "a source that nobody sees": MaskSpec(
+        sequence_info(PACKED), sequence_info(np.full((1, S), 7)), causal=False
+    ),
 }
 
 
@@ -89,18 +91,18 @@ def arrays(keys=T, dtype=jnp.float32, groups=G):
     return draw(B, T, H, K), draw(B, keys, groups, K), draw(B, keys, groups, K)
 
 
-def plain(q, k, v, mask_spec, bias=None, kept_bhts=None):
+def plain(q, k, v, mask_spec, bias=None, keep_bhts=None):
     """dot_attention with everything written out."""
     bias_bhts = None
     if bias is not None:
         bias_bhts = bias(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
     given = dict(mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=bias_bhts, scale=SCALE)
-    if kept_bhts is None:
+    if keep_bhts is None:
         return dot_attention(q, k, v, **given)
     # The identity as values shows the weights, dropped ones are then taken away by hand.
     eye = jnp.broadcast_to(jnp.eye(k.shape[1])[None, :, None], (B, k.shape[1], G, k.shape[1]))
     weights_bhts = jnp.moveaxis(dot_attention(q, k, eye, **given), 2, 1)
-    return jnp.einsum("bhts,bshk->bthk", weights_bhts * kept_bhts, jnp.repeat(v, H // G, axis=2))
+    return jnp.einsum("bhts,bshk->bthk", weights_bhts * keep_bhts, jnp.repeat(v, H // G, axis=2))
 
 
 def blockwise(q, k, v, mask_spec, bias=None, **options):
@@ -182,14 +184,14 @@ def test_dropped_weights_are_the_same_in_both_passes(name):
     q, k, v = arrays(keys)
     drop = dict(dropout_rate=RATE, dropout_key=jax.random.key(3))
     eye = jnp.broadcast_to(jnp.eye(keys)[None, :, None], (B, keys, G, keys))
-    dropped, whole = (
+    dropped, undropped = (
         jnp.moveaxis(blockwise(q, k, eye, mask_spec, **options), 2, 1) for options in (drop, {})
     )
-    softmax = np.asarray(whole) > 0
-    kept = np.where(softmax, np.asarray(dropped) / np.where(softmax, whole, 1), 0)
-    values = np.unique(kept[softmax].round(4))
+    softmax = np.asarray(undropped) > 0
+    keep = np.where(softmax, np.asarray(dropped) / np.where(softmax, undropped, 1), 0)
+    values = np.unique(keep[softmax].round(4))
     np.testing.assert_allclose(values, [0, 1 / (1 - RATE)], atol=1e-3)
-    expected = with_gradients(plain, (q, k, v), mask_spec, kept_bhts=jnp.asarray(kept))
+    expected = with_gradients(plain, (q, k, v), mask_spec, keep_bhts=jnp.asarray(keep))
     assert_same(with_gradients(blockwise, (q, k, v), mask_spec, **drop), expected, 1e-5)
 
 
@@ -204,10 +206,10 @@ def test_so_many_weights_are_kept():
             q, q, eye, mask_spec, dropout_rate=RATE, dropout_key=jax.random.key(0), block=16
         )
     )(q, eye)
-    kept_hts = np.moveaxis(np.asarray(y[0]), 1, 0) > 0
+    is_kept_hts = np.moveaxis(np.asarray(y[0]), 1, 0) > 0
     # 8,192 draws: three standard deviations are 0.015
-    assert abs(kept_hts.mean() - (1 - RATE)) < 0.015
-    blocks = kept_hts.reshape(2, 4, 16, 4, 16).swapaxes(2, 3).reshape(32, -1)
+    assert abs(is_kept_hts.mean() - (1 - RATE)) < 0.015
+    blocks = is_kept_hts.reshape(2, 4, 16, 4, 16).swapaxes(2, 3).reshape(32, -1)
     assert len(np.unique(blocks, axis=0)) == 32
 
 
@@ -264,7 +266,7 @@ def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
 def test_skipped_blocks_are_never_touched():
     """NaN in keys that lie in blocks which nobody sees does no harm."""
     mask_spec, (q, k, v) = SIGHTS["padding"], arrays()
-    mask_spec = dataclasses.replace(mask_spec, keys=side((ROW[None] < 4).astype(int)))
+    mask_spec = dataclasses.replace(mask_spec, keys=sequence_info((ROW[None] < 4).astype(int)))
     k, v = (x.at[:, BLOCK:].set(jnp.nan) for x in (k, v))
     assert np.isfinite(quick_jit(blockwise)(q, k, v, mask_spec)).all()
 

@@ -64,14 +64,16 @@ class Case:
     @property
     def mask_spec(self) -> MaskSpec:
         # Some are global whatever the kind, as in a pattern: it is a longformer's business alone.
-        side = SequenceInfo(
+        sequence_info = SequenceInfo(
             jnp.asarray(self.rows.positions),
             jnp.asarray(self.rows.segments),
             global_bt=jnp.asarray(self.rows.is_global),
         )
         if self.rows.prefix.any():
-            side = dataclasses.replace(side, prefix_bt=jnp.asarray(self.rows.prefix))
-        return MaskSpec(side, side, self.causal)
+            sequence_info = dataclasses.replace(
+                sequence_info, prefix_bt=jnp.asarray(self.rows.prefix)
+            )
+        return MaskSpec(sequence_info, sequence_info, self.causal)
 
     def score_bias(self, arrays: dict) -> ScoreBias | None:
         match self.bias:
@@ -284,13 +286,12 @@ def check_dropout(kind: str) -> None:
     with_all = dataclasses.replace(dropped, dropout=False).ours(shown)
     is_kept = np.moveaxis(np.asarray(dropped.ours(shown) / jnp.maximum(with_all, 1e-30)), 1, 2)
     there = np.moveaxis(np.asarray(with_all) > 1e-6, 1, 2)
-    kept = is_kept[there]
+    factors = is_kept[there]
     factor = 1 / (1 - RATE)
-    assert np.isclose(kept, 0, atol=1e-3).sum() + np.isclose(kept, factor, rtol=1e-2).sum() == (
-        kept.size
-    )
-    share = np.isclose(kept, factor, rtol=1e-2).mean()
-    draws = kept.size if kind != "hierarchical" else kept.size / SETTINGS["attention_chunk"]
+    is_zero, is_scaled = np.isclose(factors, 0, atol=1e-3), np.isclose(factors, factor, rtol=1e-2)
+    assert is_zero.sum() + is_scaled.sum() == factors.size
+    share = is_scaled.mean()
+    draws = factors.size if kind != "hierarchical" else factors.size / SETTINGS["attention_chunk"]
     assert abs(share - (1 - RATE)) < 4 * np.sqrt(RATE * (1 - RATE) / draws)
     keep_bhts = np.where(there & (is_kept > 0.5), factor, 0.0).astype(np.float32)
     assert_right(dropped, dict(rtol=0, atol=2e-4), keep_bhts)

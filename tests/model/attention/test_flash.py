@@ -35,23 +35,25 @@ def packed(lengths, length=T):
     return np.pad(positions, rest), np.pad(segments, rest)
 
 
-def side(*rows, **flags):
+def sequence_info(*rows, **flags):
     positions, segments = (jnp.asarray(np.stack(x), jnp.int32) for x in zip(*rows, strict=True))
     return SequenceInfo(positions, segments, **flags)
 
 
-def mask_spec_of(one_side, causal, locality=None):
-    return MaskSpec(one_side, one_side, causal, locality)
+def mask_spec_of(info, causal, locality=None):
+    return MaskSpec(info, info, causal, locality)
 
 
-PACKED = side(packed([150, 60, 120]), packed([384]))
+PACKED = sequence_info(packed([150, 60, 120]), packed([384]))
 SIGHTS = {
     "causal": mask_spec_of(PACKED, True),
     "two-sided": mask_spec_of(PACKED, False),
     "causal window": mask_spec_of(PACKED, True, Locality(window=100)),
     "two-sided window": mask_spec_of(PACKED, False, Locality(window=50)),
     # The second row's queries find nothing of their segment; the third segment is in no key.
-    "source": MaskSpec(PACKED, side(packed([100, 28], 128), ([0] * 128, [2] * 128)), False),
+    "source": MaskSpec(
+        PACKED, sequence_info(packed([100, 28], 128), ([0] * 128, [2] * 128)), False
+    ),
 }
 
 
@@ -128,16 +130,16 @@ def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name,
 
 def test_what_cudnn_takes_for_granted():
     """It knows where a row ends, nothing else."""
-    whole, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
-    fits = lambda *rows: bool(cudnn_may(mask_spec_of(side(*rows), True)))  # noqa: E731
-    assert fits(whole) and fits(whole, ended)
-    assert not fits(whole, packed([100, 200])), "packed"
-    assert not fits(whole, begun), "padding on the left"
-    assert not fits(whole, packed([0])), "nothing at all"
-    assert not fits((whole[0][::-1], whole[1])), "positions reversed"
-    source = MaskSpec(side(whole), side(packed([9], 16)), False)
+    full_row, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
+    fits = lambda *rows: bool(cudnn_may(mask_spec_of(sequence_info(*rows), True)))  # noqa: E731
+    assert fits(full_row) and fits(full_row, ended)
+    assert not fits(full_row, packed([100, 200])), "packed"
+    assert not fits(full_row, begun), "padding on the left"
+    assert not fits(full_row, packed([0])), "nothing at all"
+    assert not fits((full_row[0][::-1], full_row[1])), "positions reversed"
+    source = MaskSpec(sequence_info(full_row), sequence_info(packed([9], 16)), False)
     assert cudnn_may(source)
-    assert not cudnn_may(dataclasses.replace(source, keys=side((np.arange(16), [2] * 16))))
+    assert not cudnn_may(dataclasses.replace(source, keys=sequence_info((np.arange(16), [2] * 16))))
 
 
 def lowered_for(platform, mask_spec, qkv, **options):
@@ -179,7 +181,7 @@ def test_what_a_kernel_does_not_know_is_never_asked_of_it(feature, monkeypatch):
 
 
 def test_lengths_that_splash_does_not_take():
-    short = mask_spec_of(side(packed([100], 100)), True)
+    short = mask_spec_of(sequence_info(packed([100], 100)), True)
     assert not splash_can(*arrays(100, queries=100), short)
 
 
@@ -265,11 +267,11 @@ def measure():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_disable_most_optimizations", True)
     cut = [packed([n, 20 - n], T_MESH) for n in range(2, 18, 2)]
-    one_for_all = mask_spec_of(side(packed([T_MESH], T_MESH)), True)
+    one_for_all = mask_spec_of(sequence_info(packed([T_MESH], T_MESH)), True)
     found = {}
     for name, shape in MESHES.items():
         rows = 6 if "does not divide" in name else 8
-        found[name] = deviation(shape, mask_spec_of(side(*cut[:rows]), True), rows)
+        found[name] = deviation(shape, mask_spec_of(sequence_info(*cut[:rows]), True), rows)
     shape = MESHES["rows, queries and heads over 2"]
     found["positions of one row for all"] = deviation(shape, one_for_all, 8)
     return found
@@ -277,18 +279,18 @@ def measure():
 
 def masks_on_a_mesh():
     """Which weights are dropped on each of eight devices: rows of equal queries and keys."""
-    mask_spec = mask_spec_of(side((np.arange(T_MESH), np.ones(T_MESH))), False)
+    mask_spec = mask_spec_of(sequence_info((np.arange(T_MESH), np.ones(T_MESH))), False)
     q = jnp.zeros((2, T_MESH, 2, T_MESH))
     eye = jnp.broadcast_to(jnp.eye(T_MESH)[None, :, None], q.shape)
     with jax.set_mesh(jax.make_mesh((2, 1, 2, 2), MESH_AXES, axis_types=(AxisType.Auto,) * 4)):
         options = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
         y_bthk = jax.jit(lambda q, eye: flash_attention(q, q, eye, mask_spec, **options))(q, eye)
-    kept = np.asarray(y_bthk) > 0
+    is_kept = np.asarray(y_bthk) > 0
     parts = [
-        kept[b, n : n + T_MESH // 2, h].tobytes()
+        is_kept[b, n : n + T_MESH // 2, h].tobytes()
         for b in range(2) for n in (0, T_MESH // 2) for h in range(2)
     ]  # fmt: skip
-    return {"different": len(set(parts)), "kept": float(kept.mean())}
+    return {"different": len(set(parts)), "kept": float(is_kept.mean())}
 
 
 def test_a_mesh_computes_what_one_device_computes():
@@ -325,8 +327,8 @@ def test_the_real_tpu_compiler_takes_the_kernel(causal):
         qkv = [given(rows, 2048, 8, 64, dtype=jnp.bfloat16, spec=("data", None, "tensor"))] * 3
         row = given(rows, 2048, dtype=jnp.int32, spec=("data",))
 
-        def total(qkv, one_side):
-            y_bthk = attention(*qkv, mask_spec_of(one_side, causal))
+        def total(qkv, info):
+            y_bthk = attention(*qkv, mask_spec_of(info, causal))
             return y_bthk.astype(jnp.float32).sum()
 
         with jax.set_mesh(mesh):

@@ -59,8 +59,8 @@ class Even(AttentionKind):
 
     def pairs(self, config, length, *, causal):
         positions = np.arange(length)
-        seen = self.locality(config)(positions[:, None], positions)
-        return int((seen & (positions[:, None] >= positions if causal else True)).sum())
+        visible = self.locality(config)(positions[:, None], positions)
+        return int((visible & (positions[:, None] >= positions if causal else True)).sum())
 
 
 @pytest.fixture(autouse=True)

@@ -89,12 +89,12 @@ def test_the_stack_machine_knows_lists_that_were_worked_out_by_hand(text, answer
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("held_out", [False, True])
-def test_answers_are_right_and_lists_within_bounds(name, held_out):
+@pytest.mark.parametrize("is_eval", [False, True])
+def test_answers_are_right_and_lists_within_bounds(name, is_eval):
     data = config(**BOUNDS[name])
     assert not list(data.problems())
     options = data.source_options
-    examples = some(20 if "Arena" in name else 300, is_eval=held_out, name=name)
+    examples = some(20 if "Arena" in name else 300, is_eval=is_eval, name=name)
     depths, counts = set(), set()
     for index, example in enumerate(examples):
         worked = work_out(example["text"])
@@ -117,10 +117,10 @@ def test_lengths_are_spread_evenly():
 def test_what_is_held_out_is_never_trained_on(name):
     """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
     trained_on = {each["text"] for each in some(2000, name=name)}
-    held_out = {each["text"] for each in some(1000, is_eval=True, name=name)}
-    assert not trained_on & held_out
+    eval_texts = {each["text"] for each in some(1000, is_eval=True, name=name)}
+    assert not trained_on & eval_texts
     assert all(hash_fraction(text) >= listops.EVAL_SHARE for text in trained_on)
-    assert all(hash_fraction(text) < listops.EVAL_SHARE for text in held_out)
+    assert all(hash_fraction(text) < listops.EVAL_SHARE for text in eval_texts)
     again = {each["text"] for each in some(500, seed=1, name=name)}
     assert name == "the defaults" or len(trained_on & again) > 10
 
@@ -158,10 +158,10 @@ def test_counts_of_symbols_and_the_first_operator_are_not_enough():
         features_of = np.array([features(each["text"]) for each in examples], np.float64)
         return features_of, [each["label"] for each in examples]
 
-    (inputs, labels), held_out = columns(some(2000)), columns(some(1000, is_eval=True))
+    (inputs, labels), eval_columns = columns(some(2000)), columns(some(1000, is_eval=True))
     mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
     linear = LogisticRegression(max_iter=300).fit((inputs - mean) / deviation, labels)
-    accuracy = linear.score((held_out[0] - mean) / deviation, held_out[1])
+    accuracy = linear.score((eval_columns[0] - mean) / deviation, eval_columns[1])
     print(f"linear classifier of counts and the first operator: {accuracy:.3f}")
     assert 0.22 < accuracy < 0.34
 

@@ -11,8 +11,8 @@ def splits():
 
 
 def test_no_text_is_in_two_splits(splits):
-    held_out = {d["text"] for d in splits.evals["held_out"]}
-    assert held_out and not held_out & {d["text"] for d in splits.train}
+    eval_texts = {d["text"] for d in splits.evals["held_out"]}
+    assert eval_texts and not eval_texts & {d["text"] for d in splits.train}
 
 
 def test_topics_and_library_are_there_and_tests_are_not(splits):

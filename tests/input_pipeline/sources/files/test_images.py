@@ -267,19 +267,19 @@ def test_class_folders_without_splits_have_a_share_held_out(tmp_path):
     for seed in range(60):
         save(tmp_path / f"{('cat', 'dog')[seed % 2]}/{seed}.png", picture(seed % 40))
     splits = load(tmp_path, eval_share=0.3)
-    train, held_out = splits.train, splits.evals["validation"]
-    assert splits.labels == ("cat", "dog") and len(train) + len(held_out) == 60
-    for examples in (train, held_out):
+    train, eval_set = splits.train, splits.evals["validation"]
+    assert splits.labels == ("cat", "dog") and len(train) + len(eval_set) == 60
+    for examples in (train, eval_set):
         assert {example["label"] for example in examples} == {0, 1}
-    assert 8 <= len(held_out) <= 30
-    seen = {example["image"].tobytes() for example in train}
-    assert seen.isdisjoint(example["image"].tobytes() for example in held_out)
+    assert 8 <= len(eval_set) <= 30
+    train_images = {example["image"].tobytes() for example in train}
+    assert train_images.isdisjoint(example["image"].tobytes() for example in eval_set)
     assert splits.description["held_out_share"] == 0.3
     config = data_config(source="image_files", path=str(tmp_path), eval_share=0.3, image_mean=())
     data = pipeline.load(config, objective="classify_images", masking=masking(), seed=0)
     assert "no named splits: a hash holds out 0.3 (data.eval_share)" in data_lines(data)
     assert load(tmp_path, eval_share=0.2).digest != splits.digest
-    before = {example["image"].tobytes() for example in held_out}
+    before = {example["image"].tobytes() for example in eval_set}
     save(tmp_path / "cat/new.png", picture(100))
     after = {
         example["image"].tobytes() for example in load(tmp_path, eval_share=0.3).evals["validation"]

@@ -132,10 +132,10 @@ def test_copies_that_editors_leave_are_no_text(tmp_path):
     assert find_files(str(tmp_path / "a.txt~")) == [tmp_path / "a.txt~"]  # if it is asked for
 
 
-@pytest.mark.parametrize("form", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_utf_16_is_refused_with_the_way_out(form, zipped, tmp_path):
-    path = written(tmp_path / "a", "good\ta fine film\n".encode(form), zipped=zipped)
+def test_utf_16_is_refused_with_the_way_out(encoding, zipped, tmp_path):
+    path = written(tmp_path / "a", "good\ta fine film\n".encode(encoding), zipped=zipped)
     with pytest.raises(ConfigError, match=r"a is UTF-16, not UTF-8; convert it: iconv -f UTF-16"):
         Lines(path)
     few_zeros = written(tmp_path / "b", b"a fine\0film\n")

@@ -67,13 +67,13 @@ SHARDS = {
 
 
 def test_shards_give_the_same_pairs(tmp_path):
-    whole, cut = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **SHARDS))
-    assert [*cut.train] == [*whole.train] and cut.evals.keys() == whole.evals.keys()
-    assert [*pickle.loads(pickle.dumps(cut.train))] == [*whole.train]
-    assert [*load(tmp_path / "b" / "*").train] == [*whole.train]
+    unsharded, cut = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **SHARDS))
+    assert [*cut.train] == [*unsharded.train] and cut.evals.keys() == unsharded.evals.keys()
+    assert [*pickle.loads(pickle.dumps(cut.train))] == [*unsharded.train]
+    assert [*load(tmp_path / "b" / "*").train] == [*unsharded.train]
     below = {name.replace("train.part", "train/"): text for name, text in SHARDS.items()}
-    assert [*load(corpus(tmp_path / "c", **below)).train] == [*whole.train]
-    assert [*load(f"{tmp_path}/[ab]/*").train] == [*whole.train, *whole.train]
+    assert [*load(corpus(tmp_path / "c", **below)).train] == [*unsharded.train]
+    assert [*load(f"{tmp_path}/[ab]/*").train] == [*unsharded.train, *unsharded.train]
 
 
 def test_a_shard_without_its_other_side_is_refused(tmp_path):

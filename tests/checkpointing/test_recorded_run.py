@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from checkpointing import checkpoint_manager, run_records
-from checkpointing.run_records import Series, read_run
+from checkpointing import checkpoint_manager, recorded_run
+from checkpointing.recorded_run import Series, read_run
 from experiment.schema import ConfigError
 from tests.recorded_runs import CLASSES, CONFIG, EVENTS, METRICS, write_run
 
@@ -48,7 +48,7 @@ def test_a_whole_run_is_read_and_left_as_it_was(tmp_path):
 
 
 def test_the_directory_of_checkpoints_is_the_checkpoint_managers():
-    assert run_records.CHECKPOINTS == checkpoint_manager.DIRECTORY
+    assert recorded_run.CHECKPOINTS == checkpoint_manager.DIRECTORY
 
 
 def test_progress_follows_the_steps_that_survived(tmp_path):
@@ -145,8 +145,8 @@ def test_the_newest_details_of_each_set_are_shown(tmp_path):
 
 
 def test_long_samples_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_records, "MOST_SAMPLES", 2)
-    monkeypatch.setattr(run_records, "MOST_CHARACTERS", 3)
+    monkeypatch.setattr(recorded_run, "MOST_SAMPLES", 2)
+    monkeypatch.setattr(recorded_run, "MOST_CHARACTERS", 3)
     samples = {f"{step:08d}_dates.txt": f"{step} text" for step in (10, 20, 30)}
     run = read_run(write_run(tmp_path, samples=samples))
     assert [(each.step, each.text) for each in run.samples] == [(20, "20 "), (30, "30 ")]
