@@ -27,7 +27,7 @@ MAPS = {
     "performer": softmax_features(DIRECTIONS, SCALE),
     "relu": relu_features(DIRECTIONS, SCALE),
 }
-SIGHTS = ("causal", "two_sided", "prefix", "cross")
+MASK_NAMES = ("causal", "two_sided", "prefix", "cross")
 every_map = pytest.mark.parametrize("kind", MAPS)
 
 
@@ -89,12 +89,12 @@ def compiled(kind):
     return quick_jit(attend)
 
 
-@pytest.mark.parametrize("sight_name", SIGHTS)
+@pytest.mark.parametrize("mask_name", MASK_NAMES)
 @every_map
-def test_output_and_gradients(kind, sight_name):
-    mask_spec = named_mask_spec(sight_name)
+def test_output_and_gradients(kind, mask_name):
+    mask_spec = named_mask_spec(mask_name)
     mask = np.asarray(mask_spec.mask_b1ts())
-    qkv = arrays(keys=S if sight_name == "cross" else T)
+    qkv = arrays(keys=S if mask_name == "cross" else T)
     probe = np.random.default_rng(1).normal(size=(B, T, H, K)).astype(np.float32)
 
     @quick_jit
@@ -130,10 +130,10 @@ def test_bfloat16(kind):
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=2**-8, atol=1e-5)
 
 
-@pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
+@pytest.mark.parametrize("mask_name", ["causal", "two_sided"])
 @every_map
-def test_packed_is_as_if_alone(kind, sight_name):
-    mask_spec, qkv = named_mask_spec(sight_name), as_float32(*arrays())
+def test_packed_is_as_if_alone(kind, mask_name):
+    mask_spec, qkv = named_mask_spec(mask_name), as_float32(*arrays())
     together, _ = compiled(kind)(*qkv, mask_spec)
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 4)):
         own = np.flatnonzero(SEGMENTS[row] == segment)
@@ -179,10 +179,10 @@ def test_slots_with_any_mask(kind):
     assert not y[1, 4].any()
 
 
-@pytest.mark.parametrize("sight_name", ["causal", "two_sided"])
-def test_large_inputs(sight_name):
+@pytest.mark.parametrize("mask_name", ["causal", "two_sided"])
+def test_large_inputs(mask_name):
     """With |q| and |k| at 30, logarithms of features are some hundred below zero."""
-    mask_spec, (q, k, v) = named_mask_spec(sight_name), arrays()
+    mask_spec, (q, k, v) = named_mask_spec(mask_name), arrays()
     q, k = (30 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
     assert np.log(features("performer", k)).mean() < -150
 

@@ -102,7 +102,7 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
     state, frozen_inputs = job.start(), job.frozen_inputs()
     own, base = arrays(state.params), arrays(frozen_inputs.base)
 
-    # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
+    # An ordinary gradient at the merged parameters, without adapters.
     def loss(params):
         totals, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
         return total_loss(totals, term_counts(job.task, batch))

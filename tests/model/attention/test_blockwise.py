@@ -53,7 +53,7 @@ SHUFFLED = np.random.default_rng(5).permutation(T)[None]
 SOURCE = sequence_info(np.array([[1] * 4 + [2] * 6, [2] * 3 + [3] * 5 + [0] * 2]))
 FLAGS = np.arange(T)[None] % 6 == 1
 
-SIGHTS = {
+MASK_SPECS = {
     "two-sided": itself(False, segments=ALL),
     "causal": itself(True, segments=ALL),
     "padding": itself(False, segments=(ROW < [[13], [7]]).astype(int)),
@@ -131,9 +131,9 @@ def assert_same(found, expected, tolerance):
             np.testing.assert_allclose(one, other, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", MASK_SPECS)
 def test_it_equals_plain_attention(name):
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     qkv, bias = arrays(mask_spec.keys.segments_bt.shape[1]), t5_bias(not mask_spec.causal)
     expected = with_gradients(plain, qkv, mask_spec, bias)
     assert_same(with_gradients(blockwise, qkv, mask_spec, bias), expected, 1e-5)
@@ -141,13 +141,13 @@ def test_it_equals_plain_attention(name):
 
 @pytest.mark.parametrize("groups", [1, H])
 def test_groups_of_heads(groups):
-    mask_spec, qkv = SIGHTS["packed, causal"], arrays(groups=groups)
+    mask_spec, qkv = MASK_SPECS["packed, causal"], arrays(groups=groups)
     expected = with_gradients(plain, qkv, mask_spec)
     assert_same(with_gradients(blockwise, qkv, mask_spec), expected, 1e-5)
 
 
 def test_alibi():
-    mask_spec, bias = SIGHTS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
+    mask_spec, bias = MASK_SPECS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
     expected = with_gradients(plain, arrays(), mask_spec, bias)
     assert_same(with_gradients(blockwise, arrays(), mask_spec, bias), expected, 1e-5)
 
@@ -155,7 +155,7 @@ def test_alibi():
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_in_bfloat16_it_is_as_near_to_float32_as_plain_attention(name):
     """Both round inputs, weights and output; accumulators are of float32."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     keys, bias = mask_spec.keys.segments_bt.shape[1], t5_bias(not mask_spec.causal)
     qkv = arrays(keys, jnp.bfloat16)
     found = with_gradients(blockwise, qkv, mask_spec, bias)
@@ -167,7 +167,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_plain_attention(name):
 
 def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
     for name in ("padding on the left, causal", "a source that nobody sees"):
-        mask_spec = SIGHTS[name]
+        mask_spec = MASK_SPECS[name]
         found = with_gradients(blockwise, arrays(mask_spec.keys.segments_bt.shape[1]), mask_spec)
         blind_bt = ~np.asarray(mask_spec.mask_b1ts()).any(axis=(1, 3))
         assert blind_bt.any()
@@ -179,7 +179,7 @@ def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_dropped_weights_are_the_same_in_both_passes(name):
     """The mask is read off the output for values of identity, then given to plain attention."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     keys = mask_spec.keys.segments_bt.shape[1]
     q, k, v = arrays(keys)
     drop = dict(dropout_rate=RATE, dropout_key=jax.random.key(3))
@@ -225,9 +225,9 @@ def in_blocks(one_side):
     return jax.tree.map(cut, one_side)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", MASK_SPECS)
 def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     visited = visible_pairs(
         in_blocks(mask_spec.queries),
         in_blocks(mask_spec.keys),
@@ -265,7 +265,7 @@ def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
 
 def test_skipped_blocks_are_never_touched():
     """NaN in keys that lie in blocks which nobody sees does no harm."""
-    mask_spec, (q, k, v) = SIGHTS["padding"], arrays()
+    mask_spec, (q, k, v) = MASK_SPECS["padding"], arrays()
     mask_spec = dataclasses.replace(mask_spec, keys=sequence_info((ROW[None] < 4).astype(int)))
     k, v = (x.at[:, BLOCK:].set(jnp.nan) for x in (k, v))
     assert np.isfinite(quick_jit(blockwise)(q, k, v, mask_spec)).all()

@@ -45,7 +45,7 @@ def mask_spec_of(info, causal, locality=None):
 
 
 PACKED = sequence_info(packed([150, 60, 120]), packed([384]))
-SIGHTS = {
+MASK_SPECS = {
     "causal": mask_spec_of(PACKED, True),
     "two-sided": mask_spec_of(PACKED, False),
     "causal window": mask_spec_of(PACKED, True, Locality(window=100)),
@@ -84,10 +84,10 @@ def assert_same(found, expected):
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", MASK_SPECS)
 def test_splash_equals_plain_attention(name):
     """As a TPU would run it, step by step on the CPU."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     qkv = arrays(mask_spec.keys.segments_bt.shape[1])
     assert splash_can(*qkv, mask_spec) and splash_may(mask_spec)
     found = with_gradients(
@@ -115,7 +115,7 @@ UNSUITED = {
 @pytest.mark.parametrize("name", ["causal", *UNSUITED])
 def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name, monkeypatch):
     """The TPU's choice, made on a CPU: with its kernel alone, each of these would be wrong."""
-    mask_spec, qkv = (SIGHTS | UNSUITED)[name], arrays()
+    mask_spec, qkv = (MASK_SPECS | UNSUITED)[name], arrays()
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
     kernel = functools.partial(splash_attention, interpret=True)
     monkeypatch.setattr(flash, "splash_attention", kernel)
@@ -151,7 +151,7 @@ def lowered_for(platform, mask_spec, qkv, **options):
 
 
 def test_the_platform_is_that_for_which_the_program_is_lowered():
-    mask_spec, qkv = SIGHTS["causal"], arrays(dtype=jnp.bfloat16)
+    mask_spec, qkv = MASK_SPECS["causal"], arrays(dtype=jnp.bfloat16)
     on_tpu = lowered_for("tpu", mask_spec, qkv)
     assert on_tpu.count("tpu_custom_call") == 3, "forward, and backward to queries and to keys"
     assert "stablehlo.case" in on_tpu, "the data may turn out otherwise"
@@ -161,8 +161,8 @@ def test_the_platform_is_that_for_which_the_program_is_lowered():
 PREFIX = dataclasses.replace(PACKED, prefix_bt=jnp.ones_like(PACKED.segments_bt))
 FLAGGED = dataclasses.replace(PACKED, global_bt=PACKED.positions_bt == 0)
 NOT_FUSED = {
-    "dropout": (SIGHTS["causal"], dict(dropout_rate=0.1, dropout_key=jax.random.key(0))),
-    "bias": (SIGHTS["causal"], dict(bias=ScoreBias("alibi", jnp.asarray(alibi_slopes(H))))),
+    "dropout": (MASK_SPECS["causal"], dict(dropout_rate=0.1, dropout_key=jax.random.key(0))),
+    "bias": (MASK_SPECS["causal"], dict(bias=ScoreBias("alibi", jnp.asarray(alibi_slopes(H))))),
     "prefix": (mask_spec_of(PREFIX, True), {}),
     "gaps": (mask_spec_of(PACKED, False, Locality(window=9, dilation=2)), {}),
     "chunks": (mask_spec_of(PACKED, False, Locality(chunk=9)), {}),
@@ -177,7 +177,7 @@ def test_what_a_kernel_does_not_know_is_never_asked_of_it(feature, monkeypatch):
     assert "tpu_custom_call" not in lowered_for("tpu", mask_spec, qkv, **options)
     if not options:
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert cudnn_can(*qkv, SIGHTS["causal"]) and not cudnn_can(*qkv, mask_spec)
+        assert cudnn_can(*qkv, MASK_SPECS["causal"]) and not cudnn_can(*qkv, mask_spec)
 
 
 def test_lengths_that_splash_does_not_take():
@@ -188,7 +188,7 @@ def test_lengths_that_splash_does_not_take():
 def test_a_bias_that_needs_all_distances_is_refused():
     bias = ScoreBias("transformer_xl", jnp.zeros((T, H, K)), shift_hk=jnp.zeros((H, K)))
     with pytest.raises(ValueError, match="transformer_xl"):
-        flash_attention(*arrays(), SIGHTS["causal"], bias=bias)
+        flash_attention(*arrays(), MASK_SPECS["causal"], bias=bias)
 
 
 @pytest.mark.parametrize("position", ["rope", "alibi", "t5_bias"])
