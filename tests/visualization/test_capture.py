@@ -11,7 +11,7 @@ from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
 from input_pipeline import objectives
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.test_generate import ask, untrained, writer
+from tests.test_generate import ask, untrained, text_model
 from training.losses import cross_entropy
 from training.mesh import put_batch
 from training.model_for_task import forward
@@ -73,7 +73,7 @@ def classifier(compile_once):
 
 @pytest.fixture(scope="module")
 def decoder(compile_once):
-    return writer(length=40, **TWO)
+    return text_model(length=40, **TWO)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_candidates_are_the_likeliest(decoder):
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_the_last_layer_of_the_lens_is_the_model(placement):
-    run = writer(norm_placement=placement, **TWO)
+    run = text_model(norm_placement=placement, **TWO)
     batch = read_input(run, "hello", None).batch(run.mesh)
     found = run_and_capture(run, batch)
     hidden = found.hidden["decoder"]
@@ -217,7 +217,7 @@ def test_encoder_decoder_with_a_target(translator):
 
 @pytest.mark.parametrize("target", [None, "ab"])
 def test_prefix_lm_of_pairs(target):
-    run = writer("prefix_lm pairs", length=24, **TWO)
+    run = text_model("prefix_lm pairs", length=24, **TWO)
     view = view_of(run, "1. Mai", target)
     assert_complete(run, view, 2)
     (attention,) = view.maps
@@ -234,7 +234,7 @@ def test_prefix_lm_of_pairs(target):
 
 
 def test_prefix_lm_of_documents():
-    run = writer("prefix_lm", length=24, **TWO)
+    run = text_model("prefix_lm", length=24, **TWO)
     alone, more = view_of(run, "abc"), view_of(run, "abc", "de")
     assert alone.maps[0].visible_lts.all() and alone.scores is None
     assert more.maps[0].visible_lts[..., :4].all()
@@ -259,7 +259,7 @@ def test_images(tmp_path):
     "attention", ["dot", "local", "longformer", "performer", "linear", "chunked", "recurrent"]
 )
 def test_masked_is_told_from_small(attention):
-    run = writer(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
+    run = text_model(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
                  attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
     view = view_of(run, "hello world")
     assert_complete(run, view, 2)
@@ -306,7 +306,7 @@ def test_refusals(decoder, classifier):
 
 
 def test_a_prompt_beyond_the_learned_positions_is_refused():
-    run = writer(position="learned", max_length=16)
+    run = text_model(position="learned", max_length=16)
     assert view_of(run, "x" * 14)
     with pytest.raises(ConfigError, match=r"model\.max_length=16; shorten it"):
         view_of(run, "x" * 17)
