@@ -11,7 +11,7 @@ from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
 from input_pipeline import objectives
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.test_generate import ask, untrained, text_model
+from tests.test_generate import ask, text_model, untrained
 from training.losses import cross_entropy
 from training.mesh import put_batch
 from training.model_for_task import forward
