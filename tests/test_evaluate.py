@@ -244,7 +244,7 @@ def test_the_mean_of_the_checkpoints_is_another_model(translated):
     assert len(losses) == 3
 
 
-def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures):
+def test_unknown_splits_and_batches_are_refused(translated, pictures):
     with pytest.raises(ConfigError) as refused:
         evaluate.evaluate(translated[0], split="tset")
     corpus = translated[0].parent / "corpus"

@@ -164,7 +164,7 @@ def full_passes(model, given, steps, prefix=False):
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "prefix_lm", "prefix_lm pairs"])
-def test_a_decoder_goes_on_where_training_would(objective):
+def test_a_decoder_continues_as_a_full_pass_predicts(objective):
     model, line = text_model(objective), "né on"
     given = [BOS, *T.encode(line).tolist(), *([SEP] if "pairs" in objective else [])]
     expected = full_passes(model, given, 16, prefix=objective != "causal_lm")
@@ -266,7 +266,7 @@ def test_beams_have_the_scores_of_their_texts(run):
         assert score == pytest.approx(float(log_probs.sum()) / penalty, rel=1e-4)
 
 
-def test_answers_begin_as_told(run, greedy):
+def test_answers_begin_with_the_given_prefix(run, greedy):
     [[text]] = texts(greedy(LINES[:1]))
     assert texts(generate.generate(run, LINES[:1], batch_size=2, prefix=text[:2])) == [[text]]
     [[other]] = texts(generate.generate(run, LINES[:1], batch_size=2, prefix="30"))
@@ -289,7 +289,7 @@ def test_stop_strings_cut_the_text():
     assert cut["text"] == min(text.partition(stop)[0], text.partition(first)[0], key=len)
 
 
-def test_a_sliding_cache_goes_on_beyond_the_length_of_training():
+def test_a_sliding_cache_generates_beyond_the_training_length():
     model = text_model(length=16)
     [[complete]], [[sliding]] = (
         ask(model, ["abc"], max_new_tokens=40, slide=slide) for slide in (False, True)
@@ -426,7 +426,7 @@ def test_classes_of_images(tmp_path):
 # Refusals
 
 
-def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
+def test_options_that_do_not_suit_the_model_are_refused(run, tmp_path):
     learned = text_model(position="learned", max_length=16)
     assert "model.position=learned ends at model.max_length=16; leave it out" in refusal(
         ask, learned, ["a"], slide=True

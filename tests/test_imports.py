@@ -116,7 +116,7 @@ def top(name: str) -> str:
 
 
 @pytest.mark.parametrize("room", [room for room in ALLOWED if files(room)])
-def test_a_room_imports_only_what_it_may(room):
+def test_a_directory_imports_only_what_it_may(room):
     for path in files(room):
         strangers = {top(name) for name in imported(path)} - ALLOWED[room] - {room}
         strangers -= sys.stdlib_module_names
@@ -125,7 +125,7 @@ def test_a_room_imports_only_what_it_may(room):
 
 
 @pytest.mark.parametrize(("room", "other"), PARTS)
-def test_a_room_imports_only_a_part_of_another(room, other):
+def test_a_directory_imports_only_parts_of_another(room, other):
     for path in files(room):
         used = {name for name in imported(path) if top(name) == other}
         allowed = PARTS[room, other]
@@ -135,7 +135,7 @@ def test_a_room_imports_only_a_part_of_another(room, other):
             assert not beyond, f"{path.relative_to(ROOT)} may not import {sorted(beyond)}"
 
 
-def test_every_room_has_a_rule():
+def test_every_directory_has_a_rule():
     rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert rooms - set(ALLOWED) <= {"tests", "benchmarks"}
 

@@ -121,7 +121,7 @@ def measured():
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_state_takes_what_was_planned(measured, name):
+def test_the_state_takes_the_planned_memory(measured, name):
     observed, memory = measured[name], measured[name]["plan"]["memory"]
     assert observed["params"] == [memory["parameters"]] * DEVICES
     assert observed["optimizer"] == [memory["optimizer"]] * DEVICES
@@ -193,7 +193,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_the_devices_cannot_share_is_refused(measured, message):
+def test_batches_that_devices_cannot_share_are_refused(measured, message):
     assert message in measured[message]
 
 
@@ -204,7 +204,7 @@ def test_what_the_devices_cannot_share_is_refused(measured, message):
         (["--device=cpu:2", "--search_batch"], "--search_batch needs a device whose memory is"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_a_line(arguments, message):
+def test_invalid_plans_are_refused_in_one_line(arguments, message):
     done = command("--config=configs/dates.py", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -89,7 +89,7 @@ def status(key: str) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of a process")
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_takes_the_memory_that_was_planned(name):
+def test_a_job_takes_the_planned_memory(name):
     done = subprocess.run(
         [sys.executable, "-m", "tests.test_planned_memory", name],
         cwd=ROOT,

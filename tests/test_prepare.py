@@ -47,7 +47,7 @@ def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypat
         np.testing.assert_array_equal(warm.train_batch(0)[name], values)
 
 
-def test_it_says_what_there_is(tmp_path):
+def test_prepare_summarizes_the_cache(tmp_path):
     said = prepare.prepare(config(tmp_path)).splitlines()
     assert said[0].startswith(f"{tmp_path / 'cache'} is ready, after ")
     assert said[1] == "tokenizer: 362 ids"

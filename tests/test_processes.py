@@ -95,7 +95,7 @@ def test_variables_that_say_too_little_are_named(monkeypatch, variables, message
         processes.join()
 
 
-def test_a_lone_task_of_slurm_joins_nobody(monkeypatch):
+def test_a_single_slurm_task_does_not_initialize_distributed(monkeypatch):
     calls = []
     monkeypatch.setattr(
         processes.jax.distributed, "initialize", lambda **given: calls.append(given)
@@ -109,7 +109,7 @@ def test_a_lone_task_of_slurm_joins_nobody(monkeypatch):
         assert len(calls) == joins
 
 
-def test_processes_that_mean_different_things_are_told_apart(monkeypatch):
+def test_a_data_digest_that_differs_between_processes_is_refused(monkeypatch):
     monkeypatch.setattr(processes.jax, "process_count", lambda: 3)
     monkeypatch.setattr(
         processes, "process_allgather", lambda mine: [mine, mine, mine + (mine == mine.max())]
@@ -170,7 +170,7 @@ def test_a_directory_that_is_not_shared_is_named_on_every_process(tmp_path):
     assert [each.name for each in (tmp_path / "run").iterdir()] == ["checkpoints"]
 
 
-def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
+def test_processes_wait_for_a_file_that_appears_late(tmp_path):
     (tmp_path / "run").mkdir()
     late = tmp_path / "late"
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
         assert Job(tmp_path / "run", late).compare(seconds=10) == [None] * 2
 
 
-def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
+def test_every_process_names_the_one_that_cannot_write(tmp_path):
     (tmp_path / "run").mkdir()
     job = Job(tmp_path / "run", tmp_path / "run")
     for refusal in job.compare({1: "workdir run cannot be written (Read-only file system)"}):
@@ -195,7 +195,7 @@ def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_of_many_processes_the_first_are_listed(tmp_path):
+def test_an_error_lists_the_first_of_many_processes(tmp_path):
     for name in ("run", "other"):
         (tmp_path / name).mkdir()
     refusals = Job(tmp_path / "run", *[tmp_path / "other"] * 9).compare()
@@ -204,7 +204,7 @@ def test_of_many_processes_the_first_are_listed(tmp_path):
         assert "and 5 other processes" in refusal
 
 
-def test_texts_are_gathered_whole(monkeypatch):
+def test_gathered_texts_are_complete(monkeypatch):
     monkeypatch.setattr(processes, "process_allgather", lambda mine: [mine, mine[::-1][::-1]])
     text = json.dumps({"path": "ü" * 256, "problem": "\N{SNOWMAN}" * 256, "host": "h" * 64})
     assert processes.gather_texts(text) == [text, text]

@@ -151,7 +151,7 @@ def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
         np.testing.assert_allclose(second[average], first[name], rtol=1e-6, atol=1e-20)
 
 
-def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_path):
+def test_a_run_resumes_after_its_text_and_tokenizer_moved(tmp_path):
     here, there = tmp_path / "here.txt", tmp_path / "there.txt"
     here.write_text("the same old song\n" * 100)
 
@@ -183,7 +183,7 @@ def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_pa
         (text_to_text, "tasks", ["validation_t0", "validation_t1", "validation_t2"]),
     ],
 )
-def test_files_of_ones_own_can_be_trained_on(config, folder, eval_names, tmp_path):
+def test_user_files_can_be_trained_on(config, folder, eval_names, tmp_path):
     write_corpus(tmp_path)
     where = dict(path=str(tmp_path / folder), cache_dir=str(tmp_path / "cache"))
     data = dict(length=32, encoder_length=32, tokenizer_size=500, **where)

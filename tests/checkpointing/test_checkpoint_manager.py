@@ -156,7 +156,7 @@ def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, ove
         assert saved_steps(workdir) == [10]
 
 
-def test_the_reason_of_a_failure_is_what_the_system_said():
+def test_the_reason_of_a_failed_save_is_the_system_error():
     told = (
         'RESOURCE_EXHAUSTED: Error writing "step/0" in OCDBT database at local file "d/": Failed '
         "to write 352931 bytes to file 4: File too large [os_error_code='27']"
@@ -197,7 +197,7 @@ def test_the_best_is_kept_beside_the_newest(tmp_path, mode, best):
     assert save(tmp_path, scores, keep=1, best_metric=METRIC, best_mode=mode) == [best, 5]
 
 
-def test_what_was_not_measured_is_not_the_best(tmp_path):
+def test_checkpoints_without_a_score_are_never_the_best(tmp_path):
     scores = [{}, {METRIC: 0.2}, {}, {METRIC: 0.1}, {}]
     assert save(tmp_path, scores, keep=1, best_metric=METRIC) == [2, 5]
 
@@ -241,7 +241,7 @@ def test_a_step_can_be_named(tmp_path):
     assert find_checkpoint(str(tmp_path)) == (tmp_path / "checkpoints", 3)
 
 
-def test_what_is_not_there_is_refused(tmp_path):
+def test_loading_missing_checkpoints_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"init_from=.*none: no checkpoints/ in .*none;"):
         load_params(str(tmp_path / "none"), make_params(0))
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
@@ -289,7 +289,7 @@ def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
+def test_the_newest_of_equally_good_checkpoints_is_the_best(tmp_path, mode):
     options = dict(best_metric=METRIC, best_mode=mode)
     worse = {METRIC: 0.1 if mode == "max" else 0.9}
     scores = [{METRIC: 0.5}, worse, {METRIC: 0.5}, worse]
@@ -299,7 +299,7 @@ def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
         assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 3
 
 
-def test_looking_for_the_best_disturbs_no_run_that_goes_on(tmp_path):
+def test_finding_the_best_step_does_not_disturb_a_running_job(tmp_path):
     save(tmp_path, [{METRIC: 0.5}, {METRIC: 0.9}], keep=2, best_metric=METRIC)
     unfinished = tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp"
     unfinished.mkdir()

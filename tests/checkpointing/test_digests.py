@@ -37,7 +37,7 @@ def test_every_flipped_bit_is_found_and_its_file_named(directory, name):
 
 
 @pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
-def test_what_is_gone_in_part_or_whole_is_named(directory, name):
+def test_truncated_and_missing_files_are_named(directory, name):
     path = directory / name
     original = path.read_bytes()
     for changed in (original[:-10], original[:-1024], original + b" ", b""):

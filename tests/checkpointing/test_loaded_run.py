@@ -249,7 +249,7 @@ def test_a_table_of_positions_keeps_its_length(run, tmp_path):
     assert "the table of model.position=learned has 512 rows" in refusal(learned, config=longer)
 
 
-def test_what_is_not_there_is_refused(run, tmp_path):
+def test_missing_runs_and_checkpoints_are_refused(run, tmp_path):
     workdir, _ = run
     assert "config.json cannot be read (No such file or directory)" in refusal(tmp_path / "none")
     for step in ("3", "-2", "newest"):

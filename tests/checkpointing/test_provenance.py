@@ -66,7 +66,7 @@ def assert_same(workdir, other):
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-def test_a_run_of_another_shape_gives_little_and_says_so(first, tmp_path, capsys):
+def test_init_from_a_wider_model_takes_what_fits_and_logs_the_rest(first, tmp_path, capsys):
     wider = dict(TINY["model"], width=2 * TINY["model"]["width"], dropout_residual=0.0)
     train.train_and_evaluate(config_of(steps=1, init_from=first, model=wider), tmp_path / "run")
     said = capsys.readouterr().err
@@ -136,7 +136,7 @@ def test_a_student_is_resumed_with_its_teacher(first, tmp_path):
     assert "whose classes/bias has changed since" in refusal(config(6), tmp_path / "parts")
 
 
-def test_a_teacher_must_speak_of_the_same_things(first, tmp_path):
+def test_a_teacher_with_another_task_is_refused(first, tmp_path):
     def reason(experiment=langid, teacher=first, **sections):
         task = dict(teacher=str(teacher))
         return refusal(config_of(experiment, task=task, **sections), tmp_path / "student")

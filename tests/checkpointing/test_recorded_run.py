@@ -19,7 +19,7 @@ def snapshot(directory):
     }
 
 
-def test_a_whole_run_is_read_and_left_as_it_was(tmp_path):
+def test_a_complete_run_is_read_without_changing_it(tmp_path):
     samples = {"00000020_dates.txt": "first", "00000040_dates.txt": "second", "notes": "?"}
     workdir = write_run(tmp_path / "run", samples=samples, details=[CLASSES])
     (workdir / "checkpoints" / "40").mkdir(parents=True)

@@ -92,7 +92,7 @@ def test_another_run_is_refused_with_the_difference(begun, change, said):
         (dict(eval__patience=7), "eval.patience: 0 -> 7"),
     ],
 )
-def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change, said):
+def test_allowed_config_changes_are_logged_once(begun, change, said):
     (told,) = run_directory.record_config(begun, record(**change), resuming=True)
     assert told.startswith(said)
     assert run_directory.record_config(begun, record(**change), resuming=True) == [], (
@@ -229,14 +229,14 @@ def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path)
     assert run_directory.read_provenance(tmp_path) == {}
 
 
-def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
+def test_the_resolved_model_config_is_read_as_recorded(tmp_path):
     config = tiny_config(num_classes=2)
     run_directory.record_model(tmp_path, config, ("no", "yes"))
     assert loaded_run.recorded_model_config(tmp_path) == config
     assert run_directory.read_model(tmp_path)[1] == ("no", "yes")
 
 
-def test_it_is_recorded_whether_the_examples_were_pairs(tmp_path):
+def test_the_model_record_says_whether_examples_are_text_pairs(tmp_path):
     config = tiny_config(num_classes=2)
     run_directory.record_model(tmp_path, config, ("no", "yes"))
     assert run_directory.read_text_pairs(tmp_path) is None

@@ -128,7 +128,7 @@ def test_a_hopeless_model_has_a_finite_perplexity():
 SOURCE = dict(encoder_inputs=[[4, EOS]] * 5, encoder_segment_ids=[[1, 1]] * 5)
 
 
-def test_answers_are_right_or_wrong_as_a_whole():
+def test_exact_match_needs_every_token():
     scores = measure(
         "seq2seq",
         CHAIN,
@@ -294,7 +294,7 @@ def test_metrics_of_classes_by_hand():
     assert scores["spearman"] == pytest.approx(ranks)
 
 
-def test_the_best_five_of_many_classes():
+def test_top_5_accuracy():
     logits = jnp.asarray([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]] * 7)
     scores = measure(
         "classify_images",

@@ -152,13 +152,13 @@ def test_a_set_without_rows_has_no_scores():
             correlation(nothing, nothing)
 
 
-def test_classes_that_nobody_guesses_and_none_that_occur_count_in_the_mean():
+def test_macro_f1_averages_over_labelled_and_predicted_classes():
     # Class 0: 1 right, 1 missed; class 1: 1 wrongly guessed; class 9: right. Others do not occur.
     labels, guesses = np.array([0, 0, 9]), np.array([0, 1, 9])
     assert metrics.macro_f1(labels, guesses) == pytest.approx((2 / 3 + 0 + 1) / 3)
 
 
-def test_what_never_changes_correlates_with_nothing():
+def test_correlation_with_a_constant_is_zero():
     constant, other = np.full(7, 0.1), np.arange(7)
     assert metrics.pearson(constant, other) == 0
     assert metrics.spearman(other, constant) == 0

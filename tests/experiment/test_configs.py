@@ -65,13 +65,13 @@ def test_the_header_has_the_command_and_the_evidence(name):
 FROM_FILES = [name for name in NAMES if get_config(name).data.source.endswith("_files")]
 
 
-def test_every_kind_of_file_of_ones_own_has_a_config():
+def test_every_file_source_has_a_config():
     known = [source for source in SOURCES if "_files" in source]
     assert {get_config(name).data.source for name in FROM_FILES} == set(known)
 
 
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_files_of_ones_own_have_no_default_path(name):
+def test_configs_of_file_sources_have_no_default_path(name):
     assert get_config(name).data.path == ""
     assert "--config.data.path=" in importlib.import_module(f"configs.{name}").__doc__
 
@@ -82,7 +82,7 @@ def test_the_objective_on_c4_follows_the_architecture():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_passes_the_door_and_is_locked(name):
+def test_every_config_is_valid_and_locked(name):
     config = get_config(name)
     sections.from_mapping(config.to_dict())
     with pytest.raises(AttributeError, match="widht"):
@@ -96,7 +96,7 @@ def test_a_config_has_the_keys_of_the_defaults(name):
 
 
 @pytest.mark.parametrize(("name", "architecture"), [pair for pair in PAIRS if suits(*pair)])
-def test_an_architecture_of_the_right_family_passes_the_door(name, architecture):
+def test_architectures_of_the_right_family_are_valid(name, architecture):
     built = sections.from_mapping(get_config(name, architecture).to_dict())
     for key, value in ARCHITECTURES[architecture]().items():
         assert getattr(built.model, key) == value

@@ -101,7 +101,7 @@ def test_values_become_what_the_annotation_says(key, given, arrives):
         ("tags", ("a", 1), "model.tags[1]=1 must be a str"),
     ],
 )
-def test_what_does_not_fit_is_refused(key, value, problem):
+def test_values_of_the_wrong_type_or_range_are_refused(key, value, problem):
     section, problems = build(Section, GOOD | {key: value}, "model")
     assert section is None
     assert problems == [problem]
@@ -122,14 +122,14 @@ def test_the_top_level_has_no_prefix():
     assert problems == ["size=0 must be at least 1"]
 
 
-def test_combinations_are_judged_once_every_value_fits():
+def test_combinations_are_checked_after_single_values():
     _, problems = build(Section, GOOD | dict(size=1, depth=2, name="impossible"), "model")
     assert problems == ["size=1 is below depth=2", "name=impossible is not possible"]
     _, problems = build(Section, GOOD | dict(size=0, depth=2), "model")
     assert problems == ["model.size=0 must be at least 1"]
 
 
-def test_a_value_of_two_types_is_a_mistake_in_the_dataclass():
+def test_a_union_type_in_a_config_dataclass_raises():
     @dataclasses.dataclass
     class Undecided:
         size: int | None
@@ -150,7 +150,7 @@ def test_only_near_words_are_suggested():
     assert did_you_mean(3, ["width"]) == ""
 
 
-def test_a_key_that_is_misspelt_is_not_missing_besides():
+def test_a_misspelt_key_is_not_also_reported_as_missing():
     section = dataclasses.make_dataclass("Section", [("length", int), ("width", int)])
     _, problems = build(section, {"lenght": 1, "width": 2}, "data")
     assert problems == ["data.lenght is not a config key. Did you mean 'length'?"]

@@ -199,7 +199,7 @@ def test_without_an_end_sequences_count_at_the_last_step():
         assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
-def test_a_row_does_not_depend_on_those_beside_it():
+def test_a_row_does_not_depend_on_other_rows():
     sizes = dict(beams=3, steps=8, alpha=0.6)
     together = search(**sizes)
     for row in range(ROWS):

@@ -138,7 +138,7 @@ def test_a_stop_sequence_lies_within_what_was_generated():
     ("first", "stops", "calls"),
     [([6, 7], [], 2), ([6, 1], [], 7), ([6, 1], [(2, 3)], 3), ([8, 8], [], 8)],
 )
-def test_it_stops_when_every_row_has_ended(first, stops, calls):
+def test_decoding_stops_when_every_row_has_ended(first, stops, calls):
     count = 0
 
     def decode(*arguments):
@@ -170,7 +170,7 @@ def random_run(rows=slice(None), **options):
 
 
 @pytest.mark.parametrize("ends", [ENDS, NO_END], ids=["ends", "no_end"])
-def test_a_row_does_not_depend_on_those_beside_it(ends):
+def test_a_row_does_not_depend_on_other_rows(ends):
     together = random_run(ends=ends)
     assert len({tuple(row) for row in together}) == 5
     if ends is ENDS:
@@ -181,7 +181,7 @@ def test_a_row_does_not_depend_on_those_beside_it(ends):
 
 
 @pytest.mark.parametrize("pieces", [(1,), (3, 5), (2, 2, 7), (8,)])
-def test_in_pieces_as_in_one_go(pieces):
+def test_decoding_in_pieces_equals_decoding_in_one_go(pieces):
     assert random_run(pieces=pieces) == random_run()
 
 
@@ -234,7 +234,7 @@ def allowed(logits, **changes):
     return np.flatnonzero(np.isfinite(limited(logits[None], sampling)[0])).tolist()
 
 
-def test_what_is_as_likely_as_the_last_one_kept_stays_too():
+def test_filters_keep_tokens_tied_with_the_last_one():
     logits = np.log(np.array([1, 4, 2, 4, 2, 3], np.float32) / 16)
     assert allowed(logits, top_k=1) == [1, 3]
     assert allowed(logits, top_k=4) == [1, 2, 3, 4, 5]
@@ -263,7 +263,7 @@ def test_a_penalty_makes_less_likely_on_either_side_of_zero():
     assert penalised.tolist() == [[1.0, -4.0, 0.0, 3.0, -1.0]]
 
 
-def test_a_penalty_counts_the_prompt_and_what_was_said():
+def test_the_repetition_penalty_counts_prompt_and_generated_tokens():
     logits_v = jnp.asarray([0.5, 8.0, 7.0, 6.0, 5.0, 4.0, 0.3, 0.2, 0.1])
 
     def always_the_same(token_b1, position_b1, cache):

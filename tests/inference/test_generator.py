@@ -64,7 +64,7 @@ def test_a_prompt_that_is_read_both_ways():
     assert generated(DECODER, make_generator(DECODER, bidirectional_prompt=True)) == expected
 
 
-def test_rows_go_on_beside_one_that_has_no_positions_left():
+def test_rows_continue_when_another_row_runs_out_of_positions():
     config = small(family="decoder", position="learned", max_length=COLUMNS + STEPS)
     fewer = dataclasses.replace(config, max_length=COLUMNS + STEPS - 2)
     params = jax.tree.map(jnp.asarray, lively_params(config))
@@ -88,7 +88,7 @@ def test_answers_that_begin_with_the_start_alone():
     assert generated(ENCODER_DECODER, make_generator(ENCODER_DECODER), given) == expected
 
 
-def test_what_stands_in_the_padding_does_not_matter():
+def test_padding_content_does_not_change_the_output():
     config, given = ENCODER_DECODER, padded_with(7, prompts(ENCODER_DECODER))
     source_bs = jnp.where(given.source_segments_bs == 0, 7, given.source_bs)
     given = dataclasses.replace(given, source_bs=source_bs)

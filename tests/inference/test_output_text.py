@@ -62,7 +62,7 @@ def test_the_first_stop_string_cuts():
 
 
 @pytest.mark.parametrize("stops", [[], ["–x"], ["né", "a\n"], ["aaab"]])
-def test_what_was_shown_stays(stops):
+def test_streamed_text_is_never_taken_back(stops):
     """Byte by byte, half of the characters being longer than a byte."""
     rng = np.random.default_rng(0)
     for _ in range(50):

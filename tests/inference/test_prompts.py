@@ -158,7 +158,7 @@ def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
         check(make(f"one{name} sat", ""), inputs=[one, tokenizer.mask_id, sat])
 
 
-def test_gaps_that_are_not_there_or_not_known_are_refused():
+def test_prompts_without_gaps_or_with_unknown_ones_are_refused():
     spans = prompts("span_corruption")
     no_gap = "line 7 has no gap to fill in; put {} where a gap is"
     assert refusal(prompts("masked_lm"), "abc") == no_gap.format("[MASK]")
@@ -168,7 +168,7 @@ def test_gaps_that_are_not_there_or_not_known_are_refused():
     assert "two gaps with the same number" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
-def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
+def test_unspellable_text_becomes_the_unknown_token():
     tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
     make = prompts("causal_lm", tokenizer=tokenizer)
     unknown = tokenizer.encode("ж").tolist()

@@ -114,7 +114,7 @@ def test_the_likeliest_tokens_are_the_targets(draft, ahead):
     ("ahead", "steps", "rounds"),
     [(1, 1, 0), (1, 8, 4), (1, 9, 4), (2, 3, 1), (2, 10, 3), (3, 9, 2), (4, 2, 1), (4, 12, 3)],
 )
-def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
+def test_a_perfect_draft_is_accepted_completely(ahead, steps, rounds):
     found = speculated("perfect", ahead=ahead, steps=steps)
     assert found.tokens_bt.tolist() == plain(PROMPTS, steps)
     # The prompt gives one token, and every call as many as were drafted, and one more.
@@ -122,7 +122,7 @@ def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
-def test_a_draft_that_was_wrong_goes_on_from_what_is_right(ahead):
+def test_drafting_continues_from_accepted_tokens_after_a_rejection(ahead):
     """Tokens would be right all the same, but more calls would be needed for them."""
 
     def rounds(prompt):
@@ -161,7 +161,7 @@ def test_rows_end_by_themselves(draft, ends, lengths):
     assert speculated(draft, ahead=3, steps=11, ends=ends).tokens_bt.tolist() == expected
 
 
-def test_a_row_does_not_depend_on_those_beside_it():
+def test_a_row_does_not_depend_on_other_rows():
     options = dict(ahead=2, steps=8, sampling=Sampling(temperature=1.0), ends=Ends(3, PAD))
     keys_b = jax.random.split(jax.random.key(0), len(PROMPTS))
     together = speculated("good", PROMPTS, keys_b, **options).tokens_bt

@@ -54,7 +54,7 @@ def assert_equal(batch, other):
 
 
 @pytest.mark.parametrize(("kind", "keys"), WAYS)
-def test_a_run_goes_on_alike_wherever_it_stopped_on_any_number_of_processes(corpus, kind, keys):
+def test_batches_do_not_depend_on_the_resume_step_or_process_count(corpus, kind, keys):
     one_process = load(corpus, kind, **keys)
     rng = np.random.default_rng(len(repr(keys)))
     for _ in range(5):
@@ -100,7 +100,7 @@ class Watched:
         *(("labelled", keys) for keys in ({}, SORTED)),
     ],
 )
-def test_every_example_is_seen_once_per_epoch(corpus, kind, keys):
+def test_every_example_occurs_once_per_epoch(corpus, kind, keys):
     sizes = [1, 8] if keys is SORTED else [1]  # elsewhere batches may reach into the next epoch
     field = "inputs" if kind == "labelled" else "encoder_inputs"
     for size in sizes:
@@ -126,7 +126,7 @@ def batches_in_epoch(data, size, keys):
 
 
 @pytest.mark.parametrize("keys", [{}, PACKED])
-def test_running_text_is_seen_once_per_epoch(corpus, keys):
+def test_running_text_occurs_once_per_epoch(corpus, keys):
     data = load(corpus, "documents", batch_size=1, **keys)
     token_counts = collections.Counter()
     for n in range(data.description["train_rows"]):

@@ -70,7 +70,7 @@ def test_bad_records_are_refused_in_the_same_words(allowed, tmp_path):
     assert reasons[0] == reasons[1]
 
 
-def test_bad_records_are_skipped_and_kept_in_mind_alike(tmp_path):
+def test_beam_records_the_same_bad_records(tmp_path):
     alone, beam = both_ways(with_bad_records(tmp_path, 4), tmp_path)
     expected = prepared(alone, "seq2seq")
     assert sum(content.count(b"an empty line") for content in expected.values()) == 4
@@ -86,7 +86,7 @@ def test_a_worker_that_finds_other_files_refuses(tmp_path):
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_chunks_that_are_written_elsewhere_are_missed(tmp_path, monkeypatch):
+def test_chunks_missing_from_the_shared_cache_are_refused(tmp_path, monkeypatch):
     data = data_config(**corpora.text_files(tmp_path / "corpus"), cache_dir=str(tmp_path / "cache"))
     monkeypatch.setattr(preparation, "write_chunk", lambda *_: None)
     monkeypatch.setattr(preparation, "read_chunk", lambda *_: preparation.TokenTable({}))

@@ -133,7 +133,7 @@ def test_shapes_and_types_never_change(source, objective, keys):
 
 
 @pytest.mark.parametrize("process_count", [1, 2, 4])
-def test_every_example_is_seen_once_per_epoch(process_count):
+def test_every_example_occurs_once_per_epoch(process_count):
     parts = [
         load("digits", "classify_images", process_index=i, process_count=process_count)
         for i in range(process_count)
@@ -145,7 +145,7 @@ def test_every_example_is_seen_once_per_epoch(process_count):
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
-def test_running_text_is_seen_once_per_epoch():
+def test_running_text_occurs_once_per_epoch():
     data = load("pydoc", "causal_lm", batch_size=1)
     rows = data.description["train_rows"]
     targets = collections.Counter()
@@ -168,7 +168,7 @@ def test_a_batch_depends_on_seed_and_number_only():
         assert not np.array_equal(third["inputs"], other["inputs"])
 
 
-def test_the_same_text_is_hidden_differently_each_time_in_training_and_never_in_evaluation():
+def test_masks_change_each_epoch_in_training_and_never_in_evaluation():
     data = load("names", "masked_lm", batch_size=30)
     first, second = data.train_batch(0), data.train_batch(1)
     order = [np.lexsort(batch["targets"].T) for batch in (first, second)]
@@ -275,7 +275,7 @@ def test_only_what_is_predicted_counts_as_bytes(objective, template, monkeypatch
     assert data.eval_bytes("held_out", 4) == said
 
 
-def test_of_pairs_the_bytes_are_those_of_the_answers():
+def test_eval_bytes_of_pairs_count_the_targets():
     data = load("dates", "prefix_lm")
     assert data.eval_bytes("held_out", 4) == 7 * 3
     # Of six columns sep and eos take two; source and target share the rest.
@@ -299,7 +299,7 @@ def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
     assert 16 < batch["next_sentence"].sum() < 48
 
 
-def test_half_of_the_training_rows_have_masked_tokens_beside_their_class():
+def test_half_of_the_training_rows_of_a_classifier_have_masked_tokens():
     data = pipeline.load(
         data_config(source="names", batch_size=300, length=24),
         objective="classify_text",

@@ -96,7 +96,7 @@ def test_a_key_follows_everything_the_ids_depend_on():
     assert key() == key()
 
 
-def test_an_interrupted_preparation_goes_on_where_it_was(tmp_path, expected):
+def test_an_interrupted_preparation_resumes(tmp_path, expected):
     tokenizer = SlowTokenizer()
     tokenizer.fails_after = 7 * CHUNK
     with pytest.raises(RuntimeError, match="interrupted"):
@@ -108,7 +108,7 @@ def test_an_interrupted_preparation_goes_on_where_it_was(tmp_path, expected):
     assert contents(tmp_path) == expected
 
 
-def test_a_killed_preparation_goes_on_where_it_was(tmp_path, expected):
+def test_a_killed_preparation_resumes(tmp_path, expected):
     process = begun(tmp_path, seconds=0.2)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("*.partial/*.npz"))) < 3:
@@ -180,7 +180,7 @@ def test_a_damaged_chunk_is_made_again(damage, tmp_path, expected):
     assert contents(tmp_path) == expected
 
 
-def test_what_dead_processes_left_does_no_harm_and_is_cleared_away(tmp_path, expected):
+def test_leftovers_of_dead_processes_are_removed(tmp_path, expected):
     prepare(tmp_path, SlowTokenizer())
     key = the_table(tmp_path).name
     shutil.rmtree(the_table(tmp_path))

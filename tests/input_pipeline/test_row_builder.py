@@ -87,7 +87,7 @@ def test_ordinary_text_fills_packed_rows(tmp_path):
     assert np.mean([batch["segment_ids"] > 0 for batch in batches(data)]) > 0.95
 
 
-def test_batches_of_like_lengths_have_the_announced_shapes_and_cut_nothing(corpus):
+def test_bucketed_batches_have_the_announced_shapes_and_cut_nothing(corpus):
     plain = load(corpus, "pairs", batch_size=1)
     buckets = load(corpus, "pairs", batch_size=1, buckets=(16, 24))
     shapes = collections.Counter(
@@ -98,7 +98,7 @@ def test_batches_of_like_lengths_have_the_announced_shapes_and_cut_nothing(corpu
     assert sorted(examples(buckets, fields)) == sorted(examples(plain, fields))
 
 
-def test_batches_of_like_lengths_save_padding(corpus):
+def test_buckets_save_padding(corpus):
     def cells(**keys):
         data = load(corpus, "labelled", **keys)
         return sum(data.train_batch(n)["inputs"].size for n in range(50))
@@ -168,7 +168,7 @@ def test_a_split_of_which_nothing_fits_is_refused(corpus):
     "keys",
     [dict(packing=True), dict(buckets=(9,)), dict(bucket_count=2), dict(over_long="drop")],
 )
-def test_what_needs_all_lengths_does_not_go_with_examples_made_on_demand(corpus, keys):
+def test_packing_and_buckets_are_refused_for_generated_examples(corpus, keys):
     with pytest.raises(ConfigError, match=r"data\.source='dates' generates its examples on demand"):
         load(corpus, "pairs", source="dates", **keys)
 

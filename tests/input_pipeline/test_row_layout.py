@@ -25,7 +25,7 @@ def test_text_read_from_left_to_right_needs_no_segments():
 
 
 @pytest.mark.parametrize("segments", [True, False])
-def test_packed_examples_are_told_apart_even_from_left_to_right(segments):
+def test_packed_examples_have_segment_ids_even_for_causal_models(segments):
     layout = RowLayout(6, 0, segments=segments, packed=True)
     check(
         layout.row([LONG, SHORT]),

@@ -64,7 +64,7 @@ SEQUENCE = (SequenceSpec(("text",), 6, 2),)
         ("split", ["abc", "abcd", "efgh", "i", "a"]),
     ],
 )
-def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
+def test_too_long_examples_are_truncated_dropped_or_split(over_long, expected):
     rows = ExampleRows(texts("abc", "abcdefghi", "a"), SEQUENCE, over_long)
     assert shown(rows) == [[text] for text in expected]
     assert rows.too_long == 1
@@ -90,7 +90,7 @@ def test_labels_stay_with_their_texts():
         (9, 5, 11, (6, 5)),
     ],
 )
-def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
+def test_the_longer_text_of_a_pair_is_truncated_first(first, second, room, left):
     pair = [np.arange(first), np.arange(second)]
     assert tuple(map(len, fit(pair, room))) == left
     if room % 2 == 0:  # of an odd room the first gets one more

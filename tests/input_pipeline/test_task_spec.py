@@ -153,7 +153,7 @@ def test_an_auxiliary_masked_lm_needs_a_mask():
         )
 
 
-def test_specials_an_objective_does_not_write_are_not_missed():
+def test_only_special_ids_that_the_objective_uses_are_required():
     tokenizer = ByteTokenizer()
     vars(tokenizer).update(mask_id=None, cls_id=None, sep_id=None, sentinel_count=0)
     for kind, objective in [("documents", "causal_lm"), ("pairs", "seq2seq")]:

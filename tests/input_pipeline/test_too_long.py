@@ -23,7 +23,7 @@ def lengths(corpus, split, language):
 @pytest.mark.parametrize(
     ("over_long", "done"), [("truncate", "truncated to"), ("drop", "dropped, above")]
 )
-def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, over_long, done):
+def test_the_log_counts_too_long_examples_and_names_the_key_to_raise(corpus, over_long, done):
     data = load(corpus, "pairs", length=20, encoder_length=24, over_long=over_long)
     source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
     eval_target = lengths(corpus, "validation", "de")
@@ -82,14 +82,14 @@ def test_parts_of_a_mixture_are_counted_together(corpus):
     assert target["count"] == (expected > 20).sum() and target["longest"] == expected.max()
 
 
-def test_nothing_is_said_where_all_fits(corpus):
+def test_nothing_is_logged_when_every_example_fits(corpus):
     for kind in ("pairs", "documents", "labelled"):
         assert too_long.lines(load(corpus, kind, length=99, encoder_length=99).description) == []
     assert too_long.lines(load(corpus, "documents", length=8).description) == []  # it goes on
 
 
 @pytest.mark.parametrize("kind", ["pairs", "prefixes"])
-def test_evaluation_knows_which_targets_lost_their_end(corpus, kind):
+def test_eval_batches_mark_truncated_targets(corpus, kind):
     data = load(corpus, kind, length=24, encoder_length=48)
     (batch,) = data.eval_batches("validation", 9)
     full_targets = [example["target"] for example in data.eval_examples("validation", 9)]
@@ -101,7 +101,7 @@ def test_evaluation_knows_which_targets_lost_their_end(corpus, kind):
     assert batch["target_cut"].tolist() == cut and 0 < sum(cut) < 9
 
 
-def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
+def test_the_compilation_log_names_shapes_and_bucket(corpus):
     data = load(corpus, "labelled", buckets=(12, 20))
     made = {}
     for n in range(40):

@@ -134,7 +134,7 @@ def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
     ],
     ids=str,
 )
-def test_what_sees_far_enough_is_exact(family, wide):
+def test_sparse_kinds_with_a_wide_enough_window_are_exact(family, wide):
     if family == "encoder" and wide["attention"] == "recurrent":
         pytest.skip("recurrent is for decoders")
     exact = tiny_config(family=family, position="rope")
@@ -149,7 +149,7 @@ def test_what_sees_far_enough_is_exact(family, wide):
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "chunked"])
-def test_memory_is_seen_but_not_learned_through(kind):
+def test_memory_is_visible_but_passes_no_gradient(kind):
     """Of what the second chunk says, the first chunk's embeddings get no gradient."""
     chunk = 5
     config = tiny_config(

@@ -198,7 +198,7 @@ def test_cross_attention_is_softmax_of_products():
 
 
 @pytest.mark.parametrize("name", ["pattern", "decoder"])
-def test_a_prefix_is_seen_by_all(name):
+def test_a_prefix_is_visible_to_every_token(name):
     config, (inputs, options) = example(name)
     prefix = np.broadcast_to(np.arange(LENGTH) < 4, (2, LENGTH))
     captured = run(config, (inputs, options | dict(prefix_bt=prefix)))[1]

@@ -57,7 +57,7 @@ def assert_same_outputs(pieces, others, atol=2e-5):
 
 @every_text_model
 @every_position
-def test_what_padding_holds_is_never_seen(family, position):
+def test_padding_tokens_never_change_the_logits(family, position):
     config = tiny_config(family=family, position=position)
     batch = sides(config, separate)
     logits = text_logits(config, *batch)
@@ -127,7 +127,7 @@ def test_padding_on_the_left_is_as_on_the_right(position):
 
 
 @every_position
-def test_hidden_patches_are_never_seen(position):
+def test_masked_patches_never_change_the_logits(position):
     config = tiny_config(**IMAGES, position=position)
     images = random_images(2, seed=0)
     segments = np.ones((2, 1 + PATCHES), np.int32)

@@ -147,7 +147,7 @@ def test_packed_is_as_if_alone(kind, mask_name):
 
 
 @every_map
-def test_in_pieces_from_what_was_summed_before(kind):
+def test_chunks_with_a_recurrent_state_equal_one_pass(kind):
     """As a cache reads: a prompt with padding, then a token at a time, then more."""
     mask_spec, qkv = named_mask_spec("causal"), as_float32(*arrays())
     full, expected_state = compiled(kind)(*qkv, mask_spec)
@@ -202,7 +202,7 @@ def test_large_inputs(mask_name):
         assert np.isfinite(gradient).all() and gradient.any()
 
 
-def test_a_segment_is_not_hidden_by_a_larger_one_before_it():
+def test_a_segment_with_tiny_features_survives_a_larger_one_before_it():
     """Sums of keys that are exp(-150) of those before them have a scale of their own."""
     segments = np.array([[1] * 6 + [2] * (T - 6)] * B, np.int32)
     sequence_info = SequenceInfo(jnp.asarray(positions_in(segments)), jnp.asarray(segments))

@@ -34,7 +34,7 @@ def test_two_sided():
     assert mask(([0, 1], [1, 1]), causal=False) == [[1, 1], [1, 1]]
 
 
-def test_padding_neither_sees_nor_is_seen():
+def test_padding_neither_attends_nor_is_attended_to():
     assert mask(([0, 1, 2, 3], [1, 1, 0, 0]), causal=False) == [
         [1, 1, 0, 0],
         [1, 1, 0, 0],
@@ -73,7 +73,7 @@ def test_packed_two_sided():
     ]
 
 
-def test_prefix_is_seen_whole_and_the_rest_in_order():
+def test_a_prefix_is_bidirectional_and_the_rest_causal():
     assert mask(([0, 1, 2, 3], [1, 1, 1, 1]), causal=True, prefix=[1, 1, 0, 0]) == [
         [1, 1, 0, 0],
         [1, 1, 0, 0],

@@ -108,7 +108,7 @@ def test_bfloat16_is_rounded_once_and_the_parameter_keeps_its_type(matmul, drawn
 
 
 @both
-def test_what_is_no_number_is_not_hidden(matmul, drawn):
+def test_nan_and_infinity_survive_quantization(matmul, drawn):
     x, kernel, _ = drawn
     for bad in (np.nan, np.inf):
         x[2, 1] = bad
@@ -127,7 +127,7 @@ def logits(config):
 
 @both
 @pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder", "images"])
-def test_a_model_is_near_the_one_that_multiplies_floats(family, matmul):
+def test_quantized_logits_are_close_to_float_logits(family, matmul):
     kind, _ = PROJECTIONS[family]
     plain, ours = logits(tiny_config(**kind)), logits(tiny_config(**kind, matmul=matmul))
     apart = np.linalg.norm(ours - plain) / np.linalg.norm(plain)
@@ -172,7 +172,7 @@ def test_only_projections_of_blocks_are_quantized(family):
     assert quantized[1] == 2 * projections
 
 
-def test_what_is_saved_of_products_is_saved_in_the_type_of_activations():
+def test_remat_saves_matmul_outputs_in_the_activation_dtype():
     config = dict(family="decoder", matmul="int8", dtype="bfloat16")
     none, dots, full = (
         products(program(gradient=True, **config, remat=remat))[1]

@@ -110,7 +110,7 @@ def test_the_cache_does_not_grow_with_the_slots():
 
 
 @pytest.mark.parametrize("hides", [dict(visible_bts=True), dict(index=True)], ids=str)
-def test_what_sums_cannot_hide_is_refused(hides):
+def test_masks_that_a_recurrent_state_cannot_apply_are_refused(hides):
     config = decoder("linear")
     cache = empty_cache(config, ROWS, SLOTS)
     options = {}

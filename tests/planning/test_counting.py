@@ -82,7 +82,7 @@ def test_a_loop_of_unknown_length_is_named_and_counts_once():
     assert len(found.unknown) == 1 and found.unknown[0].startswith("the passes of while")
 
 
-def test_of_two_branches_the_cheaper_counts():
+def test_a_conditional_costs_its_cheaper_branch():
     def either(x, kernel):
         return jax.lax.cond(x[0, 0] > 0, lambda: x @ kernel, lambda: x @ kernel @ kernel)
 
@@ -184,7 +184,7 @@ def test_an_unknown_kernel_is_named():
         ("all-to-all", "mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", 4, 3 / 4),
     ],
 )
-def test_what_a_device_sends(opcode, groups, group, sent):
+def test_bytes_that_a_collective_sends(opcode, groups, group, sent):
     found = cost(
         program(
             "  %x = bf16[16,1024] parameter(0)\n"
@@ -229,7 +229,7 @@ ENTRY %main (x: f32[8]) -> f32[16] {
     assert found == Collective("all-gather", 2, 1, 32)
 
 
-def test_what_stays_on_the_chip_is_no_memory_traffic():
+def test_on_chip_buffers_are_no_memory_traffic():
     found = cost(
         program(
             "  %x = f32[1024]{0:T(1024)} parameter(0)\n"

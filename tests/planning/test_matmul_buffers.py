@@ -33,9 +33,9 @@ def packed(subscripts: str, *shapes: tuple[int, ...], threads: int = THREADS) ->
         ("td,df->tf", [(33000, 256), (256, 192)], 0),
     ],
 )
-def test_what_is_packed_at_a_time(subscripts, shapes, size):
+def test_packing_buffer_sizes(subscripts, shapes, size):
     assert packed(subscripts, *shapes) == size
 
 
-def test_one_thread_shares_with_nobody():
+def test_a_single_thread_needs_no_packing_buffer():
     assert packed("td,df->tf", (4096, 192), (192, 768), threads=0) == 0

@@ -55,7 +55,7 @@ GRANITE = dict(
         ("bart", dict(tie_encoder_decoder=True)),
     ],
 )
-def test_what_may_change_the_result_is_refused_by_name(name, keys, changed):
+def test_keys_that_may_change_the_result_are_refused_by_name(name, keys, changed):
     directory = changed(name, foo_note="x", **keys)
     line = refusal(directory)
     every = sorted([*keys, "foo_note"])
@@ -88,7 +88,7 @@ def test_a_key_to_ignore_must_be_there(changed):
     assert "hidden_size" in refusal(directory, "sliding_window", "hidden_size")
 
 
-def test_a_plain_model_that_names_code_comes_in_without_it(changed):
+def test_a_known_model_with_auto_map_is_imported_without_its_code(changed):
     directory = changed("llama", auto_map={"AutoModel": "modeling_x.Y"})
     assert "never run" in refusal(directory) and "--ignore_keys=auto_map" in refusal(directory)
     assert published.read(directory, ["auto_map"]).model == published.read(FIXTURES / "llama").model
@@ -119,7 +119,7 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
         ("t5", dict(is_decoder=True)),
     ],
 )
-def test_what_changes_nothing_is_taken(name, keys, changed):
+def test_keys_that_change_nothing_are_accepted(name, keys, changed):
     assert published.read(changed(name, **keys)).model == published.read(FIXTURES / name).model
 
 
@@ -292,7 +292,7 @@ ON_THE_HUB = {
 
 
 @pytest.mark.parametrize("model", ON_THE_HUB)
-def test_models_of_the_hub_come_in_as_they_are(model, changed):
+def test_configs_of_hub_models_are_accepted_unchanged(model, changed):
     name, keys = ON_THE_HUB[model]
     if "head_dim" in keys:
         keys = keys | {"head_dim": json.loads((FIXTURES / name / CONFIG).read_text())["head_dim"]}
@@ -313,7 +313,7 @@ def test_no_key_is_called_harmless_that_is_read():
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_transformers_writes_needs_no_flag(name, tmp_path):
+def test_configs_saved_by_transformers_need_no_flag(name, tmp_path):
     """With all its keys, at its defaults, and by save_pretrained."""
     _, hf = oracle()
     model = EXAMPLES[name].build(hf, Draw(3))

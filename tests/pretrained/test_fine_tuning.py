@@ -112,7 +112,7 @@ def test_another_tokenizer_is_refused_with_the_published_one(published, tmp_path
         train.train_and_evaluate({**config, "init_from": ""}, str(tmp_path / "run"))
 
 
-def test_adapters_go_out_merged(published, tmp_path):
+def test_adapters_are_exported_merged(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["optimizer"] |= dict(name="adamw", learning_rate=0.01)
     config["finetune"] |= dict(lora_rank=2)

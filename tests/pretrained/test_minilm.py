@@ -78,6 +78,6 @@ def test_a_vocabulary_alone_goes_out_with_special_tokens(minilm, tmp_path):
     np.testing.assert_array_equal(their_embeddings(tmp_path / "out"), their_embeddings(minilm))
 
 
-def test_it_goes_back_as_it_came(minilm, workdir, tmp_path):
+def test_a_round_trip_keeps_the_embeddings(minilm, workdir, tmp_path):
     convert.convert(str(workdir), str(tmp_path / "out"))
     np.testing.assert_array_equal(their_embeddings(tmp_path / "out"), their_embeddings(minilm))

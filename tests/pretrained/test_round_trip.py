@@ -136,7 +136,7 @@ def test_weights_in_several_files_are_the_same(words, tmp_path, monkeypatch):
     assert all(np.array_equal(first[path], second[path]) for path in first)
 
 
-def test_what_came_in_answers(words, tmp_path):
+def test_imported_models_generate(words, tmp_path):
     outputs = {}
     for name in ("t5", "bert_base", "bert_classifier", "roberta_masked_lm"):
         come_in(FIXTURES / name, tmp_path / name, words, name)
@@ -189,7 +189,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
     assert not (tmp_path / "in").exists()
 
 
-def test_a_rope_scaling_that_transformers_lacks_does_not_go_out():
+def test_a_rope_scaling_that_transformers_lacks_is_not_exported():
     style = {**llama_style(), "rope_scaling": "ntk", "rope_factor": 2.0}
     with pytest.raises(
         ConfigError, match=r"llama \(model\.rope_scaling=ntk is not one of: default,"
@@ -233,7 +233,7 @@ EXPORTS = [
 
 
 @pytest.mark.parametrize(("name", "style", "expected"), EXPORTS)
-def test_our_configs_go_out_as_the_docs_say(name, style, expected):
+def test_our_configs_are_exported_as_the_docs_say(name, style, expected):
     config = importlib.import_module(f"configs.{name}").get_config(style or None)
     experiment = sections.from_mapping(config.to_dict())
     model = experiment.model.resolve(vocab_size=64, num_classes=2)
@@ -261,7 +261,7 @@ def with_more_positions(name, workdir):
     convert.save_params(run.params, workdir, run.experiment.checkpoint)
 
 
-def test_positions_that_no_image_has_do_not_go_out(tmp_path):
+def test_unused_image_positions_are_not_exported(tmp_path):
     with_more_positions("vit_classifier", tmp_path / "run")
     convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
     theirs, out = (

@@ -49,7 +49,7 @@ def test_a_file_is_named_for_what_it_is(name, says, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_file_of_a_whole_model_leads_to_its_directory(name, changed, tmp_path):
+def test_a_path_to_a_model_file_is_refused_with_its_directory(name, changed, tmp_path):
     directory = changed("gpt2")
     assert f"--from={directory}" in refusal(directory / name, tmp_path / "run").partition(" is ")[2]
 

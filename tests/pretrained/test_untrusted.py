@@ -314,7 +314,7 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("roberta_masked_lm", dict(pad_token_id=23), "pad_token_id=23 is not supported"),
     ],
 )  # fmt: skip
-def test_what_is_not_computed_here_is_named(name, changes, reason, copy):
+def test_unsupported_settings_are_refused_with_the_reason(name, changes, reason, copy):
     directory = copy(name)
     change_config(directory, **changes)
     with pytest.raises(ConfigError) as refused:
@@ -387,7 +387,7 @@ def test_files_of_the_first_berts_are_read(copy):
     assert all(same) and len(same) > 20
 
 
-def test_what_belongs_to_other_heads_is_left_out(copy):
+def test_weights_of_other_heads_are_left_out(copy):
     directory = copy("bert_pretraining")
 
     def with_copies(weights):

@@ -27,7 +27,7 @@ STEPS, STOPS = (12, (3, 6, 9)) if SHORT else (50, (10, 20, 30))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_twice_the_same_and_in_parts_the_same(family, texts, tmp_path, compiled_once, figure):
+def test_repeated_and_resumed_runs_are_identical(family, texts, tmp_path, compiled_once, figure):
     def run(workdir, steps=STEPS):
         train.train_and_evaluate(config_of(family, texts, steps), tmp_path / workdir)
 

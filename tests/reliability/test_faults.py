@@ -177,7 +177,7 @@ def test_a_spike_that_comes_back_ends_the_run(job, figure):
 
 
 @pytest.mark.slow
-def test_a_step_that_never_ends_is_told_and_ended(texts, tmp_path, figure):
+def test_the_watchdog_ends_a_step_that_never_ends(texts, tmp_path, figure):
     watches = dict(watchdog_seconds=20.0, watchdog_ends=True)
     config = config_of("decoder", texts, 20, failure=watches)
     with Command(config, tmp_path / "run", script="tests/reliability/stuck.py") as command:

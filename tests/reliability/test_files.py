@@ -131,7 +131,7 @@ def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
     assert saved_steps(run) == [2, 4, 6]
 
 
-def test_what_an_interrupted_save_left_is_cleared_away(texts, finished, run, figure):
+def test_leftovers_of_an_interrupted_save_are_removed(texts, finished, run, figure):
     leftover = run / "checkpoints" / "8.orbax-checkpoint-tmp"
     shutil.copytree(run / "checkpoints" / "6", leftover)
     (run / "config.json.new").write_text("{")

@@ -98,7 +98,7 @@ def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
     figure(4, f"second SIGINT in a step that never ends: exit code {AT_ONCE} after {seconds:.1f} s")
 
 
-def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
+def test_sigterm_to_one_of_two_processes(texts, tmp_path, figure):
     config = endless(texts)
     with started(config, tmp_path / "run", 2) as commands:
         commands[0].until_step(5)
@@ -113,7 +113,7 @@ def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
     figure(5, f"SIGTERM to one: both stopped at step {step}, committed; going on byte-identical")
 
 
-def test_one_of_two_is_killed(texts, tmp_path, figure):
+def test_one_of_two_processes_is_killed(texts, tmp_path, figure):
     steps = 80 if SHORT else 300
     config = config_of(
         "decoder", texts, steps, checkpoint=dict(every=EVERY), failure=dict(heartbeat_seconds=10)

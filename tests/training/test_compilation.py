@@ -37,13 +37,13 @@ def compile_something():
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
-def test_programs_are_kept_by_default(tmp_path, compile_something):
+def test_programs_are_cached_by_default(tmp_path, compile_something):
     keep_programs("")
     compile_something(17.0)
     assert cached_programs(tmp_path / "home" / "programs") > 0
 
 
-def test_they_are_kept_where_the_config_says(tmp_path, compile_something):
+def test_programs_are_cached_where_the_config_says(tmp_path, compile_something):
     keep_programs("")
     keep_programs(str(tmp_path / "there"))
     compile_something(19.0)
@@ -51,14 +51,14 @@ def test_they_are_kept_where_the_config_says(tmp_path, compile_something):
     assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
-def test_off_keeps_nothing(tmp_path, compile_something):
+def test_off_caches_nothing(tmp_path, compile_something):
     keep_programs("")
     keep_programs("off")
     compile_something(23.0)
     assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
-def test_the_directory_that_jax_was_told_of_is_the_default(tmp_path):
+def test_a_cache_directory_set_in_jax_is_the_default(tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
     keep_programs("")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "theirs")

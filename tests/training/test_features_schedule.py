@@ -36,7 +36,7 @@ def eval_loss():
     return float(total / count)
 
 
-def test_the_same_within_a_period_and_others_after_it():
+def test_features_are_redrawn_once_per_period():
     losses = [loss_at(step) for step in range(6)]
     assert losses[0::2] == losses[1::2]
     assert len(set(losses)) == 3
@@ -52,7 +52,7 @@ def test_by_default_training_sees_what_evaluation_sees():
     assert abs(loss_at(0) - eval_loss()) > 1e-5
 
 
-def test_a_resumed_run_goes_on_exactly():
+def test_a_resumed_run_is_identical():
     chosen = job()
     uninterrupted, _ = chosen.run(chosen.start(), BATCH, steps=5)
     half, _ = chosen.run(chosen.start(), BATCH, steps=3)
@@ -71,7 +71,7 @@ MIXED = dict(attention="performer,linear")  # different kinds are computed by co
     [(dict(accumulate=4), {}), (dict(remat="full"), {}), (MIXED | dict(remat="full"), MIXED)],
     ids=str,
 )
-def test_the_same_draw_however_a_step_is_computed(changes, plain):
+def test_features_do_not_depend_on_accumulation_or_remat(changes, plain):
     (after, metrics), (expected, expected_metrics) = (
         job(**options).step(job(**options).start(3), BATCH) for options in (changes, plain)
     )

@@ -75,7 +75,7 @@ def test_a_model_with_new_adapters_is_its_base():
     np.testing.assert_array_equal(answers, plain)
 
 
-def test_every_layer_has_a_product_of_its_own():
+def test_every_layer_has_its_own_low_rank_update():
     shapes = {  # rows and columns of the matrix, as the model multiplies by it
         "query/kernel": ((3, 8, 4, 5), (8, 20)),
         "out/kernel": ((3, 4, 5, 8), (20, 8)),
@@ -181,7 +181,7 @@ def test_a_kernel_that_is_new_is_not_adapted():
 # Freezing
 
 
-def test_what_is_frozen_keeps_every_bit():
+def test_frozen_parameters_keep_every_bit():
     batch = make_batch("classify_text")
     adamw = dict(name="adamw", weight_decay=0.1, learning_rate=0.01, ema_decay=0.9)
     frozen = r"backbone/token_embedding/.*|.*/blocks/.*/bias"

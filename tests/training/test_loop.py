@@ -248,7 +248,7 @@ def test_later_checkpoints_are_forgotten_and_made_again(tmp_path):
     assert saved_steps(tmp_path) == [2, 4, 6, 8, 10, 12]
 
 
-def test_an_anomaly_names_its_own_step_however_late_it_is_read(tmp_path):
+def test_an_anomaly_read_late_names_its_own_step(tmp_path):
     far = MAX_PENDING + 9
     run = FakeRun(
         tmp_path, steps=2 * far, statuses={far - 1: NOT_FINITE}, failure=dict(nonfinite="stop"),

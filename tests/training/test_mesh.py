@@ -66,7 +66,7 @@ def test_a_mesh_computes_what_one_device_computes(family):
         check_share(mesh, observed["share"])
 
 
-def test_so_do_other_optimizers_adapters_int8_and_uneven_lengths():
+def test_other_jobs_compute_the_same_on_a_mesh():
     found = measured("other jobs")
     assert len(found) == 3 + len(OTHER_OPTIMIZERS)
     assert far_off(found) == {}

@@ -27,7 +27,7 @@ def test_rounding_at_random_is_right_on_average(x):
     assert abs(found - share) < 4 * (share * (1 - share) / draws) ** 0.5
 
 
-def test_what_is_a_bfloat16_stays_as_it_is():
+def test_stochastic_rounding_keeps_bfloat16_values():
     x = np.array([0.0, -0.0, 1.0, -1.5, 3e38, np.inf, -np.inf, np.nan], np.float32)
     x = np.asarray(x.astype(BF16), np.float32)
     for seed in range(8):

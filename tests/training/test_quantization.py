@@ -25,7 +25,7 @@ def losses(matmul, finetune):
 @pytest.mark.parametrize(
     ("finetune", "tolerances"), [({}, dict(int8=0.05, fp8=0.2)), (ADAPTERS, dict(int8=0.05))]
 )
-def test_training_is_much_the_same(finetune, tolerances):
+def test_quantized_training_stays_close_to_float_training(finetune, tolerances):
     plain = losses("float", finetune)
     assert plain[-1] < 0.8 * plain[0]
     for matmul, bound in tolerances.items():

@@ -134,6 +134,6 @@ def test_warm_up_counts_updates_whatever_the_time():
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt"])
-def test_what_has_no_end_does_not_see_the_time(schedule):
+def test_schedules_without_an_end_ignore_the_time_limit(schedule):
     got = timed(50, np.arange(50), np.linspace(0, 1, 50), schedule=schedule, warmup_steps=5)
     np.testing.assert_allclose(got, rates(50, schedule=schedule, warmup_steps=5), rtol=1e-6)

@@ -154,7 +154,7 @@ def test_micro_batches_do_not_share_their_dropout():
     assert abs(loss(twice, 2) - loss(half, 1)) > 1e-3
 
 
-def test_the_old_state_is_given_up():
+def test_the_old_state_is_donated():
     job, batch = job_with_dropout(0), make_batch("causal_lm")
     state = job.start()
     job.step(state, batch)

@@ -258,7 +258,7 @@ def test_images(tmp_path):
 @pytest.mark.parametrize(
     "attention", ["dot", "local", "longformer", "performer", "linear", "chunked", "recurrent"]
 )
-def test_masked_is_told_from_small(attention):
+def test_masked_weights_differ_from_small_ones(attention):
     run = text_model(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
                  attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
     view = view_of(run, "hello world")

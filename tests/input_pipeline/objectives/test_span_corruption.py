@@ -55,7 +55,7 @@ def test_span_counts_by_hand():
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 40, 300])
-def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
+def test_span_corruption_loses_nothing_and_masks_its_share(size):
     noise, spans = span_counts(size, 0.15, 3.0)
     lengths = []
     for seed in range(50):
@@ -79,7 +79,7 @@ def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
         assert min(lengths) == 2 and max(lengths) > 8  # a sentinel and 1 token; far above the mean
 
 
-def test_a_single_token_is_not_hidden():
+def test_a_single_token_is_not_masked():
     fields = span_corruption(
         {"text": ids("a")},
         rng(),

@@ -201,7 +201,7 @@ def refusal(*args, **changes):
     return message
 
 
-def test_what_is_not_there_is_refused(pairs, reviews):
+def test_missing_fields_and_splits_are_refused(pairs, reviews):
     changes = {**LANGUAGES, "target_language": "fr"}
     assert "has no field 'fr' but 'de', 'en'." in refusal(pairs, "pairs", **changes)
     assert "It has: train, test" in refusal(pairs, "pairs", eval_split="dev", **LANGUAGES)

@@ -70,7 +70,7 @@ def test_an_eps_as_a_prompt_is_refused_by_name(calls, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "WEBP", "PPM"])
-def test_formats_that_nobody_promised_are_refused(tmp_path, format):
+def test_unsupported_image_formats_are_refused(tmp_path, format):
     (tmp_path / "a.png").write_bytes(encoded(format))
     with pytest.raises(ConfigError, match=r"a\.png is not a PNG or JPEG image"):
         ImagePrompts(6, 1, data_config())(str(tmp_path / "a.png"), "--prompt")

@@ -44,7 +44,7 @@ def test_the_config_accepts_it_by_name():
     assert "Did you mean 'counting'?" in refusal(source="countin")
 
 
-def test_its_own_options_are_checked_by_name():
+def test_options_of_a_new_source_are_checked_by_name():
     assert sections.from_mapping(config()).data.options == {"documents": 8}
     assert "data.options.documents=0 must be at least 1" in refusal(options={"documents": 0})
     assert "data.options.document is not a config key" in refusal(options={"document": 3})
@@ -71,7 +71,7 @@ def test_a_batch_by_hand():
     assert batch["weights"].all()
 
 
-def test_it_can_be_mixed():
+def test_a_new_source_can_be_mixed():
     data = data_config(mixture=(("counting", 3.0), ("dates", 1.0)), options={"documents": 3})
     with pytest.raises(ConfigError, match="counting and dates cannot be mixed, their kinds differ"):
         components(data)

@@ -55,7 +55,7 @@ def test_empty_files_are_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_is_unlike_cannot_be_mixed(stand_in):
+def test_mixing_incompatible_sources_is_refused(stand_in):
     def image(size):
         return [{"image": np.zeros((size, size, 1), np.uint8), "label": 0}]
 

@@ -184,7 +184,7 @@ def test_a_wrong_field_is_refused_with_the_right_ones():
     )
 
 
-def test_a_split_that_is_not_there_is_refused_with_those_that_are():
+def test_a_missing_split_is_refused_with_the_known_ones():
     assert "It has: train, validation" in refusal(pairs, eval_split="dev")
     with pytest.raises(MissingSplitError) as refused:
         pairs(eval_split="dev")
@@ -199,7 +199,7 @@ def test_a_record_cannot_be_in_both_splits(eval_split):
     assert "share records" in refusal(pairs, eval_split=eval_split)
 
 
-def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepared):
+def test_an_unprepared_data_set_is_refused_with_the_command_that_prepares_it(prepared):
     for name in ("wmt17_translate/de-en", "cifar10"):
         message = refusal(load, name, "documents")
         assert message.startswith(f"{name} is not prepared in {prepared} (TFDS_DATA_DIR); prepare")
@@ -238,9 +238,7 @@ MyReviews(data_dir=sys.argv[1], file_format="array_record").download_and_prepare
 """
 
 
-def test_a_builder_of_one_s_own_is_prepared_without_tensorflow_and_found_by_name(
-    tmp_path, monkeypatch
-):
+def test_a_custom_builder_is_prepared_without_tensorflow_and_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     refused = refusal(load, "my_reviews", "labelled")
     assert (
@@ -265,9 +263,7 @@ def test_a_builder_of_one_s_own_is_prepared_without_tensorflow_and_found_by_name
     assert "data.version='2.0.0', but" in refusal(load, str(directory), "labelled", version="2.0.0")
 
 
-def test_a_version_or_configuration_that_is_not_there_is_refused_with_those_that_are(
-    prepared, monkeypatch
-):
+def test_a_missing_version_or_configuration_is_refused_with_the_known_ones(prepared, monkeypatch):
     assert refusal(pairs, version="3.0.0") == (
         f"data.version='3.0.0' of tiny_pairs is not in {prepared} (TFDS_DATA_DIR), which has "
         "1.2.0; choose one of these, or '' for the newest"

@@ -107,7 +107,7 @@ def test_ids_cover_every_byte_of_a_text(opened, name):
         assert sizes.sum() == (len(string.encode()) if len(ids) else 0), repr(string)
 
 
-def test_what_is_lost_is_covered_by_what_follows(opened):
+def test_bytes_of_dropped_whitespace_count_to_the_next_word(opened):
     text = "  Friday\n\tFRIDAY Größe "
     pieces = opened["bert_uncased"].byte_sizes(text)
     ids = opened["bert_uncased"].encode(text)
@@ -116,7 +116,7 @@ def test_what_is_lost_is_covered_by_what_follows(opened):
     assert words.tolist() == [len(part.encode()) for part in ("  Friday", "\n\tFRIDAY", " Größe ")]
 
 
-def test_what_cannot_be_spelt_is_what_gets_the_unknown_id(opened):
+def test_unspelt_text_is_the_text_with_unknown_ids(opened):
     for name in NAMES:
         vocab = json.loads(opened[name].content)["model"]["vocab"]
         pieces = list(vocab) if isinstance(vocab, dict) else [piece for piece, _ in vocab]
@@ -162,7 +162,7 @@ def test_a_start_of_texts_is_kept_and_leaves_other_digests_alone(opened, tmp_pat
     assert loaded.with_roles({"pad": 0}).text_start_ids == (1,)
 
 
-def test_a_config_beside_decides_lower_case(opened, tmp_path):
+def test_tokenizer_config_decides_lower_casing(opened, tmp_path):
     shutil.copy(PATHS["bert_cased"], tmp_path)
     text = "Friday MONTAG Ünited"
     assert open_tokenizer(tmp_path / "vocab.txt").encode(text).tolist() == (
@@ -173,7 +173,7 @@ def test_a_config_beside_decides_lower_case(opened, tmp_path):
     assert lowered == opened["bert_cased"].encode("friday montag united").tolist()
 
 
-def test_a_config_beside_names_the_specials(tmp_path):
+def test_tokenizer_config_names_the_special_tokens(tmp_path):
     shutil.copy(PATHS["library"], tmp_path)
     config = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "pad_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -238,7 +238,7 @@ def test_no_model_cut_anywhere_raises_anything_but_value_error():
             raise AssertionError(f"cut at {end}") from error
 
 
-def test_a_broken_config_beside_is_named(tmp_path):
+def test_a_broken_tokenizer_config_is_named(tmp_path):
     path = copied("bert_cased", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"vocab\.txt .*tokenizer_config\.json beside it is no"):

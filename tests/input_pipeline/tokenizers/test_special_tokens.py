@@ -207,7 +207,7 @@ def test_files_without_a_post_processor_are_framed_as_their_class_does(name, mod
     assert plain.template is None and plain.encode("ab").tolist() == tokenizer.encode("ab").tolist()
 
 
-def test_a_source_without_eos_by_wish():
+def test_source_eos_can_be_switched_off():
     plain = open_tokenizer(PATHS["t5"])
     tokenizer = as_published(plain, PATHS["t5"], "t5", source_eos=False)
     assert tokenizer.source_affixes == ((), ())

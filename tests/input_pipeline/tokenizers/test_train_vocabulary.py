@@ -194,7 +194,7 @@ def test_saved_and_loaded(tokenizer, tmp_path):
         np.testing.assert_array_equal(loaded.encode(text), tokenizer.encode(text))
 
 
-def test_what_decides_ids_decides_the_digest(trained):
+def test_the_digest_depends_on_kind_and_size(trained):
     assert len({t.digest for t in trained.values()}) == len(KINDS)
     assert train_tokenizer("bpe", TEXTS, SIZE - 1).digest != trained["bpe"].digest
 
@@ -264,7 +264,7 @@ def test_wordpiece_needs_its_alphabet():
     assert train_tokenizer("wordpiece", ["ab ba"], 111).vocab_size == 111
 
 
-def test_little_text_makes_a_small_vocabulary():
+def test_small_corpora_give_small_vocabularies():
     for kind in KINDS:
         assert train_tokenizer(kind, ["ab ab ab"], 9999).vocab_size < 400
         with pytest.raises(ConfigError, match="no text"):

@@ -146,7 +146,7 @@ def test_weights_of_cross_attention(kind):
     np.testing.assert_allclose(y_bthk, expected, rtol=0, atol=1e-5)
 
 
-def test_a_kind_that_nobody_knows_needs_no_code():
+def test_weights_of_an_unregistered_kind_are_captured():
     """Even positions alone: a rule that is nowhere but in its own pass."""
 
     def attend(inputs):

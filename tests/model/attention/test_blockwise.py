@@ -132,7 +132,7 @@ def assert_same(found, expected, tolerance):
 
 
 @pytest.mark.parametrize("name", MASK_SPECS)
-def test_it_equals_plain_attention(name):
+def test_blockwise_equals_plain_attention(name):
     mask_spec = MASK_SPECS[name]
     qkv, bias = arrays(mask_spec.keys.segments_bt.shape[1]), t5_bias(not mask_spec.causal)
     expected = with_gradients(plain, qkv, mask_spec, bias)
@@ -195,7 +195,7 @@ def test_dropped_weights_are_the_same_in_both_passes(name):
     assert_same(with_gradients(blockwise, (q, k, v), mask_spec, **drop), expected, 1e-5)
 
 
-def test_so_many_weights_are_kept():
+def test_dropout_keeps_its_share_of_weights_in_every_block():
     """Over all blocks, with no two alike: none of the streams is drawn twice."""
     length, head = 64, 64
     mask_spec = itself(False, segments=np.ones((1, length), int), positions=np.arange(length)[None])
@@ -226,7 +226,7 @@ def in_blocks(one_side):
 
 
 @pytest.mark.parametrize("name", MASK_SPECS)
-def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
+def test_no_block_with_a_visible_pair_is_skipped(name):
     mask_spec = MASK_SPECS[name]
     visited = visible_pairs(
         in_blocks(mask_spec.queries),
@@ -240,7 +240,7 @@ def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
         assert visited[i, j] or not softmax, (i, j)
 
 
-def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
+def test_fully_masked_blocks_are_skipped():
     """Wherever blocks are cut along segments or positions, so that bounds say all."""
     length = 32
     segments = np.repeat([[1, 1, 1, 2, 2, 3, 3, 0]], 4, axis=1)

@@ -128,7 +128,7 @@ def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name,
         assert np.abs(misled - expected["y"]).max() > 0.1
 
 
-def test_what_cudnn_takes_for_granted():
+def test_cudnn_needs_unpacked_rows_without_left_padding():
     """It knows where a row ends, nothing else."""
     full_row, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
     fits = lambda *rows: bool(cudnn_may(mask_spec_of(sequence_info(*rows), True)))  # noqa: E731
@@ -171,7 +171,7 @@ NOT_FUSED = {
 
 
 @pytest.mark.parametrize("feature", NOT_FUSED)
-def test_what_a_kernel_does_not_know_is_never_asked_of_it(feature, monkeypatch):
+def test_unsupported_features_do_not_use_fused_kernels(feature, monkeypatch):
     mask_spec, options = NOT_FUSED[feature]
     qkv = arrays(dtype=jnp.bfloat16)
     assert "tpu_custom_call" not in lowered_for("tpu", mask_spec, qkv, **options)

@@ -82,7 +82,7 @@ def test_the_config_accepts_it_and_what_it_cannot_do_is_refused():
         decoder(attention="evn")
 
 
-def test_its_own_options_are_checked_by_name():
+def test_options_of_a_new_kind_are_checked_by_name():
     assert decoder().attention_option("stride") == 2
     assert decoder(attention_options=(("stride", 3),)).attention_option("stride") == 3
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_cached_decoding_equals_the_training_pass():
     assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
 
 
-def test_its_flops_are_those_of_its_pairs():
+def test_flops_of_a_new_kind_follow_its_visible_pairs():
     everything, even = decoder(attention="dot"), decoder()
     length = 10
     pairs = sum(1 for t in range(length) for s in range(t + 1) if s % 2 == 0 or s == t)
@@ -129,9 +129,9 @@ def test_its_flops_are_those_of_its_pairs():
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_its_row_of_the_conformance_matrix(feature):
+def test_a_new_kind_passes_the_conformance_matrix(feature):
     conformance.test_cell("even", feature)
 
 
-def test_its_row_of_the_table_in_the_docs():
+def test_a_new_kind_has_a_row_in_the_docs_table():
     assert "| `even` | yes" in conformance.table()

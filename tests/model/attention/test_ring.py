@@ -212,7 +212,7 @@ def test_a_ring_of_eight_devices():
     """One test, lest processes that share out the tests each measure everything."""
     found, _ = measured_on(DEVICES, "tests.model.attention.test_ring")
     check_that_it_computes_what_one_device_computes(found["deviation"])
-    check_that_it_drops_weights_alike_in_both_passes(found["dropout"])
+    check_that_both_passes_drop_the_same_weights(found["dropout"])
     check_that_what_no_query_sees_is_not_computed(found["skipped"])
     check_that_no_device_ever_holds_a_whole_row(found["compiled"])
 
@@ -222,7 +222,7 @@ def check_that_it_computes_what_one_device_computes(deviation):
     assert {name: apart for name, apart in deviation.items() if apart > 1e-5} == {}
 
 
-def check_that_it_drops_weights_alike_in_both_passes(dropout):
+def check_that_both_passes_drop_the_same_weights(dropout):
     assert dropout["apart"] < 1e-5
     assert abs(dropout["kept"] - 0.5) < 4 * (0.25 / dropout["draws"]) ** 0.5
     assert dropout["different"] == 12, "a device drops others of each neighbour's keys"

@@ -69,7 +69,7 @@ def test_every_text_has_its_year_in_four_digits_and_a_name_for_its_month():
         assert "M03" not in text  # CLDR's stand-in where a name is missing
 
 
-def test_languages_and_scripts_are_as_many_as_promised():
+def test_the_numbers_of_languages_and_scripts_are_as_documented():
     def letters_of(language):
         date = datetime.date(1987, 3, 9)
         texts = [dates.phrase(language, style).write(date) for style in dates.STYLES]

@@ -114,7 +114,7 @@ def test_lengths_are_spread_evenly():
 
 
 @pytest.mark.parametrize("name", ["the defaults", "the shortest"])
-def test_what_is_held_out_is_never_trained_on(name):
+def test_train_and_eval_lists_are_disjoint(name):
     """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
     trained_on = {each["text"] for each in some(2000, name=name)}
     eval_texts = {each["text"] for each in some(1000, is_eval=True, name=name)}
@@ -125,7 +125,7 @@ def test_what_is_held_out_is_never_trained_on(name):
     assert name == "the defaults" or len(trained_on & again) > 10
 
 
-def test_every_answer_has_lists_of_two_digits_on_both_sides():
+def test_every_answer_occurs_in_both_splits_with_two_digits():
     """Or drawing them would never end."""
     found = collections.defaultdict(set)
     for operator, first, second in itertools.product("<>=+", "0123456789", "0123456789"):
@@ -166,7 +166,7 @@ def test_counts_of_symbols_and_the_first_operator_are_not_enough():
     assert 0.22 < accuracy < 0.34
 
 
-def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
+def test_the_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     monkeypatch.setattr(listops, "EVAL_SIZE", 20)
     data = pipeline.load(
         data_config(source="listops", batch_size=8),

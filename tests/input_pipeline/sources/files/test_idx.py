@@ -33,7 +33,7 @@ def load(directory, **keys):
 
 @pytest.mark.parametrize("separator", ["-", "."])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_what_was_written_is_read(tmp_path, separator, ending):
+def test_idx_files_are_read_exactly(tmp_path, separator, ending):
     write(tmp_path, separator=separator, ending=ending)
     splits = load(tmp_path)
     assert splits.kind == "images" and splits.labels == ("0", "3", "7")

@@ -43,7 +43,7 @@ def refusal(directory, **keys):
     return str(caught.value)
 
 
-def test_what_was_saved_is_read(directory):
+def test_saved_images_are_read_exactly(directory):
     (directory / "train/cat/notes.txt").write_text("not an image, and not called one")
     (directory / "train/cat/._a.png").write_text("what some systems leave beside a file")
     (directory / "train/.cache").mkdir()
@@ -219,7 +219,7 @@ def test_the_digests_of_older_runs_stay():
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
-def test_a_very_long_image_is_not_resized_as_a_whole(shape):
+def test_an_extreme_aspect_ratio_is_cropped_before_resizing(shape):
     """It would have 3.8 thousand million pixels."""
     image = Image.fromarray(np.full((*shape, 3), 7, np.uint8))
     fitted = ImageSpec("RGB", 256, True, "center_crop").fitted(image)
@@ -287,7 +287,7 @@ def test_class_folders_without_splits_have_a_share_held_out(tmp_path):
     assert after - before <= {picture(100).tobytes()} and before <= after
 
 
-def test_a_class_is_never_held_out_as_a_whole(tmp_path):
+def test_every_class_keeps_training_images(tmp_path):
     for seed in range(40):
         save(tmp_path / f"cat/{seed}.png", picture(seed))
     share = 0.5
@@ -314,7 +314,7 @@ def test_a_missing_split_says_which_layouts_are_read(directory):
     assert layout in refusal(directory, train_split="flat")
 
 
-def test_through_the_whole_pipeline(directory):
+def test_image_files_through_the_pipeline(directory):
     config = data_config(source="image_files", path=str(directory), batch_size=4, mixup=0.2)
     data = pipeline.load(
         config,

@@ -47,7 +47,7 @@ def refusal_of(examples, index):
 
 @pytest.mark.parametrize("examples", [TRAIN, PAIRS])
 @pytest.mark.parametrize("ending", [".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"])
-def test_every_form_of_file_gives_the_same_examples(examples, ending, tmp_path):
+def test_every_file_format_gives_the_same_examples(examples, ending, tmp_path):
     file_format = tsv if ".tsv" in ending else jsonl
     splits = load(tmp_path, file_format(examples), file_format(examples[:1]), ending)
     keys = ("text", "text_pair")
@@ -124,7 +124,7 @@ def test_two_forms_side_by_side_are_refused(tmp_path):
         load(tmp_path, jsonl(TRAIN), jsonl(TRAIN), ".jsonl")
 
 
-def test_shards_of_any_form_give_the_same_examples(tmp_path):
+def test_shards_of_any_format_give_the_same_examples(tmp_path):
     unsharded = load(tmp_path / "a")
     written(tmp_path / "b/train-0.tsv.gz", tsv(TRAIN[:1]), zipped=True)
     written(tmp_path / "b/train-1.jsonl", jsonl(TRAIN[1:]))
@@ -145,7 +145,7 @@ def test_a_bad_line_of_a_shard_is_named(tmp_path):
     assert "validation-2.tsv:2: label 'gud'" in refusal_of(splits.evals["validation"], 2)
 
 
-def test_the_digest_of_one_file_a_split_is_that_of_the_contents(tmp_path):
+def test_the_digest_hashes_the_file_contents(tmp_path):
     hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (FILMS, FILM)]
     assert load(tmp_path).digest == content_digest(hashes)
 
@@ -160,7 +160,7 @@ def texts_of(examples):
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize("file_format", [tsv, jsonl])
-def test_of_one_file_a_share_of_the_texts_is_held_out(file_format, share, tmp_path):
+def test_a_share_of_an_unsplit_file_becomes_the_eval_set(file_format, share, tmp_path):
     path = written(tmp_path / f"films.{file_format.__name__}", file_format(HEAP))
     splits = load_path(path, eval_share=share)
     train, eval_set = splits.train, splits.evals["validation"]
@@ -174,7 +174,7 @@ def test_of_one_file_a_share_of_the_texts_is_held_out(file_format, share, tmp_pa
     assert load_path(path, eval_share=0.2).digest != splits.digest
 
 
-def test_what_is_held_out_of_a_heap_does_not_depend_on_order_or_files(tmp_path):
+def test_the_eval_share_does_not_depend_on_file_or_line_order(tmp_path):
     one = load_path(written(tmp_path / "one.tsv", tsv(HEAP)))
     written(tmp_path / "many/0.tsv", tsv(HEAP[:1700:-1]))
     written(tmp_path / "many/1.jsonl.gz", jsonl(HEAP[:1701]), zipped=True)
@@ -200,7 +200,7 @@ def test_a_label_may_be_held_out_altogether(tmp_path):
     assert [*splits.evals["validation"]] == [{"label": 2, "text": text}]
 
 
-def test_a_bad_line_of_a_heap_is_left_to_training(tmp_path):
+def test_bad_lines_of_an_unsplit_file_go_to_training(tmp_path):
     path = written(tmp_path / "a.tsv", "".join(f"a\t{n}\n{n}\n" for n in range(50)))
     splits = load_path(path, eval_share=0.5)
     eval_set = [*splits.evals["validation"]]  # none is bad

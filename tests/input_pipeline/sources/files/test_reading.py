@@ -73,7 +73,7 @@ def test_lines_can_be_handed_to_another_process(tmp_path):
     assert list(pickle.loads(pickle.dumps(lines))) == ["one", "two"]
 
 
-def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path):
+def test_invalid_utf_8_is_refused_with_file_and_line(tmp_path):
     lines = Lines(written(tmp_path / "a.txt", b"fine\nb\xe9ta\nfine\n"))
     with pytest.raises(BadRecordError, match=r"a\.txt:2: not valid UTF-8"):
         lines[1]

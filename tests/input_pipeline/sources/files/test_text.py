@@ -183,7 +183,7 @@ def test_the_log_says_what_is_held_out_without_named_splits(named, tmp_path):
     assert named != any("named splits" in each for each in data_lines(data))
 
 
-def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path, monkeypatch):
+def test_invalid_utf_8_is_refused_with_file_and_line(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "PIECE", 20)
     content = b"a fine line of text\n" * 10 + b"caf\xe9\n" + b"a fine line of text\n" * 10
     pieces = load(written(tmp_path / "a.txt", content)).train

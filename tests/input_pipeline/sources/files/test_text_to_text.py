@@ -88,14 +88,14 @@ def test_tasks_are_mixed_by_weight(tmp_path):
     assert data.eval_names == ("validation_turn", "validation_sum")
 
 
-def test_a_task_that_is_not_there_is_refused(tmp_path):
+def test_an_unknown_task_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"the task 'trun', .* mean 'turn'\? It has: copy/long, "):
         load(corpus(tmp_path), mixture=(("trun", 1.0),))
     with pytest.raises(ConfigError, match=r"2 parts of the data would be called 'sum'"):
         load(tmp_path, mixture=(("sum", 1.0), ("sum", 2.0)))
 
 
-def test_a_task_to_judge_by_that_is_not_learnt_is_refused(tmp_path):
+def test_an_eval_task_missing_from_training_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"validation\.jsonl:1: the task 'sing' does not occur in"
     ):
@@ -125,7 +125,7 @@ def test_shards_give_the_same_examples(tmp_path):
         ]
 
 
-def test_of_one_file_a_share_of_every_task_is_held_out(tmp_path):
+def test_a_share_of_every_task_of_an_unsplit_file_becomes_the_eval_set(tmp_path):
     sizes = {"sum": 300, "turn": 200}
     path = written(tmp_path / "tasks.jsonl", json_lines(sizes) * 2)
     splits = text_to_text.load(config(path, eval_share=0.3))
