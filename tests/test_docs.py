@@ -220,7 +220,7 @@ def parse(script: str, arguments: list[str]) -> tuple[str, dict | None]:
 
 
 def fit_for_parsing(script: str, arguments: list[str]) -> list[str]:
-    """Without what asks for runs that are not here, or for help."""
+    """The arguments without --help and without run directories that do not exist here."""
     # The config of a run is that of its workdir; the defaults stand in.
     skipped = ("--help", "--workdir=") if script == "evaluate.py" else ("--help",)
     remaining = [word for word in arguments if not word.startswith(skipped)]

@@ -1,4 +1,4 @@
-"""The script that scores a trained model: what train.py said of it last, and more on request."""
+"""evaluate.py: the scores that train.py reported last, and more on request."""
 
 import json
 import os
@@ -139,7 +139,7 @@ def test_running_text_is_scored_as_at_the_end_of_training(tmp_path):
 
 
 def test_the_reach_of_positions_changes_the_score(tmp_path):
-    """ntk is another theta, so a run that says it has that theta must be scored alike."""
+    """ntk scaling is a larger theta: a run with that theta must have the same score."""
     data = dict(text_files(tmp_path / "corpus"), length=16, cache_dir=str(tmp_path / "cache"))
     model = dict(position="rope", rope_theta=100.0)
     config = tiny(text_lm, data=dict(data, tokenizer="byte"), model=model)

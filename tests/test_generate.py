@@ -1,4 +1,4 @@
-"""The script that asks a trained model: what comes out, in which order, and what is refused."""
+"""generate.py: outputs, their order, and refusals."""
 
 import dataclasses
 import io
@@ -46,7 +46,7 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, compile_once):
-    """A run that has learnt what a date looks like, if not yet which one it is."""
+    """A run that has learnt the format of dates, not yet to translate them."""
     workdir = tmp_path_factory.mktemp("dates")
     config = tiny(
         dates,
@@ -67,7 +67,7 @@ def greedy(run):
 
 
 def untrained(config, **changes):
-    """A model with lively parameters that nobody has trained."""
+    """An untrained model whose outputs vary."""
     experiment = from_mapping(tiny(config, **changes))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
@@ -219,7 +219,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_line(run):
 
 
 def test_options_reach_the_generator(monkeypatch):
-    """What it makes of them is tested where it is."""
+    """Their effect is tested with the generator."""
 
     class ReachedError(Exception):
         pass

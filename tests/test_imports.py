@@ -1,4 +1,4 @@
-"""Who may import whom, read from the import statements themselves."""
+"""Which directory may import which, by the import statements."""
 
 import ast
 import sys

@@ -1,7 +1,7 @@
-"""Plans against the real thing: jobs on eight simulated devices, whose memory is then looked at.
+"""Plans against measurements: jobs on eight simulated devices, and the memory that they take.
 
 The number of devices is fixed when jax starts, so they need a process of their own: this file run
-as a script, which prints what it planned and what it saw as JSON. The tests only judge it.
+as a script, which prints plans and measurements as JSON. The tests compare the two.
 """
 
 import importlib.util
@@ -130,7 +130,7 @@ def test_the_state_takes_the_planned_memory(measured, name):
 
 
 def recomputed() -> float:
-    """How much more arithmetic a step is that goes through every block once more.
+    """The extra FLOPs of a step that recomputes every block.
 
     All but its last product: no gradient asks for what that gives, only for what it was given.
     """
@@ -163,7 +163,7 @@ def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio, mas
 
 
 def test_writing_is_the_arithmetic_of_one_token_in_each_row(measured):
-    """Of one that sees all slots of the cache; reading is that of half a row, and one answer."""
+    """A decode step attends to all cache slots; the prompt is half a row, with one prediction."""
     rows = TEXT["data.batch_size"] / DEVICES
     block = 2 * (4 * WIDTH**2 + 2 * LENGTH * WIDTH + 2 * WIDTH * INNER)
     answer = 2 * WIDTH * ByteTokenizer.vocab_size

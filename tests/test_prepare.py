@@ -1,4 +1,4 @@
-"""The script that prepares data: a run after it finds everything, and it says what there is."""
+"""prepare.py: a later run finds all data prepared; the script summarizes the cache."""
 
 import os
 import subprocess

@@ -39,7 +39,7 @@ def start(workdir: Path, devices: int, **variables: str) -> subprocess.Popen:
 
 
 def ended(*jobs: subprocess.Popen) -> list[str]:
-    """What they print, once all of them have come to a good end."""
+    """The output of the processes, once all have succeeded."""
     try:
         outputs = [job.communicate(timeout=300) for job in jobs]
     finally:
@@ -119,14 +119,14 @@ def test_a_data_digest_that_differs_between_processes_is_refused(monkeypatch):
 
 
 class Job:
-    """Threads in place of processes, each with its own idea of the directory."""
+    """Threads in place of processes, each with its own path to the directory."""
 
     def __init__(self, *workdirs: Path):
         self._workdirs, self._texts = workdirs, [""] * len(workdirs)
         self._barrier = threading.Barrier(len(workdirs), timeout=10)
 
     def compare(self, problems: dict[int, str] | None = None, seconds: float = 0.2):
-        """What each of them is refused with, or None."""
+        """The refusal of each process, or None."""
         count = len(self._workdirs)
         with ThreadPoolExecutor(count) as pool:
             jobs = [

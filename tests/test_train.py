@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
-# By family: the experiment, what to shrink of its data, and what it is judged by.
+# By family: the experiment, what to shrink of its data, and its metrics.
 EXPERIMENTS = {
     # Rows of two lengths in turns: steps that compile have no speed, so two of the four have one.
     "encoder": (langid, dict(length=24, buckets=(14,)), {"loss", "accuracy"}),

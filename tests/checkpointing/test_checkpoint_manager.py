@@ -1,4 +1,4 @@
-"""What was saved comes back bit by bit, what is worth keeping is kept, and parameters travel."""
+"""Checkpoints: exact restoring, which steps are kept, and loading parameters into another model."""
 
 import concurrent.futures
 import contextlib
@@ -91,7 +91,7 @@ def test_a_state_comes_back_bit_by_bit(tmp_path, ema):
 
 
 def test_a_state_may_change_while_it_is_being_saved(tmp_path):
-    """The next step takes the memory of the state that is still on its way to the disk."""
+    """The next step reuses the memory of a state that is still being written."""
     state = make_state()
     expected = jax.tree.map(np.array, state.params)
     with Checkpoints(tmp_path, dataclasses.replace(CONFIG, overlap=1)) as checkpoints:
@@ -135,7 +135,7 @@ def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("overlap", [0, 10_000])
 def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, overlap):
-    """Although it would be the only one to keep; whenever the loop gets to know of the failure."""
+    """With keep=1, and at whatever point the loop learns of the failure."""
     config = dataclasses.replace(CONFIG, keep=1, overlap=overlap)
 
     def full(directory):
@@ -170,7 +170,7 @@ def test_the_newest_are_kept(tmp_path):
 
 
 def test_regular_checkpoints_are_kept_beside_the_newest(tmp_path):
-    """Of steps 1 to 11 the regular ones are 3, 6 and 9; a rollback must find the last two."""
+    """The regular steps are 3, 6 and 9; a rollback needs the last two of them."""
     assert save(tmp_path, [{}] * 11, keep=2, every=3) == [6, 9, 10, 11]
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's files are what was written, or the one that is not is named."""
+"""Digests of checkpoint files: every changed or missing file is found and named."""
 
 import errno
 import hashlib

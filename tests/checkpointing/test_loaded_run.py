@@ -1,4 +1,4 @@
-"""A run's directory gives back its model: which parameters, under which config, or why not."""
+"""Loading a run directory: the right parameters and config, or an error that says why not."""
 
 import dataclasses
 import json
@@ -126,7 +126,7 @@ def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
 
 
 def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
-    """It computes, and goes on with, what it began with."""
+    """A run is loaded and resumed with the defaults of the day it started."""
     config = with_changes(run[1], "model", position="sinusoidal")
     older = copy_of(run, tmp_path, model=dict(position="sinusoidal", attention_redraw=1000))
     for name in ("model.json", "config.json"):
@@ -208,7 +208,7 @@ def test_the_reach_of_positions_may_be_changed(run):
 
 
 def test_attention_may_be_of_another_kind(run):
-    """Of those with the same parameters; or the same may see farther."""
+    """A kind with the same parameters, or the same kind with a wider window."""
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     plain = loaded_run.load(workdir)
@@ -221,7 +221,7 @@ def test_attention_may_be_of_another_kind(run):
 
 
 def test_products_may_be_in_8_bits_and_no_longer(run, tmp_path, monkeypatch):
-    """What was trained in floats can be asked in 8 bits; and the other way, without the library."""
+    """A float model generates in 8 bits, and an 8-bit model in floats without the library."""
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     model = loaded_run.load(workdir, config=with_changes(config, "model", matmul="int8"))

@@ -1,4 +1,4 @@
-"""Runs that live on others: adapters for a base, a student of a teacher, another tokenizer."""
+"""Runs that depend on other runs: adapters on a base, a student and its teacher."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def refusal(config, workdir):
 
 
 def test_sinusoids_of_another_amplitude_are_refused(first, tmp_path):
-    """Runs that differ in model.init_std, or in age, have parameters of the same shapes."""
+    """Shapes do not reveal it: such runs differ only in model.init_std or in age."""
     shutil.copytree(first, tmp_path / "base")
     path = tmp_path / "base" / "model.json"
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Run directories are read as they are: going on, killed, damaged, old or not there."""
+"""Run directories are read in any state: running, killed, damaged, old or missing."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def test_the_directory_of_checkpoints_is_the_checkpoint_managers():
 
 
 def test_progress_follows_the_steps_that_survived(tmp_path):
-    """Step 30 was reached twice: what counts is the way from step 20, after the kill."""
+    """Step 30 was reached twice: the second time counts, resumed from step 20 after the kill."""
     run = read_run(write_run(tmp_path))
     steps, seconds = run.progress("seconds")
     assert (steps.tolist(), seconds.tolist()) == ([0, 10, 20, 30, 40], [0, 8, 12, 20, 32])

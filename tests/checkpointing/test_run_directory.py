@@ -1,4 +1,4 @@
-"""What a run's directory records, and which changes a resumed run may bring along."""
+"""What a run directory records, and which config changes a resumed run may make."""
 
 import copy
 import json

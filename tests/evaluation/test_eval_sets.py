@@ -1,4 +1,4 @@
-"""Held-out sets as they are measured: what a terminal shows meanwhile."""
+"""Evaluating eval sets: the progress that a terminal shows."""
 
 import io
 import re

@@ -32,7 +32,7 @@ class Tokenizer:
 
 
 class Bigrams:
-    """Looks the next token up by the last one. Takes the place of every head."""
+    """Predicts the next token from the last one, by a table. Replaces every head."""
 
     def apply(self, variables, inputs, *source, method=None, cache=None, last_only=False, **_):
         table_vv = variables["params"]["table"]
@@ -48,7 +48,7 @@ class FirstTokenClassifier:
 
 
 def params_with(table):
-    """Of a decoder without layers, and with the table."""
+    """Parameters of a decoder without layers, with the table."""
     return {"backbone": {"decoder": {"blocks": {}}}, "table": jnp.asarray(table)}
 
 
@@ -218,7 +218,7 @@ TWO_ANSWERS = dict(
 
 
 def test_texts_are_compared_with_the_references_and_not_with_the_targets():
-    """The targets may be cut off, or have lost something in the tokenizer."""
+    """Targets may be truncated, or have lost characters in the tokenizer."""
     scores = measure(
         "seq2seq",
         CHAIN,

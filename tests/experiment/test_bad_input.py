@@ -1,7 +1,7 @@
-"""A hundred bad configs: each refused before anything compiles, in a few lines that name the fault.
+"""A hundred bad inputs: each is refused before compilation, in a few lines that name the fault.
 
-They are listed by where they are found out: at the door, which is plain Python; at the start of a
-run, once the data and the devices are known; and on the command line.
+They are listed by where they are found: in the config, by plain Python; at the start of a run, once
+the data and the devices are known; and on the command line.
 """
 
 import copy
@@ -29,7 +29,7 @@ from configs import (
 )
 from experiment import command_line, sections
 from experiment.schema import ConfigError
-from tests.experiment.bad_configs import AT_THE_DOOR, GONE
+from tests.experiment.bad_configs import GONE, INVALID_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 3
@@ -175,7 +175,7 @@ def compiled():
 
 
 def test_there_are_a_hundred():
-    cases = [*AT_THE_DOOR, *AT_THE_START, *ON_THE_COMMAND_LINE]
+    cases = [*INVALID_CONFIGS, *AT_THE_START, *ON_THE_COMMAND_LINE]
     assert len({repr(case) for case in cases}) >= 100
 
 
@@ -183,7 +183,7 @@ def test_the_unchanged_defaults_are_valid():
     sections.from_mapping(default.get_config().to_dict())
 
 
-@pytest.mark.parametrize("case", AT_THE_DOOR, ids=name_of)
+@pytest.mark.parametrize("case", INVALID_CONFIGS, ids=name_of)
 def test_invalid_config_values_are_refused(case):
     changes, fragment = case
     with pytest.raises(ConfigError) as refusal:

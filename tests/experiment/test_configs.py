@@ -1,4 +1,4 @@
-"""Every config file passes the door, with every architecture that suits its objective."""
+"""Every config file is valid, with every architecture that suits its objective."""
 
 import importlib
 import json
@@ -147,7 +147,7 @@ def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
 
 
 def test_every_objective_that_is_configured_has_an_architecture():
-    """Otherwise the tests above would say nothing about it."""
+    """Without one, the tests above would not cover it."""
     for name in NAMES:
         assert any(suits(name, architecture) for architecture in ARCHITECTURES), name
 

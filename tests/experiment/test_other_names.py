@@ -1,4 +1,4 @@
-"""Names of other codebases are answered with ours, wherever they are given."""
+"""Names from other codebases are answered with our keys, in flags, configs and overrides."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From a mapping to a frozen dataclass: what fits goes through, what does not is named."""
+"""From a mapping to a frozen dataclass: valid values are taken, invalid ones are named."""
 
 import dataclasses
 import math
@@ -162,6 +162,6 @@ def test_a_misspelt_key_is_not_also_reported_as_missing():
     ("word", "meant"), [("adamW", "adamw"), ("RoPE", "rope"), ("GELU", "gelu")]
 )
 def test_a_word_in_another_case_is_that_word(word, meant):
-    """Not one that is more similar letter by letter."""
+    """It is preferred to a word that is closer letter by letter."""
     known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
     assert did_you_mean(word, known) == f" Did you mean {meant!r}?"

@@ -1,4 +1,4 @@
-"""Beam search with a toy in place of the model: the best of all sequences, or plain Python's."""
+"""Beam search on a toy model, against all sequences and against plain Python."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ def state_after(state, token, position):
 
 @flax.struct.dataclass
 class Memory:
-    """What was said, in slots, as in a model's cache; a row's prompt is one number in the first."""
+    """The generated tokens in slots, as in a model's cache. The first slot is the row's prompt."""
 
     states_b: jax.Array
     tokens_bs: jax.Array
@@ -40,7 +40,7 @@ def empty_memory(states_b, slots):
 
 
 def decoder(table):
-    """Each query's state comes of the tokens that it sees, one after another."""
+    """The state of a query is computed from its visible tokens, in order."""
 
     def decode(tokens_bt, positions_bt, memory, visible_bts=None):
         put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
@@ -74,7 +74,7 @@ def next_logits(table, row):
 
 
 def given(table, rows, slots):
-    """Behind row b's prompt, the model is in state b, and the next position is its own."""
+    """After row b's prompt, the model is in state b, and every row has its own next position."""
     rows_b = jnp.asarray(rows)
     return jnp.asarray(table)[rows_b], FIRST_POSITION + rows_b, empty_memory(rows_b, slots)
 
@@ -99,7 +99,7 @@ def assert_found(tokens_kn, scores_k, expected):
 
 
 def all_sequences(row, steps, alpha, ends=(EOS,)):
-    """Every sequence that ends, or is as long as it may be; the best first."""
+    """Every sequence that ends or has the maximum length, the best first."""
     alive = [token for token in range(V) if token not in ends]
     starts = [start for n in range(steps) for start in itertools.product(alive, repeat=n)]
     ended = [[*start, end] for start in starts for end in ends]

@@ -1,4 +1,4 @@
-"""Decoding with a toy in place of the model, where every token can be told in advance."""
+"""Decoding with a toy model whose every token is known in advance."""
 
 import functools
 
@@ -30,7 +30,7 @@ def one_hot(tokens):
 
 
 def count_up(token_b1, position_b1, cache):
-    """Says the token after the one it was given."""
+    """Predicts the last token plus one."""
     return one_hot((token_b1 + 1) % V), cache
 
 
@@ -39,12 +39,12 @@ def repeat(token_b1, position_b1, cache):
 
 
 def tell_position(token_b1, position_b1, cache):
-    """Says where it stands."""
+    """Predicts its own position."""
     return one_hot(position_b1 % V), cache
 
 
 def recall(token_b1, position_b1, state_b):
-    """Random logits that depend on all tokens so far and on where they stand."""
+    """Random logits that depend on all tokens so far and on their positions."""
     state_b = (state_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
     return jnp.asarray(TABLE)[state_b][:, None], state_b
 
@@ -73,7 +73,7 @@ def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, 
 
 
 def said(decode, first, positions_b=None, **options):
-    """What follows from a prompt behind which the model is sure of the `first` tokens."""
+    """The generated tokens, if the prompt predicts the `first` tokens with certainty."""
     return run(decode, one_hot(jnp.asarray(first)), positions_b, **options)
 
 
@@ -229,7 +229,7 @@ def test_the_distribution_is_what_plain_python_makes_of_it(changes):
 
 
 def allowed(logits, **changes):
-    """Which tokens are left to draw from."""
+    """The tokens that remain after filtering."""
     sampling = Sampling(temperature=1.0, **changes)
     return np.flatnonzero(np.isfinite(limited(logits[None], sampling)[0])).tolist()
 

@@ -1,4 +1,4 @@
-"""A draft model changes how often the large one is called, and nothing else."""
+"""A draft model changes only how often the large model is called."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_every_draft_of_an_identical_model_is_accepted():
 
 
 def test_answers_are_drafted_up_to_the_last_position():
-    """Learned positions end where the answers do; what is drafted beyond must do no harm."""
+    """Learned positions end with the answers. Tokens drafted beyond them must do no harm."""
     changes = dict(family="encoder_decoder", position="learned", max_length=COLUMNS + STEPS)
     config = small(**changes)
     expected = greedy(config)

@@ -1,4 +1,4 @@
-"""What a Generator promises beside the tokens themselves: keys, pieces, compilation, memory."""
+"""The Generator's other promises: random keys, streaming, compilation and memory."""
 
 import dataclasses
 from typing import get_args
@@ -215,7 +215,7 @@ def test_memory_of_the_cache(slots, dtype):
 
 
 def test_the_source_is_read_once():
-    """Nothing that only reads it has any part in what comes later."""
+    """Decode steps contain nothing of the encoder."""
     config = ENCODER_DECODER
     generator = make_generator(config)
     params, given = generator.lay_out(lively_params(config)), prompts(config)

@@ -1,4 +1,4 @@
-"""What a model is asked is what its training rows begin with, in batches that leave rows alone."""
+"""Prompts begin as training rows do, and a row does not depend on its batch."""
 
 import numpy as np
 import pytest

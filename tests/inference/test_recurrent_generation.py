@@ -1,4 +1,4 @@
-"""Generation with kinds that remember sums, or slots where tokens branch or are forgotten."""
+"""Generation with recurrent kinds of attention: with a state, or with slots (beams, sliding)."""
 
 import dataclasses
 

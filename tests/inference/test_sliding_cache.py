@@ -1,4 +1,4 @@
-"""With a cache too small for everything, a model sees its last tokens, as if others were masked."""
+"""A sliding cache equals masking all but the last tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Speculative decoding with tables in place of models: the target's tokens, whatever is drafted."""
+"""Speculative decoding with tables as models: the tokens are the target's, for any draft."""
 
 import functools
 import itertools
@@ -91,7 +91,7 @@ def speculated(draft, prompts=PROMPTS, keys_b=None, *, ahead, steps, copies=1, *
 
 
 def plain(prompts, steps, ends=NO_END):
-    """What the target alone would say, up to the first end or stop."""
+    """The target's own tokens, up to the first end or stop sequence."""
     rows = []
     for prompt in prompts:
         tokens = greedy(next_logits(TARGET, prompt), steps=steps, eos_id=ends.eos_id)
@@ -123,7 +123,7 @@ def test_a_perfect_draft_is_accepted_completely(ahead, steps, rounds):
 
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
 def test_drafting_continues_from_accepted_tokens_after_a_rejection(ahead):
-    """Tokens would be right all the same, but more calls would be needed for them."""
+    """Otherwise the tokens would still be right, but would need more calls."""
 
     def rounds(prompt):
         right = greedy(next_logits(TARGET, prompt), steps=11 + ahead)

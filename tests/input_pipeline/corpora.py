@@ -1,4 +1,4 @@
-"""Small data sets on disk whose examples say who they are, and the pipeline on them."""
+"""Small data sets on disk whose examples begin with their number, and the pipeline on them."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def sentence(number, rng):
 
 
 def write_corpus(directory):
-    """Every kind of file in one directory: its parts are told apart by their names."""
+    """Writes files of every kind, each in its own subdirectory."""
     rng = np.random.default_rng(0)
     for split, count in (("train", COUNT), ("validation", 9)):
         pairs = [(sentence(n, rng), sentence(n, rng)) for n in range(count)]

@@ -1,4 +1,4 @@
-"""What Beam prepares is, byte for byte, what this machine alone would have."""
+"""Beam prepares the same bytes as this machine alone."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def small_chunks(monkeypatch):
 
 
 def prepared(data, objective, options=None) -> dict[str, bytes]:
-    """The content of every file in the cache, after Beam has filled it or this machine."""
+    """The content of every file in the cache, filled by Beam or by this machine."""
     cache = TokenCache(data) if options is None else TokenCache(data, on_beam(data, options))
     pipeline.load(data, objective=objective, masking=masking(), seed=0, cache=cache)
     return corpora.contents(cache.directory)

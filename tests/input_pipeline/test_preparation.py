@@ -134,7 +134,7 @@ def test_two_processes_may_prepare_the_same_table(tmp_path, expected):
 
 
 def test_a_process_that_comes_last_takes_what_the_other_has_made(tmp_path, expected):
-    """Its chunks are cleared away under its hands."""
+    """The other process removes its chunks meanwhile."""
 
     class Overtaken(SlowTokenizer):
         def encode_batch(self, texts):

@@ -1,4 +1,4 @@
-"""Packed rows, batches of like lengths, and examples that do not fit, through the pipeline."""
+"""Packed rows, bucketed batches and too long examples, through the pipeline."""
 
 import collections
 
@@ -122,7 +122,7 @@ def test_buckets_chosen_from_the_data_hold_all_of_it(corpus):
 
 
 def too_long(corpus, length, encoder_length):
-    """Which pairs do not fit, each side closed by eos."""
+    """Which pairs do not fit, with an eos after source and target."""
     texts = [
         (corpus / f"pairs/train.{language}").read_text().splitlines() for language in ("en", "de")
     ]
@@ -168,7 +168,7 @@ def test_a_split_of_which_nothing_fits_is_refused(corpus):
     "keys",
     [dict(packing=True), dict(buckets=(9,)), dict(bucket_count=2), dict(over_long="drop")],
 )
-def test_packing_and_buckets_are_refused_for_generated_examples(corpus, keys):
+def test_options_that_need_all_lengths_are_refused_for_generated_examples(corpus, keys):
     with pytest.raises(ConfigError, match=r"data\.source='dates' generates its examples on demand"):
         load(corpus, "pairs", source="dates", **keys)
 

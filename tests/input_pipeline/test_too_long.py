@@ -1,4 +1,4 @@
-"""What is said of examples that do not fit, against lengths counted here."""
+"""Log lines about too long examples, against lengths counted here."""
 
 import numpy as np
 import pytest

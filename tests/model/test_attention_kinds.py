@@ -1,4 +1,4 @@
-"""What kinds of attention are to a whole model: patterns of them, their memory, their globals."""
+"""Kinds of attention in a whole model: patterns of kinds, memory, and global tokens."""
 
 import functools
 
@@ -150,7 +150,7 @@ def test_sparse_kinds_with_a_wide_enough_window_are_exact(family, wide):
 
 @pytest.mark.parametrize("kind", ["recurrent", "chunked"])
 def test_memory_is_visible_but_passes_no_gradient(kind):
-    """Of what the second chunk says, the first chunk's embeddings get no gradient."""
+    """The first chunk's embeddings get no gradient from the second chunk's outputs."""
     chunk = 5
     config = tiny_config(
         family="decoder", position="transformer_xl", attention=kind,

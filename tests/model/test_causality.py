@@ -75,7 +75,7 @@ def random_array(*shape):
 
 
 def hidden_states(config, causal):
-    """The function of embedded tokens that a stack is, on the three rows above."""
+    """A stack as a function of embedded tokens, on the three rows above."""
     stack = Stack(config, layers=2, causal=causal)
     params = random_params(stack, random_array(3, 6, config.width))
     prefix = PREFIX_BT if causal else None

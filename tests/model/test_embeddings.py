@@ -1,4 +1,4 @@
-"""Which tables there are, who shares them, and how they are scaled."""
+"""Embedding tables: which exist, which are shared, and how they are scaled."""
 
 import flax.linen as nn
 import jax

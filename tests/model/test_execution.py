@@ -1,4 +1,4 @@
-"""How the model is computed changes neither what it computes nor its gradients."""
+"""Execution options change neither outputs nor gradients."""
 
 import functools
 import re

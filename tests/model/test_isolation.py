@@ -1,4 +1,4 @@
-"""What shares a batch does not mix: padding, packed neighbours, rows with nothing in them."""
+"""Examples of a batch do not mix: padding, packed neighbours and empty rows."""
 
 import dataclasses
 
@@ -97,7 +97,7 @@ def test_packed_examples_are_as_if_alone(family, position):
 
 @pytest.mark.parametrize("position", [p for p in POSITIONS if p != "none"])
 def test_positions_are_those_given(position):
-    """Without this, a model deaf to positions would pass for one that packs well."""
+    """Without this, a model that ignores positions would pass the tests above."""
     config = tiny_config(family="encoder", position=position)
     rows = separate(EXAMPLES)
     # Doubled, not shifted: relative schemes see only distances.

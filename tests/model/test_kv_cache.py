@@ -1,4 +1,4 @@
-"""Decoding piece by piece with a cache gives what one pass over everything gives."""
+"""Decoding in chunks with a cache equals one full pass."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Attention through features against the sums written out, for everything that can be seen."""
+"""Linear attention against explicit weights, for every mask."""
 
 import dataclasses
 import functools
@@ -148,7 +148,7 @@ def test_packed_is_as_if_alone(kind, mask_name):
 
 @every_map
 def test_chunks_with_a_recurrent_state_equal_one_pass(kind):
-    """As a cache reads: a prompt with padding, then a token at a time, then more."""
+    """As with a cache: a prompt with padding, then single tokens, then a longer chunk."""
     mask_spec, qkv = named_mask_spec("causal"), as_float32(*arrays())
     full, expected_state = compiled(kind)(*qkv, mask_spec)
     state, pieces, start = None, [], 0
@@ -203,7 +203,7 @@ def test_large_inputs(mask_name):
 
 
 def test_a_segment_with_tiny_features_survives_a_larger_one_before_it():
-    """Sums of keys that are exp(-150) of those before them have a scale of their own."""
+    """Each segment's sums have their own scale, here exp(-150) of those before."""
     segments = np.array([[1] * 6 + [2] * (T - 6)] * B, np.int32)
     sequence_info = SequenceInfo(jnp.asarray(positions_in(segments)), jnp.asarray(segments))
     mask_spec = MaskSpec(sequence_info, sequence_info, causal=True)

@@ -1,4 +1,4 @@
-"""Products in 8 bits against NumPy, and where in a model they are."""
+"""Matmuls in 8 bits against NumPy, and which matmuls of a model are quantized."""
 
 import re
 
@@ -196,7 +196,7 @@ def test_parameters_are_the_same_ones():
 
 
 def test_cached_decoding_is_that_of_one_pass():
-    """Scales are those of a token, whichever tokens are beside it."""
+    """Each token has its own scale, independent of the other tokens."""
     config = tiny_config(family="decoder", position="rope", matmul="int8")
     rows = pack([tokens(12, seed=5)], [tokens(12, seed=6)], columns=12)
     cached = decode_in_chunks(config, rows, chunks=(5, 1, 6))

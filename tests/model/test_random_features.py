@@ -1,4 +1,4 @@
-"""What is random about performers: right on average, better with more features, drawn well."""
+"""Random features of performers: unbiased, more accurate with more features, orthogonal."""
 
 import functools
 
@@ -29,7 +29,7 @@ def keys(count, seed=0):
 
 @functools.cache
 def draws(count, features):
-    """So many draws of directions, (draws, M, K)."""
+    """`count` draws of directions, (draws, M, K)."""
     draw = functools.partial(drawn_directions, count=features, head_size=K)
     return np.asarray(quick_jit(jax.vmap(draw))(keys(count)))
 

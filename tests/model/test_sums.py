@@ -1,4 +1,4 @@
-"""Kinds that remember sums: read piece by piece they give what one pass over everything gives."""
+"""Recurrent kinds of attention: decoding in chunks equals one full pass."""
 
 import dataclasses
 import functools

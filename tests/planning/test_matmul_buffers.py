@@ -1,4 +1,4 @@
-"""What the CPU backend packs for its matrix products, by hand."""
+"""Packing buffers of the CPU backend's matmuls, by hand."""
 
 import jax
 import jax.numpy as jnp

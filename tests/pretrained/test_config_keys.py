@@ -1,6 +1,6 @@
-"""Keys of published configs: what may change the result and is not understood is refused by name.
+"""Keys of published configs: unknown keys that may change the result are refused by name.
 
-Configs of well-known models of the hub come in as they are. Only their keys and switches are
+Configs of well-known models of the hub are accepted unchanged. Only their keys and switches are
 recorded here; sizes are those of the small models of fixtures/.
 """
 

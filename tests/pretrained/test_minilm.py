@@ -70,7 +70,7 @@ def test_long_texts_are_cut_where_the_published_pipeline_cuts_them(minilm, workd
 
 
 def test_a_vocabulary_alone_goes_out_with_special_tokens(minilm, tmp_path):
-    """vocab.txt says nothing of [CLS] and [SEP], and what transformers then reads must."""
+    """vocab.txt does not name [CLS] and [SEP], but the exported files must."""
     left_out = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     shutil.copytree(minilm, tmp_path / "source", ignore=shutil.ignore_patterns(*left_out))
     convert.convert(str(tmp_path / "source"), str(tmp_path / "in"))

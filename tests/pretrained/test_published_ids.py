@@ -31,7 +31,7 @@ WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[UNK]", "[CLS]", "[SEP]", "cat", "sa
 
 
 def ids_in(workdir, text):
-    """What the model would be asked, without asking it."""
+    """The ids that would enter the model."""
     fields = predictors.make_predictor(loaded_run.load(workdir), {}, 1).prompt(text, "--prompt")
     return fields.get("encoder_inputs", fields["inputs"]).tolist()
 
@@ -448,7 +448,7 @@ def as_text(tokenizer, prompt, tokens):
 
 
 def round_trip(tmp_path, theirs, texts):
-    """What goes out gives transformers the same ids, of one text and of two."""
+    """The export gives transformers the same ids, for one text and for two."""
     _, hf = oracle()
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     again = hf.AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""In, out and in again is the same model, bit for bit, and transformers reads what goes out.
+"""Import, export and import again give the same model, bit for bit; transformers reads the export.
 
 Whole directories pass through convert.py, with a tokenizer made for the test.
 """
@@ -84,7 +84,7 @@ def test_everything_survives(name, words, tmp_path):
 
 
 def same_tensors(source, out, name):
-    """What went out is what came in, but for rows of positions that mean nothing."""
+    """The exported tensors equal the imported ones, except for unused position rows."""
     theirs, ours = load_file(source / WEIGHTS), load_file(out / WEIGHTS)
     prefix = {"bert_base": "bert.", "vit_base": "vit."}.get(name, "")
     assert ours.keys() == {prefix + each for each in theirs}
@@ -164,7 +164,7 @@ def test_special_ids_are_the_models_own(words, tmp_path):
 
 
 def forcing_bart(directory):
-    """As published ones are: every answer begins with <s>."""
+    """A BART that forces <s> at the start of every answer, as published ones do."""
     shutil.copytree(FIXTURES / "bart", directory)
     config = json.loads((directory / CONFIG).read_text()) | dict(forced_bos_token_id=0)
     (directory / CONFIG).write_text(json.dumps(config))

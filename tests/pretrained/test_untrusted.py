@@ -1,4 +1,4 @@
-"""Files from strangers: whatever is wrong is refused by name, and nothing is left behind."""
+"""Untrusted files: every fault is refused by name, and nothing is left behind."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.
 
 @pytest.fixture
 def copy(tmp_path):
-    """A directory of one's own to spoil."""
+    """A copy that the test may damage."""
 
     def make(name="vit_classifier"):
         shutil.copytree(FIXTURES / name, tmp_path / "model")
@@ -131,7 +131,7 @@ def test_a_file_that_ends_anywhere_is_refused(copy):
 
 
 def test_any_changed_byte_of_the_header_is_refused_or_harmless(copy):
-    """No byte makes the reader crash, hang, or fail in another way than by a refusal."""
+    """No byte makes the reader crash, hang, or raise anything but a refusal."""
     directory = copy()
     content = bytearray((directory / WEIGHTS).read_bytes())
     (size,) = struct.unpack("<Q", content[:8])
@@ -327,7 +327,7 @@ STRANGE = [None, -1, 0, 1, 10**30, 1e308, True, "x", "", [], [7], {}, {"0": "x"}
 
 @pytest.mark.parametrize("name", ["bert_classifier", "llama3", "t5", "vit_base", "bart"])
 def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
-    """No value of any key makes the reader fail in another way than by a refusal."""
+    """No value of any key makes the reader raise anything but a refusal."""
     directory = copy(name)
     good = json.loads((directory / CONFIG).read_text())
     outcomes = {True: 0, False: 0}
@@ -345,7 +345,7 @@ def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
 
 
 def described(directory):
-    """What a directory says of itself, as our config; its weights are left alone."""
+    """The directory's config as ours, without reading its weights."""
     from configs import default
     from experiment.sections import from_mapping
 

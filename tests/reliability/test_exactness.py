@@ -1,4 +1,4 @@
-"""Rows 1, 2, 11, 12, 13: a run is one run, however often it is interrupted or moved."""
+"""Rows 1, 2, 11, 12, 13: interruptions and moves do not change a run."""
 
 import json
 import random
@@ -102,7 +102,7 @@ def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_epoch_has_every_example_once(count, tmp_path, figure):
-    """By the rows that the steps were really given, killed several times on the way."""
+    """By the rows that the steps received, with several kills in between."""
     examples, batch, kills = (160, 4, 2) if SHORT else (400, 4, 5)
     data = tmp_path / "data"
     data.mkdir()

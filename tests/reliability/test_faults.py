@@ -1,4 +1,4 @@
-"""Rows 15, 16, 21, 22: losses that are no numbers or leap, a standstill, a failed evaluation."""
+"""Rows 15, 16, 21, 22: NaN and infinite losses, loss spikes, hangs, a failed evaluation."""
 
 import json
 

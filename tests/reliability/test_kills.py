@@ -1,4 +1,4 @@
-"""Rows 3 to 6: killed, or asked to stop, alone or as one of two."""
+"""Rows 3 to 6: kills and stop signals, to one process or to one of two."""
 
 import random
 import signal
@@ -24,13 +24,13 @@ EVERY = 20
 
 
 def endless(texts, **sections):
-    """A run that does not end by itself while a test looks on."""
+    """A run that does not end by itself during a test."""
     return config_of("decoder", texts, 1_000_000, checkpoint=dict(every=10_000), **sections)
 
 
 @pytest.mark.parametrize("overlap", [{}, {"overlap": 5}])
 def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
-    """By default at most an interval is lost; else also what was made while a save went on."""
+    """By default at most one interval is lost; otherwise also the steps made during a save."""
     may_be_lost = EVERY + overlap.get("overlap", 0)
     steps, kills, inside_a_save = (300, 4, 1) if SHORT else (2_000, 20, 5)
     config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2, **overlap))
@@ -86,7 +86,7 @@ def test_asked_to_stop(number, texts, tmp_path, figure):
 
 
 def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
-    """Here for a step that never ends, which the first one waits for."""
+    """The first one waits for the current step, which here never ends."""
     with Command(endless(texts), tmp_path / "run", script="tests/reliability/stuck.py") as command:
         command.until(lambda: "stuck at step 5" in command.text, "step 5")
         command.signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Rows 14, 17 to 20, 23 and 24: what must be refused, in time, in few lines and without harm."""
+"""Rows 14, 17 to 20, 23 and 24: bad input is refused early, in few lines and without harm."""
 
 import json
 import os
@@ -201,7 +201,7 @@ def test_a_workdir_is_for_one_run_at_a_time(texts, tmp_path, figure):
 
 @pytest.mark.slow
 def test_processes_that_share_no_workdir_are_refused(texts, tmp_path, figure):
-    """As on two hosts, each with a disk of its own; they used to wait for each other forever."""
+    """As on two hosts, each with its own disk."""
     config = config_of("decoder", texts, 3)
     places = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     places[0].parent.mkdir()

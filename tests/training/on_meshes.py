@@ -1,7 +1,7 @@
 """Jobs on a mesh of eight devices, and on one: python -m tests.training.on_meshes MEASURE
 
 The number of devices is fixed when jax starts, so eight need a process of their own, which prints
-what it measured as JSON. test_mesh.py judges it.
+its measurements as JSON. test_mesh.py checks them.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A step at fault changes nothing, bit by bit, and the next one is as if it had never been."""
+"""A skipped step changes no bit of the state, and does not affect the next step."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def job():
 
 
 def scaled(batch, by):
-    """The same batch with a loss that is so many times as large, or no number."""
+    """The same batch with its loss multiplied by a factor, which may be NaN."""
     weights = batch["weights"].copy()
     weights[0, 0] = by
     return {**batch, "weights": weights}

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept."""
+"""The cache of compiled programs."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def cached_programs(directory: Path) -> int:
 
 @pytest.fixture
 def compile_something():
-    """A program that was never compiled before; jax keeps even the quickest."""
+    """Compiles a new program; jax caches even those that compile quickly."""
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     yield lambda number: jax.jit(lambda x: x * number + 0.5)(1.0)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

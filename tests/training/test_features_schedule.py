@@ -1,4 +1,4 @@
-"""Random features are drawn anew every so many steps, as a function of seed and step alone."""
+"""Random features are redrawn every few steps, as a function of seed and step alone."""
 
 import functools
 
@@ -24,7 +24,7 @@ def job(redraw=2, seed=0, accumulate=1, **model):
 
 
 def loss_at(step, **options):
-    """Of the same parameters, had the run come to this step."""
+    """The loss of the same parameters at this step."""
     chosen = job(**options)
     return float(chosen.step(chosen.start(step), BATCH)[1]["train/loss"])
 
@@ -45,7 +45,7 @@ def test_features_are_redrawn_once_per_period():
 
 
 def test_by_default_training_sees_what_evaluation_sees():
-    """Else parameters fit features that evaluation and generation do not use."""
+    """Otherwise parameters would fit features that evaluation and generation do not use."""
     losses = {loss_at(step, redraw=None) for step in (0, 1, 5000)}
     assert len(losses) == 1
     np.testing.assert_allclose(losses.pop(), eval_loss(), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What is trained and what is not: adapters, frozen parameters, rates that differ by layer."""
+"""Fine-tuning: adapters, frozen parameters, and learning rates by layer."""
 
 import dataclasses
 import functools

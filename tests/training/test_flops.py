@@ -100,7 +100,7 @@ def per_pair(config):
 
 
 def attention_pairs(config, objective, length):
-    """All that grows otherwise than with the length: as many pairs, for each layer."""
+    """The FLOPs that do not grow linearly with the length, as pairs for each layer."""
     (layers,) = {config.encoder_layers, config.decoder_layers}
     total = forward_flops(config, objective, length)
     rest = length * (forward_flops(config, objective, 1) - layers * per_pair(config))
@@ -108,7 +108,7 @@ def attention_pairs(config, objective, length):
 
 
 def pairs_by_hand(kind, config, length, causal):
-    """Loops over queries and keys, by the rules that tests/attention_oracle.py has."""
+    """Loops over queries and keys, by the rules of tests/model/attention/oracle.py."""
     chunk, found = config.attention_chunk, 0
     for query in range(length):
         keys = [key for key in range(length) if key <= query or not causal]

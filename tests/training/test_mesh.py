@@ -44,7 +44,7 @@ PARTS = {
 
 
 def measured(what):
-    """A process for each test, so that those who share out the tests share these out, too."""
+    """A process for each test, so that parallel test workers divide the work."""
     found, log = measured_on(DEVICES, "tests.training.on_meshes", what)
     # So it warns where it finds no way from one sharding to another but by all of an array.
     assert "Involuntary full rematerialization" not in log
@@ -52,7 +52,7 @@ def measured(what):
 
 
 def far_off(deviations):
-    """Those that are not near, which NaN is not, either."""
+    """Deviations above the tolerance, and NaN."""
     return {name: by for name, by in deviations.items() if not all(x <= 1e-5 for x in by.values())}
 
 
@@ -84,7 +84,7 @@ def test_a_device_holds_no_more_than_its_share():
 
 
 def check_what_is_communicated(name, observed):
-    """Gradients are summed everywhere; what else there is, each axis has its reason for."""
+    """Every mesh sums gradients; every other collective belongs to an axis."""
     expected = {"all-reduce"}
     if "fsdp" in name:
         expected.add("all-gather")  # of matrices, before they are used

@@ -125,7 +125,7 @@ with Reporter(sys.argv[1], resume_step=0, last_step=300) as reporter:
 
 
 def test_a_full_disk_does_not_stop_reports(tmp_path):
-    """They are not recorded then, which is told, and are again when there is room."""
+    """While the disk is full, reports are dropped, which is logged; later ones are recorded."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", REPORTS_ON_A_FULL_DISK, tmp_path],
         cwd=ROOT,

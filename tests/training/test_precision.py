@@ -1,4 +1,4 @@
-"""What reaches parameters of bfloat16: on average, or in a float32 copy, all of it."""
+"""Updates of bfloat16 parameters are not lost: by stochastic rounding or a float32 master copy."""
 
 import jax
 import jax.numpy as jnp

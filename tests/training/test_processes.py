@@ -1,6 +1,6 @@
-"""Arrays that are spread over processes come together again, row by row.
+"""Arrays that are sharded over processes are gathered row by row.
 
-Two processes of two devices each run this file as a script; the tests judge what they print.
+Two processes of two devices each run this file as a script; the tests check its output.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One step: the same from any split of the batch, repeatable, and in the right direction."""
+"""One training step: independent of micro-batches, repeatable, and downhill."""
 
 import functools
 

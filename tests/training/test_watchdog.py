@@ -1,4 +1,4 @@
-"""The watchdog tells where a run stands still."""
+"""The watchdog logs the stacks of a run that hangs."""
 
 import subprocess
 import sys

@@ -28,7 +28,7 @@ EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
-    """What has been noted so far; it is known that Pillow would have called."""
+    """The calls noted so far. Pillow alone is known to call the program."""
     log, program = tmp_path / "calls.log", tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$0 $@" >> {log}\n')

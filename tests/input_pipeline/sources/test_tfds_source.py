@@ -135,7 +135,7 @@ def test_the_digest_follows_the_examples():
 
 
 def failing(splits):
-    """What is said of each example that cannot be used."""
+    """The error of each example that cannot be used."""
     for index in range(len(splits.train)):
         try:
             splits.train[index]

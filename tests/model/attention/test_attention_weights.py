@@ -1,4 +1,4 @@
-"""The weights that are read from a kind's own pass are those of its formula, written out."""
+"""Captured attention weights equal each kind's formula."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ cells = [
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    """So that even short rows are cut into several."""
+    """Small blocks, so that even short rows have several."""
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 3)
 
 
@@ -147,7 +147,7 @@ def test_weights_of_cross_attention(kind):
 
 
 def test_weights_of_an_unregistered_kind_are_captured():
-    """Even positions alone: a rule that is nowhere but in its own pass."""
+    """It sees even positions only, a rule that only its own code knows."""
 
     def attend(inputs):
         q, k, v = inputs.qkv

@@ -1,4 +1,4 @@
-"""Blockwise attention equals plain attention under the mask written out, in all that it can do."""
+"""Blockwise attention equals plain attention with an explicit mask, for every feature."""
 
 import dataclasses
 
@@ -110,7 +110,7 @@ def blockwise(q, k, v, mask_spec, bias=None, **options):
 
 
 def with_gradients(attention, qkv, mask_spec, bias=None, **options):
-    """The output and what a random probe of it gives as gradients of q, k, v and the table."""
+    """The output, and the gradients of a random projection of it to q, k, v and the bias table."""
     probe = np.random.default_rng(1).normal(size=(B, T, H, qkv[2].shape[-1])).astype(np.float32)
 
     def probed(qkv, bias):
@@ -196,7 +196,7 @@ def test_dropped_weights_are_the_same_in_both_passes(name):
 
 
 def test_dropout_keeps_its_share_of_weights_in_every_block():
-    """Over all blocks, with no two alike: none of the streams is drawn twice."""
+    """Over all blocks; and no two blocks have the same mask."""
     length, head = 64, 64
     mask_spec = itself(False, segments=np.ones((1, length), int), positions=np.arange(length)[None])
     q = jnp.zeros((1, length, 2, head))
@@ -214,7 +214,7 @@ def test_dropout_keeps_its_share_of_weights_in_every_block():
 
 
 def in_blocks(one_side):
-    """A side cut by hand, into blocks of BLOCK columns."""
+    """A sequence in blocks of BLOCK columns, cut by hand."""
 
     def cut(x):
         x = np.asarray(x)
@@ -241,7 +241,7 @@ def test_no_block_with_a_visible_pair_is_skipped(name):
 
 
 def test_fully_masked_blocks_are_skipped():
-    """Wherever blocks are cut along segments or positions, so that bounds say all."""
+    """Blocks are cut along segments or positions, so that their bounds decide."""
     length = 32
     segments = np.repeat([[1, 1, 1, 2, 2, 3, 3, 0]], 4, axis=1)
     halves = dict(segments=segments, positions=positions_of(segments))
@@ -264,7 +264,7 @@ def test_fully_masked_blocks_are_skipped():
 
 
 def test_skipped_blocks_are_never_touched():
-    """NaN in keys that lie in blocks which nobody sees does no harm."""
+    """NaN in the keys of fully masked blocks does no harm."""
     mask_spec, (q, k, v) = MASK_SPECS["padding"], arrays()
     mask_spec = dataclasses.replace(mask_spec, keys=sequence_info((ROW[None] < 4).astype(int)))
     k, v = (x.at[:, BLOCK:].set(jnp.nan) for x in (k, v))

@@ -1,4 +1,4 @@
-"""Every kind of attention x everything that can be asked of it: it is right, or it is refused.
+"""Every kind of attention x every feature: the result is right, or the config is refused.
 
 `python -m tests.model.attention.test_conformance` writes the table of docs/attention.md, in which
 each of these tests is a cell.
@@ -45,13 +45,13 @@ cells = [
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    """So that even short rows are cut into several: that is where a kind would go wrong."""
+    """Small blocks, so that even short rows have several: kinds go wrong at block borders."""
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One cell of the table: the arrays that go in, and who sees whom."""
+    """One cell of the table: the input arrays and the mask."""
 
     kind: str
     config: TransformerConfig
@@ -120,7 +120,7 @@ class Case:
 
 
 def formula_of_features(kind: str, config: TransformerConfig):
-    """What a summed kind sees queries and keys through, by its formula; None for the others."""
+    """The feature map of a linear kind, by its formula; None for the others."""
     match kind:
         case "linear":
             return lambda x: jnp.where(x > 0, x + 1, jnp.exp(x))
@@ -179,7 +179,7 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
 
 
 def output_and_gradients(function, arrays: dict, rows: Rows, seed: int = 0):
-    """Of the real tokens, weighed at random."""
+    """The output and gradients of real tokens, with random weights."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(B, T, H, 1)) * (rows.segments > 0)[:, :, None, None]
 
@@ -205,7 +205,7 @@ def assert_right(case: Case, tolerance: dict, keep_bhts=1.0) -> None:
 
 
 def refused_config(kind: str, feature: str) -> None:
-    """Builds what the cell asks for, through the door that any config goes through."""
+    """Builds the cell's config through the usual validation."""
     reason = re.escape(f"model.attention={kind} does not go with {FEATURES[feature]}")
     changes = {
         "two_sided": [dict(family="encoder"), dict(family="encoder_decoder")],
@@ -227,7 +227,7 @@ def refused_config(kind: str, feature: str) -> None:
 
 
 def check_cross(kind: str) -> None:
-    """Two packed examples a row, of other lengths in the source; one has nothing to look at."""
+    """Two packed examples a row, with other lengths in the source; one has no source."""
     rng = np.random.default_rng(0)
     source = 31
     target_segments, source_segments = np.zeros((B, T), np.int32), np.zeros((B, source), np.int32)

@@ -1,4 +1,4 @@
-"""One name for several kernels: each is chosen where it can do what is asked, and nowhere else."""
+"""`flash` stands for several kernels: each is chosen only where it supports what is asked."""
 
 import dataclasses
 import functools
@@ -129,7 +129,7 @@ def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name,
 
 
 def test_cudnn_needs_unpacked_rows_without_left_padding():
-    """It knows where a row ends, nothing else."""
+    """Its kernel only knows where a row ends."""
     full_row, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
     fits = lambda *rows: bool(cudnn_may(mask_spec_of(sequence_info(*rows), True)))  # noqa: E731
     assert fits(full_row) and fits(full_row, ended)
@@ -193,7 +193,7 @@ def test_a_bias_that_needs_all_distances_is_refused():
 
 @pytest.mark.parametrize("position", ["rope", "alibi", "t5_bias"])
 def test_a_model_computes_the_same_with_flash_as_with_dot(position):
-    """Its encoder, its decoder and what lies between, packed and padded."""
+    """In encoder, decoder and cross-attention, packed and padded."""
     rng = np.random.default_rng(0)
     source, target = (jnp.asarray(rng.integers(1, 17, (2, n))) for n in (9, 7))
     segments = [

@@ -1,7 +1,7 @@
 """A new kind of attention is one file and one line in the table: nothing else names a kind.
 
 The kind below sees the keys at even positions, and its query's own. With the table alone changed,
-it passes through the config door, trains, decodes from a cache, counts its FLOPs and passes its
+it passes config validation, trains, decodes from a cache, counts its FLOPs and passes its
 row of the conformance matrix.
 """
 

@@ -1,7 +1,7 @@
-"""Keys that travel round a ring of devices are seen as if all were at hand, and never are.
+"""Ring attention equals plain attention, and no device ever holds all keys.
 
 The number of devices is fixed when jax starts, so eight of them need a process of their own: this
-file run as a script, which prints what it measured as JSON. The tests only judge it.
+file run as a script, which prints its measurements as JSON. The tests check these.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ def arrays(mask_spec, groups):
 
 
 def probed(attention, qkv, *tables):
-    """What it gives, and its gradients to everything."""
+    """The output, and the gradients to every input."""
     probe = np.random.default_rng(1).normal(size=qkv[0].shape).astype(np.float32)
 
     def total(qkv, tables):
@@ -152,7 +152,7 @@ def deviation_with_dropout():
 
 
 def skipped():
-    """Values that are no number at all spoil whoever multiplies them, even by nothing."""
+    """Puts NaN into masked values: NaN times zero is NaN, so a block that is not skipped shows."""
     halves = mask_spec_of(sequence_info(packed([16, 16], T)), False)
     one_segment = mask_spec_of(ALONE, True)
     q, k, v = (x[:1] for x in arrays(halves, groups=4))
@@ -209,7 +209,7 @@ def measure():
 
 
 def test_a_ring_of_eight_devices():
-    """One test, lest processes that share out the tests each measure everything."""
+    """One test, because each test process would measure everything again."""
     found, _ = measured_on(DEVICES, "tests.model.attention.test_ring")
     check_that_it_computes_what_one_device_computes(found["deviation"])
     check_that_both_passes_drop_the_same_weights(found["dropout"])

@@ -1,4 +1,4 @@
-"""Nested lists: their answers by a stack machine that reads the text, and what they promise."""
+"""ListOps: answers checked by a stack machine, and statistics of the generated lists."""
 
 import collections
 import dataclasses
@@ -115,7 +115,7 @@ def test_lengths_are_spread_evenly():
 
 @pytest.mark.parametrize("name", ["the defaults", "the shortest"])
 def test_train_and_eval_lists_are_disjoint(name):
-    """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
+    """By the hash rule, and by comparing samples: the shortest lists are few enough to repeat."""
     trained_on = {each["text"] for each in some(2000, name=name)}
     eval_texts = {each["text"] for each in some(1000, is_eval=True, name=name)}
     assert not trained_on & eval_texts
@@ -126,7 +126,7 @@ def test_train_and_eval_lists_are_disjoint(name):
 
 
 def test_every_answer_occurs_in_both_splits_with_two_digits():
-    """Or drawing them would never end."""
+    """Otherwise drawing such a list would never end."""
     found = collections.defaultdict(set)
     for operator, first, second in itertools.product("<>=+", "0123456789", "0123456789"):
         text = f"{operator}{first}{second}]"
@@ -195,7 +195,7 @@ def test_other_bounds_are_other_data(monkeypatch):
 
 
 def test_the_digest_of_the_default_lists_is_that_of_earlier_versions():
-    """When the options were keys that every config had."""
+    """In those, the options were keys of every config."""
     found = pipeline.load(config(), objective="classify_text", masking=masking(), seed=0)
     assert found.digest.startswith("ce6eee189bc4d2dd")
 

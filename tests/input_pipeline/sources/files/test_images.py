@@ -220,7 +220,7 @@ def test_the_digests_of_older_runs_stay():
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
 def test_an_extreme_aspect_ratio_is_cropped_before_resizing(shape):
-    """It would have 3.8 thousand million pixels."""
+    """The resized image would have 3.8 billion pixels."""
     image = Image.fromarray(np.full((*shape, 3), 7, np.uint8))
     fitted = ImageSpec("RGB", 256, True, "center_crop").fitted(image)
     np.testing.assert_array_equal(fitted, np.full((256, 256, 3), 7))

@@ -150,8 +150,8 @@ def test_the_digest_hashes_the_file_contents(tmp_path):
     assert load(tmp_path).digest == content_digest(hashes)
 
 
-# A heap, sorted by label; each text is there twice.
-HEAP = [(label, f"text {n % 500} of {label}") for label in ("a", "b", "c") for n in range(1000)]
+# Examples without splits, sorted by label; each text occurs twice.
+UNSPLIT = [(label, f"text {n % 500} of {label}") for label in ("a", "b", "c") for n in range(1000)]
 
 
 def texts_of(examples):
@@ -161,10 +161,10 @@ def texts_of(examples):
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize("file_format", [tsv, jsonl])
 def test_a_share_of_an_unsplit_file_becomes_the_eval_set(file_format, share, tmp_path):
-    path = written(tmp_path / f"films.{file_format.__name__}", file_format(HEAP))
+    path = written(tmp_path / f"films.{file_format.__name__}", file_format(UNSPLIT))
     splits = load_path(path, eval_share=share)
     train, eval_set = splits.train, splits.evals["validation"]
-    assert texts_of(train) + texts_of(eval_set) == collections.Counter(text for _, text in HEAP)
+    assert texts_of(train) + texts_of(eval_set) == collections.Counter(text for _, text in UNSPLIT)
     assert not texts_of(train).keys() & texts_of(eval_set).keys()
     assert splits.labels == ("a", "b", "c")
     # Of every label its share, to within four deviations of as many coins.
@@ -175,9 +175,9 @@ def test_a_share_of_an_unsplit_file_becomes_the_eval_set(file_format, share, tmp
 
 
 def test_the_eval_share_does_not_depend_on_file_or_line_order(tmp_path):
-    one = load_path(written(tmp_path / "one.tsv", tsv(HEAP)))
-    written(tmp_path / "many/0.tsv", tsv(HEAP[:1700:-1]))
-    written(tmp_path / "many/1.jsonl.gz", jsonl(HEAP[:1701]), zipped=True)
+    one = load_path(written(tmp_path / "one.tsv", tsv(UNSPLIT)))
+    written(tmp_path / "many/0.tsv", tsv(UNSPLIT[:1700:-1]))
+    written(tmp_path / "many/1.jsonl.gz", jsonl(UNSPLIT[:1701]), zipped=True)
     many = load_path(tmp_path / "many/*")
     assert texts_of(many.train) == texts_of(one.train)
     assert texts_of(many.evals["validation"]) == texts_of(one.evals["validation"])
@@ -192,7 +192,7 @@ def test_pairs_with_the_same_first_text_stay_together(tmp_path):
 
 
 def test_a_label_may_be_held_out_altogether(tmp_path):
-    """A heap cannot know better; who names the splits could have."""
+    """The hash ignores labels. Named splits avoid it."""
     text = next(text for text in map(str, range(1000)) if hash_fraction(text) < 0.1)
     path = written(tmp_path / "a.tsv", tsv([*TRAIN, ("rare", text)]))
     splits = load_path(path, eval_share=0.1)
@@ -228,7 +228,7 @@ def test_a_heading_is_refused_with_its_line(heading, tmp_path):
     with pytest.raises(ConfigError, match=r"validation\.tsv:1: a heading line"):
         load(tmp_path / "held_out", FILMS, heading + FILM)
     with pytest.raises(ConfigError, match=r"heap\.tsv:1: a heading line"):
-        load_path(written(tmp_path / "heap.tsv", heading + tsv(HEAP)))
+        load_path(written(tmp_path / "heap.tsv", heading + tsv(UNSPLIT)))
     for shard in range(3):
         written(tmp_path / f"shards/train-{shard}.tsv", heading + FILMS)
     written(tmp_path / "shards/validation.tsv", FILM)

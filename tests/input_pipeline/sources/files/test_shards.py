@@ -11,12 +11,12 @@ from tests.input_pipeline.sources.files.test_reading import written
 
 
 def identity(lines):
-    """Every line as it is: what `make` may be at its simplest."""
+    """The simplest `make`: every line as it is."""
     return lines
 
 
 def opened(directory, sizes):
-    """Shards of so many lines, every third gzipped, and what is in all of them."""
+    """Shards of these sizes, every third gzipped, and the lines of all of them."""
     content = [[f"{n} {line}" for line in range(size)] for n, size in enumerate(sizes)]
     files = [
         (written(directory / f"{n:03}", "".join(f"{x}\n" for x in lines), zipped=n % 3 == 0),)
@@ -87,7 +87,7 @@ def test_the_digests_tell_who_has_which_file(tmp_path):
     assert open_shards(identity, files[:1])[1] == digests[:1]
 
     def of(*counts):
-        """Of splits that share out the files by so many."""
+        """Digests with the files divided among splits of these sizes."""
         parts = np.split(np.arange(3), np.cumsum(counts)[:-1])
         return [d for part in parts for d in open_shards(identity, [files[i] for i in part])[1]]
 

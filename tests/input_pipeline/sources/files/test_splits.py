@@ -9,7 +9,7 @@ NAMES = "train", "validation"
 
 
 def find(path, *names, endings=(".tsv", ".jsonl"), splits=NAMES, allow_unsplit=True):
-    """What is found of files with these names, by their paths from the directory."""
+    """Creates these files; returns the relative paths of those that are found."""
     top = path if path.is_dir() else path.parent
     for name in names:
         written(top / name, "")
@@ -51,7 +51,7 @@ def test_a_split_is_one_file_shards_or_a_subdirectory(train, tmp_path):
 
 
 def test_no_file_is_in_two_splits(tmp_path):
-    """Where the one could be taken for a shard of the other, or lies in its directory."""
+    """Not even where one looks like a shard of the other, or lies in its directory."""
     parted = find(tmp_path, "train.tsv", "train_2.tsv", splits=("train", "train_2"))
     assert parted == [["train.tsv"], ["train_2.tsv"]]
     written(tmp_path / "a/train/validation.tsv", "")

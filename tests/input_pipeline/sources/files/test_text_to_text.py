@@ -19,7 +19,7 @@ def record(task, n):
 
 
 def json_lines(sizes):
-    """Of all tasks, one after the other in turn."""
+    """Lines of all tasks, in turn."""
     rounds = range(max(sizes.values(), default=0))
     return "".join(record(task, n) for n in rounds for task, size in sizes.items() if n < size)
 
@@ -142,8 +142,8 @@ def test_the_log_says_once_what_is_held_out_without_named_splits(tmp_path):
     assert not any("named splits" in each for each in data_lines(named))
     path = written(tmp_path / "heap" / "tasks.jsonl", json_lines({"sum": 300, "turn": 200}))
     keys = config(path, eval_share=0.3, cache_dir=str(tmp_path / "cache"))
-    heap = pipeline.load(keys, objective="seq2seq", masking=masking(), seed=0)
-    assert [each for each in data_lines(heap) if "named splits" in each] == [line]
+    unsplit = pipeline.load(keys, objective="seq2seq", masking=masking(), seed=0)
+    assert [each for each in data_lines(unsplit) if "named splits" in each] == [line]
 
 
 @pytest.mark.parametrize(
