@@ -206,7 +206,7 @@ def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monke
     assert scores["eval/validation/exact_match"] == 0
 
 
-def test_another_split_of_the_files(translated):
+def test_another_split_is_evaluated(translated):
     workdir, last = translated
     record = evaluate.evaluate(workdir, split="test", config=with_changes(workdir))
     assert record["split"] == "test" and record["overrides"] == {}

@@ -192,7 +192,7 @@ BEAM = dict(method="beam", num_outputs=2)
 
 
 @pytest.mark.parametrize("options", [BEAM, SAMPLE])
-def test_a_line_knows_nothing_of_the_others(run, options):
+def test_a_line_does_not_depend_on_other_lines(run, options):
     model = loaded_run.load(run)
     ask = asking(model, batch_size=2, **options)
     together = ask(LINES)
@@ -302,7 +302,7 @@ def test_a_sliding_cache_generates_beyond_the_training_length():
     assert alike and complete["text"].startswith(alike) and sliding["text"].startswith(alike)
 
 
-def test_a_text_ends_where_learned_positions_do():
+def test_generation_ends_at_the_last_learned_position():
     model = text_model(position="learned", max_length=16)
     [[output]] = ask(model, ["abcdef"])
     # Seven are given, and nothing needs to be read behind the last one written.
@@ -358,7 +358,7 @@ def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
     assert [record.getMessage() for record in caplog.records] == [f"1 of 1 {expected}"]
 
 
-def test_a_stream_asks_for_a_line_when_the_last_is_answered(run):
+def test_a_stream_reads_a_line_after_answering_the_last(run):
     events = []
 
     def lines():
@@ -602,7 +602,7 @@ def test_a_prompt_and_its_stream(run, greedy):
     assert ended.stdout.decode() == text + "\n"
 
 
-def test_a_reader_may_have_had_enough(run):
+def test_a_closed_output_pipe_ends_quietly(run):
     read_end, write_end = os.pipe()
     os.close(read_end)
     ended = command(f"--workdir={run}", f"--prompt={LINES[0]}", stdout=write_end)

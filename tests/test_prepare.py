@@ -32,7 +32,7 @@ def load(config) -> pipeline.Data:
     )
 
 
-def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypatch):
+def test_a_run_after_prepare_reuses_everything(tmp_path, monkeypatch):
     def forbidden(*_):
         raise AssertionError("this has been prepared")
 
@@ -57,7 +57,7 @@ def test_prepare_summarizes_the_cache(tmp_path):
     assert said[3].startswith("validation: 5 entries, ")
 
 
-def test_a_source_that_is_tokenized_anew_each_time():
+def test_sources_that_store_no_text_have_nothing_to_prepare():
     said = prepare.prepare(default.get_config().to_dict())
     assert said.endswith("data.source=dates stores no text there")
 

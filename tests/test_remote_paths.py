@@ -158,7 +158,7 @@ def test_local_paths_pass(path):
     refuse_remote("--workdir", path)
 
 
-def test_a_run_whose_caches_were_in_such_a_directory_still_loads(tmp_path):
+def test_a_run_recorded_with_remote_cache_paths_still_loads(tmp_path):
     config = changed(
         dates.get_config(), {"compilation_cache": BUCKET, "data.cache_dir": BUCKET, "seed": 7}
     )

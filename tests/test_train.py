@@ -67,7 +67,7 @@ def units(workdir):
 
 
 @pytest.mark.parametrize("family", EXPERIMENTS)
-def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
+def test_an_interrupted_run_equals_the_uninterrupted_run(family, tmp_path):
     config, data, expected_metrics = EXPERIMENTS[family]
     complete, parts = tmp_path / "complete", tmp_path / "parts"
     scores = train.train_and_evaluate(tiny(config, data=data), complete)

@@ -102,7 +102,7 @@ def test_a_state_may_change_while_it_is_being_saved(tmp_path):
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 3])
-def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch, overlap):
+def test_overlap_limits_how_far_a_run_gets_ahead_of_a_save(tmp_path, monkeypatch, overlap):
     record, may_end, reached = digests.record, threading.Event(), []
 
     def slowly(directory):
@@ -134,7 +134,7 @@ def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("overlap", [0, 10_000])
-def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, overlap):
+def test_a_failed_save_deletes_no_older_checkpoint(tmp_path, monkeypatch, overlap):
     """With keep=1, and at whatever point the loop learns of the failure."""
     config = dataclasses.replace(CONFIG, keep=1, overlap=overlap)
 

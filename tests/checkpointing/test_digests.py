@@ -47,7 +47,7 @@ def test_truncated_and_missing_files_are_named(directory, name):
     assert str(path) in digests.fault(directory)
 
 
-def test_a_disk_that_cannot_read_is_a_fault_but_never_a_digest(directory, monkeypatch):
+def test_read_errors_are_reported_and_never_recorded_as_a_digest(directory, monkeypatch):
     def unreadable(*_):
         raise OSError(errno.EIO, "Input/output error")
 

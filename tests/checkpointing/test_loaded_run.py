@@ -105,7 +105,7 @@ def test_the_best_is_the_one_with_the_best_score(run, tmp_path):
     assert loaded_run.load(worst, "best").step == 6 - best
 
 
-def test_a_mesh_that_does_not_fit_these_devices_gives_way(run, tmp_path):
+def test_a_recorded_mesh_that_does_not_fit_the_devices_is_replaced(run, tmp_path):
     elsewhere = copy_of(run, tmp_path, mesh=dict(data=1, fsdp=16))
     model = loaded_run.load(elsewhere)
     assert model.mesh.shape["fsdp"] == 1 and model.mesh.size == jax.device_count()

@@ -100,7 +100,7 @@ def test_allowed_config_changes_are_logged_once(begun, change, said):
     )
 
 
-def test_a_key_that_appeared_since_is_a_difference(begun):
+def test_a_new_key_counts_as_a_config_difference(begun):
     with pytest.raises(ConfigError, match=r"model\.novelty: None -> 1"):
         run_directory.record_config(begun, record(model__novelty=1), resuming=True)
 
@@ -149,7 +149,7 @@ def test_a_config_is_read_as_it_was_recorded(tmp_path):
     assert run_directory.read_config(tmp_path) == expected
 
 
-def test_a_key_younger_than_the_run_has_its_default(tmp_path):
+def test_keys_newer_than_the_run_take_their_defaults(tmp_path):
     old = record()
     new = {**old, "task": {**old["task"], "novelty": 0.0}, "section": {"key": ("a",)}}
     defaults = {"task": {"novelty": 0.0}, "section": {"key": ("a",)}}
@@ -221,7 +221,7 @@ def test_options_that_a_config_leaves_out_are_the_defaults_of_its_source(tmp_pat
     assert run_directory.read_config(tmp_path)["data"]["options"] == spelt_out
 
 
-def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
+def test_empty_provenance_replaces_the_recorded_one(tmp_path):
     assert run_directory.read_provenance(tmp_path) == {}
     run_directory.record_provenance(tmp_path, {"teacher": {"step": 3}})
     assert run_directory.read_provenance(tmp_path) == {"teacher": {"step": 3}}

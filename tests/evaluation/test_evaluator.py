@@ -118,7 +118,7 @@ def test_smoothing_and_z_loss_stay_out_of_the_scores():
     assert smoothed["perplexity"] == pytest.approx(2**1.5)
 
 
-def test_a_hopeless_model_has_a_finite_perplexity():
+def test_perplexity_stays_finite_for_huge_losses():
     far = jnp.asarray([[0.0, -1e4]] * 2)
     scores = measure("causal_lm", far, batch(inputs=[[0]], targets=[[1]], weights=[[1]]))
     assert scores["loss"] == pytest.approx(1e4)
@@ -154,7 +154,7 @@ def test_exact_match_needs_every_token():
     assert "bits_per_byte" not in scores
 
 
-def test_an_answer_that_was_truncated_cannot_be_right():
+def test_a_truncated_target_counts_as_wrong():
     rows = dict(
         **SOURCE,
         segment_ids=[[1, 1, 1]] * 5,
@@ -236,7 +236,7 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
     assert scores["chrf"] == expected > 0
 
 
-def test_any_of_several_ends_ends_an_answer(monkeypatch):
+def test_any_eos_id_ends_an_answer(monkeypatch):
     monkeypatch.setattr(Tokenizer, "more_eos_ids", (SEP,))
     table = CHAIN.copy()
     table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
@@ -343,7 +343,7 @@ def test_rows_that_fill_up_a_batch_have_no_next_sentence():
     assert scores["next_sentence_accuracy"] == pytest.approx(2 / 3)
 
 
-def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
+def test_answers_begin_after_the_start_ids_of_texts(monkeypatch):
     # 7 stands for all else behind BOS: only a model that is given SEP there says 5 6.
     table = CHAIN.copy()
     table[BOS] = np.eye(V, dtype=np.float32)[7]

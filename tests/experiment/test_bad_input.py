@@ -191,7 +191,7 @@ def test_invalid_config_values_are_refused(case):
     assert_short_and_clear(str(refusal.value), fragment)
 
 
-def test_a_tokenizer_that_is_no_file_comes_before_its_lower_case():
+def test_a_missing_tokenizer_file_is_reported_first():
     changes = {"data.tokenizer": "bert-base-uncased", "data.path": "x"}
     with pytest.raises(ConfigError) as refusal:
         sections.from_mapping(changed(classify_text.get_config(), changes))

@@ -113,7 +113,7 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones():
         get_config("dates", "gpt3")
 
 
-def test_a_run_as_the_architecture_brings_its_pixels(tmp_path):
+def test_a_run_as_architecture_sets_the_image_preprocessing(tmp_path):
     pixels = dict(
         image_size=224, image_fit="stretch", image_resample="bilinear",
         image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6),

@@ -161,7 +161,7 @@ def test_a_misspelt_key_is_not_also_reported_as_missing():
 @pytest.mark.parametrize(
     ("word", "meant"), [("adamW", "adamw"), ("RoPE", "rope"), ("GELU", "gelu")]
 )
-def test_a_word_in_another_case_is_that_word(word, meant):
+def test_a_word_in_another_case_is_suggested(word, meant):
     """It is preferred to a word that is closer letter by letter."""
     known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
     assert did_you_mean(word, known) == f" Did you mean {meant!r}?"

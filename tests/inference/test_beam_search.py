@@ -125,7 +125,7 @@ def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("more", [(1,), (1, 2)])
-def test_any_of_several_ends_ends_a_sequence(more, alpha):
+def test_any_eos_id_ends_a_sequence(more, alpha):
     """Few beams need more candidates then: up to three of a beam's four continuations are ends."""
     ends, steps = (EOS, *more), 4
     everything = [all_sequences(row, steps, alpha, ends) for row in range(ROWS)]

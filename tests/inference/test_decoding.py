@@ -126,7 +126,7 @@ def test_stop_sequences_end_a_row(first, stops, expected):
     assert said(count_up, first, steps=6, ends=Ends(EOS, PAD, tuple(stops))) == expected
 
 
-def test_a_stop_sequence_lies_within_what_was_generated():
+def test_stop_sequences_match_generated_tokens_only():
     # At the first token, nothing is before it that could count as part of the stop.
     assert said(repeat, [3, 4], steps=4, ends=Ends(EOS, 1, ((3, 3), (4, 4, 4)))) == [
         [3, 3, 1, 1],
@@ -256,7 +256,7 @@ def test_the_likeliest_always_stays():
     assert allowed(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
 
 
-def test_a_penalty_makes_less_likely_on_either_side_of_zero():
+def test_the_repetition_penalty_lowers_positive_and_negative_logits():
     logits_bv = jnp.asarray([[2.0, -2.0, 0.0, 3.0, -1.0]])
     occurred_bv = jnp.asarray([[True, True, True, False, False]])
     penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), occurred_bv)

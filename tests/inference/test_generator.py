@@ -58,7 +58,7 @@ def keys(count, seed=0):
 # What the model is given.
 
 
-def test_a_prompt_that_is_read_both_ways():
+def test_bidirectional_prompts():
     expected = greedy(DECODER, bidirectional_prompt=True)
     assert expected != greedy(DECODER)
     assert generated(DECODER, make_generator(DECODER, bidirectional_prompt=True)) == expected
@@ -81,7 +81,7 @@ def test_rows_continue_when_another_row_runs_out_of_positions():
         assert certain == STEPS or row == LENGTHS.index(COLUMNS)
 
 
-def test_answers_that_begin_with_the_start_alone():
+def test_targets_that_begin_with_the_start_id_alone():
     given = prompts(ENCODER_DECODER, [[1]] * ROWS)
     expected = [plain.greedy(recomputed(ENCODER_DECODER, n, [1]), steps=STEPS) for n in range(ROWS)]
     assert_not_trivial(expected)
@@ -143,7 +143,7 @@ def test_a_penalty_counts_the_tokens_of_the_prompt_and_not_its_padding():
 # How it goes about it.
 
 
-def test_a_stream_brings_more_and_more_of_the_same():
+def test_every_piece_of_a_stream_extends_the_last():
     generator = make_generator(DECODER, sampling=Sampling(temperature=0.5))
     params, given = generator.lay_out(lively_params(DECODER)), prompts(DECODER)
     complete = generator.sequences(params, given, keys(ROWS)).tolist()

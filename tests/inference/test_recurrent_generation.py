@@ -56,7 +56,7 @@ def test_greedy_and_beam_search(name):
         assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
-def test_a_prompt_that_is_read_both_ways():
+def test_bidirectional_prompts():
     config = CONFIGS["linear"]
     expected = greedy(config, bidirectional_prompt=True)
     assert expected != greedy(config)

@@ -116,7 +116,7 @@ def test_rectangles_are_of_every_area_shape_and_place_allowed(shares, aspect):
         assert abs(place.mean() - 0.5) < 0.03 and abs(np.mean(place < 0.25) - 0.25) < 0.03
 
 
-def test_a_rectangle_that_cannot_fit_is_given_up():
+def test_a_crop_that_cannot_fit_returns_the_image():
     # 99% of the area fits only if it is very nearly a square.
     image = random_image(8)
     crops = [augmentation.resized_crop(image, 0.999, rng(seed)) for seed in range(20)]

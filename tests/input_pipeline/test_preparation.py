@@ -77,7 +77,7 @@ def test_nothing_is_tokenized_twice(tmp_path):
     assert second.texts == []
 
 
-def test_a_key_follows_everything_the_ids_depend_on():
+def test_the_cache_key_depends_on_everything_that_decides_ids():
     class Other(ByteTokenizer):
         sentinel_count = 99
 

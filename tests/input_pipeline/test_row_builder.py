@@ -37,7 +37,7 @@ def examples(data, fields):
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_a_packed_example_is_what_it_would_be_by_itself(corpus, kind):
+def test_packing_does_not_change_examples(corpus, kind):
     alone = load(corpus, kind, batch_size=1)
     packed = load(corpus, kind, batch_size=1, packing=True)
     assert sorted(examples(packed, FIELDS[kind])) == sorted(examples(alone, FIELDS[kind]))

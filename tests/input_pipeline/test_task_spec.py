@@ -127,7 +127,7 @@ def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objectiv
     assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_a_start_of_texts_has_its_place_in_the_rows():
+def test_start_ids_of_texts_count_towards_the_row_length():
     tokenizer = ByteTokenizer()
     tokenizer.text_start_ids = (tokenizer.cls_id,)
     text = tokenizer.encode("a" * 99)

@@ -55,7 +55,7 @@ def test_a_tokenizer_learns_from_a_part_of_much_text(tmp_path, trained, monkeypa
     assert 10 <= trained[0] <= 11
 
 
-def test_a_tokenizer_does_not_stumble_over_bad_records(tmp_path, trained):
+def test_tokenizer_training_skips_bad_records(tmp_path, trained):
     class SomeBad(list):
         def __getitem__(self, index):
             if index == 3:

@@ -216,7 +216,7 @@ def test_the_question_ends_with_the_first_separator_of_its_segment():
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "recurrent"])
-def test_a_prefix_is_never_ignored(kind):
+def test_kinds_without_prefix_support_refuse_a_prefix(kind):
     config = tiny_config(family="decoder", attention=kind)
     rows = unpadded(1, COLUMNS, seed=0)
     with pytest.raises(ValueError, match=f"model.attention={kind} does not go with"):

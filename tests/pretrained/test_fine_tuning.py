@@ -157,7 +157,7 @@ def test_converted_weights_are_not_trained_over(published, tmp_path):
         train.train_and_evaluate({**config, "init_from": ""}, str(published))
 
 
-def test_a_base_model_has_nothing_to_be_trained_on(published, tmp_path):
+def test_training_with_the_embed_objective_is_refused(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["task"] |= dict(objective="embed")
     config["eval"] |= dict(metrics=())

@@ -84,7 +84,7 @@ def test_a_regression_head_is_refused_and_its_base_model_imported(name, changed)
     assert task.objective == "embed" and "classes" not in params
 
 
-def test_a_roberta_may_bring_the_pooler_that_its_classifier_does_not_use(changed):
+def test_an_unused_roberta_pooler_is_ignored(changed):
     def with_pooler(weights):
         for part in ("weight", "bias"):
             weights[f"roberta.pooler.dense.{part}"] = weights[f"classifier.dense.{part}"] + 1

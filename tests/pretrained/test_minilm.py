@@ -69,7 +69,7 @@ def test_long_texts_are_cut_where_the_published_pipeline_cuts_them(minilm, workd
     np.testing.assert_allclose(output["embedding"], theirs, rtol=0, atol=1e-5)
 
 
-def test_a_vocabulary_alone_goes_out_with_special_tokens(minilm, tmp_path):
+def test_a_vocab_txt_is_exported_with_special_tokens(minilm, tmp_path):
     """vocab.txt does not name [CLS] and [SEP], but the exported files must."""
     left_out = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     shutil.copytree(minilm, tmp_path / "source", ignore=shutil.ignore_patterns(*left_out))

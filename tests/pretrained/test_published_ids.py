@@ -108,7 +108,7 @@ def test_a_published_directory_is_no_run(tmp_path):
         generate.generate(FIXTURES / "gpt2", ["cat"])
 
 
-def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, caplog):
+def test_the_log_names_a_tokenizer_that_replaces_the_published_one(tmp_path, caplog):
     source, other = tmp_path / "source", tmp_path / "other"
     shutil.copytree(FIXTURES / "gpt2", source)
     other.mkdir()
@@ -173,7 +173,7 @@ def test_a_source_may_have_no_end(tmp_path):
         )
 
 
-def test_a_model_without_a_tokenizer_is_asked_with_ids(tmp_path):
+def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     for name in ("t5", "gpt2"):
         convert.convert(str(FIXTURES / name), str(tmp_path / name), tokenizer="none")
         with pytest.raises(ConfigError, match="came without a tokenizer: give ids"):
@@ -422,7 +422,7 @@ def test_a_decoder_reads_and_writes_the_ids_of_transformers(case, tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-def test_any_of_several_ends_ends_an_answer_as_in_transformers(tmp_path):
+def test_any_eos_id_ends_an_answer_as_in_transformers(tmp_path):
     torch, hf = oracle()
     source = tmp_path / "source"
     source.mkdir()

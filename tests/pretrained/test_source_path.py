@@ -40,7 +40,7 @@ def refusal(source, target, **options):
         ("notes.txt", ("is a file",)),
     ],
 )
-def test_a_file_is_named_for_what_it_is(name, says, tmp_path):
+def test_the_error_names_the_format_of_a_file(name, says, tmp_path):
     file = tmp_path / name
     file.write_bytes(b"\x80\x04GGUF")
     line = refusal(file, tmp_path / "run")
@@ -122,7 +122,7 @@ def test_a_published_model_is_not_trained_over(changed):
     assert {path: path.read_bytes() for path in directory.glob("*.json")} == before
 
 
-def test_a_missing_path_is_a_path(tmp_path, monkeypatch):
+def test_a_misspelt_local_path_is_not_taken_for_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "minilm").mkdir(parents=True)
     line = refusal("runs/minilmm", tmp_path / "run")

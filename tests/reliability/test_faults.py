@@ -110,7 +110,7 @@ def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
 
 
 @pytest.mark.slow
-def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure):
+def test_a_skipped_spike_does_not_enter_the_loss_window(job, tmp_path, figure):
     job("run", 1e4, spike="skip")
     job("nan", np.nan, nonfinite="skip")
     ours, theirs = contents(tmp_path / "run", 12), contents(tmp_path / "nan", 12)
@@ -118,7 +118,7 @@ def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure
     figure(16, "skip: exactly the spike's step dropped, the window as if it had not been")
 
 
-def test_a_spike_is_gone_back_from_the_same_way_each_time(job, tmp_path, figure):
+def test_rollbacks_from_a_spike_are_reproducible(job, tmp_path, figure):
     options = dict(spike="rollback", rollback_steps=2, rollback_batches=3)
     given = job("run", 1e4, **options)
     # Step 7 spiked (8 may be under way by then); back to 4, and from there on three batches later.

@@ -66,7 +66,7 @@ def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop(number, texts, tmp_path, figure):
+def test_stop_signals_save_and_exit(number, texts, tmp_path, figure):
     config = endless(texts)
     with Command(config, tmp_path / "run") as command:
         command.until_step(5)

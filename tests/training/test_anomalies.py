@@ -91,7 +91,7 @@ def statuses(losses, config=SKIPS):
     return found, anomalies
 
 
-def test_a_spike_is_dropped_and_does_not_move_the_bar():
+def test_a_spike_is_skipped_and_does_not_enter_the_median():
     losses = [3, 2, 4, 3, 300, 301, 3, 29, 36]
     found, anomalies = statuses(losses)
     assert found == [OK] * 4 + [SPIKE, SPIKE, OK, OK, SPIKE]  # medians 3, 3, 3, 3, 3.5

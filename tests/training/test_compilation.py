@@ -79,7 +79,7 @@ def test_without_a_home_nothing_is_kept(tmp_path, monkeypatch):
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_another_process_finds_them(tmp_path):
+def test_another_process_uses_the_cached_programs(tmp_path):
     code = (
         "import jax, jax.monitoring\n"
         "from training.compilation import keep_programs\n"

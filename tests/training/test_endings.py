@@ -53,7 +53,7 @@ def minutes(seconds):
     return seconds / 60
 
 
-def test_a_run_ends_at_its_time_limit_as_if_done(tmp_path, a_second_a_step, capsys):
+def test_a_run_ends_complete_at_its_time_limit(tmp_path, a_second_a_step, capsys):
     limited = config(time_limit=minutes(20))
     scores = train.train_and_evaluate(limited, tmp_path)
     last = saved_steps(tmp_path)[-1]
@@ -201,7 +201,7 @@ def test_a_run_that_does_not_get_better_ends_and_keeps_its_best(tmp_path, scored
     assert saved_steps(tmp_path) == [12, 20]
 
 
-def test_an_interruption_takes_no_patience_and_gives_none(tmp_path, scored, monkeypatch):
+def test_an_interruption_does_not_change_the_patience_count(tmp_path, scored, monkeypatch):
     scored(0.5, 0.4, 0.4, 0.4, 0.9)
     monkeypatch.setattr(train.Loop, "_step", stopping_at(5))
     with pytest.raises(StoppedError):

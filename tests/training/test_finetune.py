@@ -58,7 +58,7 @@ def assert_same(tree, other):
 # Adapters
 
 
-def test_a_model_with_new_adapters_is_its_base():
+def test_new_adapters_do_not_change_the_base_model():
     job, batch = lora_job(), make_batch("classify_text")
     own, base = job.init(jax.random.key(0)).params, job.frozen_inputs().base
     assert set(by_name(own)) == ADAPTERS | set(HEAD)
@@ -171,7 +171,7 @@ def test_patterns_that_cannot_be_meant_are_refused(changes, message):
     assert message in line
 
 
-def test_a_kernel_that_is_new_is_not_adapted():
+def test_adapters_on_a_new_kernel_are_refused():
     with pytest.raises(ConfigError, match=f"matches {QUERY}/kernel, which is new"):
         select_trainable(
             dataclasses.replace(FINETUNE, **LORA), lora_job().model_params, (f"{QUERY}/kernel",)
@@ -344,7 +344,7 @@ def test_adapters_are_read_merged_into_their_base(runs):
     )
 
 
-def test_a_run_with_adapters_is_something_to_start_from(runs):
+def test_init_from_a_run_with_adapters_loads_merged_parameters(runs):
     ours = {"backbone": base_params()["backbone"], "new": {"bias": jnp.zeros(2)}}
     ours = jax.tree.map(jnp.zeros_like, ours)
     found, new, _ = load_params(f"{runs / 'adapted'}:1", ours)
@@ -354,7 +354,7 @@ def test_a_run_with_adapters_is_something_to_start_from(runs):
     assert_close({"backbone": found["backbone"]}, expected)
 
 
-def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
+def test_a_base_may_move_with_its_adapters_but_not_change_or_disappear(runs, tmp_path):
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("base", "adapted"):
@@ -377,7 +377,7 @@ def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
     assert load_base(moved / "base", like_adapted()) is None
 
 
-def test_a_fingerprint_tells_values_places_and_types_apart():
+def test_fingerprints_depend_on_values_positions_and_dtypes():
     value = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     swapped = value.copy()
     swapped[0, 0, 0], swapped[1, 2, 3] = value[1, 2, 3], value[0, 0, 0]

@@ -79,7 +79,7 @@ def test_the_count_agrees_with_the_compiler(case):
     assert 0.97 < counted / xla_flops(config, objective, batch) < 1
 
 
-def test_a_step_is_three_times_the_forward_pass():
+def test_a_training_step_costs_three_forward_passes():
     config = tiny_config(family="decoder")
     assert train_flops(config, "causal_lm", 16) == 3 * forward_flops(config, "causal_lm", 16)
 

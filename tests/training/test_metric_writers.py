@@ -50,7 +50,7 @@ def test_nan_and_infinity_are_valid_json(tmp_path):
     }
 
 
-def test_a_resumed_run_tells_one_story(tmp_path):
+def test_a_resumed_run_drops_later_metrics(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(
         '{"step": 10, "train/loss": 3.0}\n'
@@ -223,7 +223,7 @@ def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
     assert first == resumed != fresh
 
 
-def test_a_log_line_says_what_a_person_wants_to_know():
+def test_a_log_line_shows_the_main_metrics():
     metrics = {
         "perf/mfu": 0.4123,
         "train/loss": 2.34567,
@@ -242,7 +242,7 @@ def test_a_log_line_says_what_a_person_wants_to_know():
     assert "MFU" not in log_line(1200, 50000, metrics)
 
 
-def test_a_log_line_tells_losses_and_images_from_their_like():
+def test_a_log_line_distinguishes_total_loss_and_images():
     metrics = {"train/total_loss": 2.5, "train/loss": 2.0, "perf/images_per_second": 1234.5}
     assert log_line(1, 9, metrics) == "step 1/9  loss 2.0000  total loss 2.5000  1,234 images/s"
 

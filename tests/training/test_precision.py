@@ -132,7 +132,7 @@ def test_a_job_repeats_itself_from_any_step(rounding):
         jax.tree.map(np.testing.assert_array_equal, rounded_master, uninterrupted.params)
 
 
-def test_another_step_and_another_seed_round_otherwise():
+def test_rounding_depends_on_step_and_seed():
     batch = make_batch("causal_lm")
     asked = dict(
         model=dict(param_dtype="bfloat16"), optimizer=dict(rounding="stochastic", name="sgd")

@@ -165,7 +165,7 @@ def test_the_old_state_is_donated():
 @pytest.mark.parametrize(
     "objective", ["causal_lm", "seq2seq", "masked_lm", "classify_text", "classify_images"]
 )
-def test_a_batch_can_be_learned_by_heart(objective):
+def test_training_overfits_a_single_batch(objective):
     job = job_for_learning(objective)
     _, losses = job.run(job.start(), make_batch(objective), steps=60)
     assert losses[-1] < 0.2 * losses[0]

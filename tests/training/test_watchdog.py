@@ -19,7 +19,7 @@ with Watchdog(Path(sys.argv[1]), seconds=0.2, ends=True):
 """
 
 
-def test_a_standstill_is_told_with_all_stacks_and_ended(tmp_path):
+def test_a_hang_is_logged_with_all_stacks_and_ended(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True
     )

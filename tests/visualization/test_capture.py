@@ -129,7 +129,7 @@ def test_decoder(decoder):
     assert len(view.lens.layers) == 3 and view.lens.positions == attention.queries
 
 
-def test_a_target_goes_on_after_the_prompt(decoder):
+def test_a_target_continues_the_prompt(decoder):
     view, full_view = view_of(decoder, "hel", "lo"), view_of(decoder, "hello")
     assert view.maps[0].queries == full_view.maps[0].queries
     np.testing.assert_array_equal(view.maps[0].weights_lhts, full_view.maps[0].weights_lhts)

@@ -90,7 +90,7 @@ def test_batch_n_does_not_depend_on_where_a_run_began():
                 np.testing.assert_array_equal(batch[name], expected[name])
 
 
-def test_an_interrupted_run_is_the_uninterrupted_run(tmp_path):
+def test_an_interrupted_run_equals_the_uninterrupted_run(tmp_path):
     uninterrupted, parts = tmp_path / "uninterrupted", tmp_path / "parts"
     scores = train.train_and_evaluate(config(), uninterrupted)
     assert "eval/larger/bits_per_byte" in scores

@@ -149,7 +149,7 @@ def test_saved_and_loaded(opened, tmp_path, name):
         assert loaded.encode(STRINGS[8]).tolist() == opened[name].encode(STRINGS[8]).tolist()
 
 
-def test_a_start_of_texts_is_kept_and_leaves_other_digests_alone(opened, tmp_path):
+def test_text_start_ids_are_saved_and_change_no_other_digest(opened, tmp_path):
     plain = opened["library"]
     six = dict(zip(("pad", "bos", "eos", "mask", "cls", "sep"), roles(plain), strict=True))
     everything = json.dumps([plain.content, six, []])
@@ -245,7 +245,7 @@ def test_a_broken_tokenizer_config_is_named(tmp_path):
         open_tokenizer(path)
 
 
-def test_a_model_of_words_is_refused(tmp_path):
+def test_a_sentencepiece_word_model_is_refused(tmp_path):
     # Field 2 (the trainer's), of 2 bytes: its field 3 (the model type) is 3, words.
     path = tmp_path / "words.model"
     path.write_bytes(b"\x0a\x03\x0a\x01a" + b"\x12\x02\x18\x03")

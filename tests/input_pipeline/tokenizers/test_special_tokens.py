@@ -77,7 +77,7 @@ def test_the_post_processor_is_asked(name):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_a_template_that_is_written_is_what_the_library_then_does(name):
+def test_a_written_template_is_applied_by_the_library(name):
     processor, template = PROCESSORS[name]
     assert with_template(content(processor), template) == content(processor)
     written = Tokenizer.from_str(

@@ -135,7 +135,7 @@ def test_common_words_take_few_ids(tokenizer):
     assert len(tokenizer.encode("Englisch (Vereinigte Staaten)")) < 20
 
 
-def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path):
+def test_a_vocabulary_of_single_bytes_is_warned_about(trained, caplog, tmp_path):
     for kind in ("bpe", "unigram", "wordpiece"):
         assert spelling_problem(kind, trained[kind], SIZE, TEXTS) is None
     assert spelling_problem("word", trained["word"], SIZE, ["Friday and Montag"] * 2) is None

@@ -113,7 +113,7 @@ UNSUITED = {
 
 
 @pytest.mark.parametrize("name", ["causal", *UNSUITED])
-def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name, monkeypatch):
+def test_masks_that_columns_do_not_describe_avoid_the_splash_kernel(name, monkeypatch):
     """The TPU's choice, made on a CPU: with its kernel alone, each of these would be wrong."""
     mask_spec, qkv = (MASK_SPECS | UNSUITED)[name], arrays()
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))

@@ -139,7 +139,7 @@ def test_arrow_keys_read_cells_and_escape_closes_the_readout(browser, saved):
         assert page.locator(".one-head .readout .value").count() == 0
 
 
-def test_a_finger_reads_cells(browser, saved):
+def test_touch_shows_the_value_of_a_cell(browser, saved):
     view = example_views.decoder_view()
     with chromium.opened(browser, saved(view), has_touch=True, **NARROW) as shown:
         page = shown.page

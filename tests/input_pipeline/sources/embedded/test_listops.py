@@ -144,7 +144,7 @@ def test_an_example_depends_on_seed_side_and_index_alone():
             lists[index]
 
 
-def test_answers_of_inner_lists_are_as_common_as_each_other():
+def test_answers_of_inner_lists_are_uniform():
     inner = [answer for each in some(2000) for answer in work_out(each["text"]).answers[:-1]]
     shares = np.bincount(inner) / len(inner)
     np.testing.assert_allclose(shares, 0.1, atol=0.015)

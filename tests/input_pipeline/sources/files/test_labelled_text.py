@@ -208,7 +208,7 @@ def test_bad_lines_of_an_unsplit_file_go_to_training(tmp_path):
     assert f"{path}:2: 1 columns" in refusal_of(splits.train, 0 if texts_of(eval_set)["0"] else 1)
 
 
-def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
+def test_an_eval_share_that_empties_a_split_is_refused(tmp_path):
     path = written(tmp_path / "a.tsv", FILMS + "bad\n")
     for share, count in ((1e-9, 0), (1 - 1e-9, 3)):
         with pytest.raises(
