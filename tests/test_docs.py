@@ -62,7 +62,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for link in LINK.findall(prose(page)):
         if link.startswith(("http://", "https://")):
             continue

@@ -138,7 +138,7 @@ def test_running_text_is_scored_as_at_the_end_of_training(tmp_path):
     assert "eval/validation/bits_per_byte" in last
 
 
-def test_the_reach_of_positions_changes_the_score(tmp_path):
+def test_rope_scaling_changes_the_score(tmp_path):
     """ntk scaling is a larger theta: a run with that theta must have the same score."""
     data = dict(text_files(tmp_path / "corpus"), length=16, cache_dir=str(tmp_path / "cache"))
     model = dict(position="rope", rope_theta=100.0)
@@ -235,7 +235,7 @@ def test_the_training_rows_of_an_embedded_source_are_scored(pictures):
     assert scores["eval/train/loss"] != pictures[1]["eval/held_out/loss"]
 
 
-def test_the_mean_of_the_checkpoints_is_another_model(translated):
+def test_averaged_checkpoints_have_their_own_score(translated):
     workdir, last = translated
     record = evaluate.evaluate(workdir, average=2)
     assert record["averaged_steps"] == [2, 4] and record["step"] == 4

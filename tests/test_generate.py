@@ -172,7 +172,7 @@ def test_a_decoder_continues_as_a_full_pass_predicts(objective):
     assert ask(model, [line]) == [[{"text": T.decode(expected), "tokens": len(expected)}]]
 
 
-def test_gaps_of_span_corruption_have_their_names():
+def test_span_corruption_answers_name_their_sentinels():
     model = untrained(
         dates,
         task=dict(objective="span_corruption"),
@@ -577,7 +577,7 @@ def command(*arguments, given="", stdout=subprocess.PIPE, **environment):
     )
 
 
-def test_lines_in_and_objects_out_on_any_number_of_devices(run, tmp_path):
+def test_json_output_is_the_same_on_any_number_of_devices(run, tmp_path):
     expected = generate.generate(run, LINES, batch_size=2, average=2, **BEAM)
     assert texts(expected) != texts(generate.generate(run, LINES, batch_size=2, **BEAM))
     two_devices = "--xla_force_host_platform_device_count=2"
@@ -610,7 +610,7 @@ def test_a_closed_output_pipe_ends_quietly(run):
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
-def test_outputs_stay_on_their_lines():
+def test_line_breaks_in_outputs_are_escaped():
     outputs = [{"text": "a\nb\r"}, {"text": "c"}]
     assert generate.as_text(outputs, keep_breaks=False) == "a\\nb\\r\nc\n"
     assert generate.as_text(outputs, keep_breaks=True) == "a\nb\r\nc\n"

@@ -140,7 +140,7 @@ def test_every_directory_has_a_rule():
     assert rooms - set(ALLOWED) <= {"tests", "benchmarks"}
 
 
-def test_the_model_is_built_in_order():
+def test_model_modules_import_only_lower_levels():
     level = {name: number for number, names in enumerate(MODEL_ORDER) for name in names}
     paths = [path for path in files("model") if path != ROOT / "model" / "__init__.py"]
     modules = {path.parent.stem if path.stem == "__init__" else path.stem: path for path in paths}
@@ -160,5 +160,5 @@ def test_the_model_is_built_in_order():
         "inference/beam_search", "inference/speculative_decoding",
     ],
 )  # fmt: skip
-def test_pure_functions_know_no_flax(module):
+def test_pure_functions_do_not_import_flax(module):
     assert "flax" not in {top(name) for name in imported(ROOT / f"{module}.py")}

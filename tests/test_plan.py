@@ -162,7 +162,7 @@ def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio, mas
     assert found["ratio"] == found["compiled"] / found["model"]
 
 
-def test_writing_is_the_arithmetic_of_one_token_in_each_row(measured):
+def test_a_decode_step_costs_one_token_per_row(measured):
     """A decode step attends to all cache slots; the prompt is half a row, with one prediction."""
     rows = TEXT["data.batch_size"] / DEVICES
     block = 2 * (4 * WIDTH**2 + 2 * LENGTH * WIDTH + 2 * WIDTH * INNER)

@@ -86,7 +86,7 @@ def test_two_processes_train_as_one(tmp_path):
         ),
     ],
 )
-def test_variables_that_say_too_little_are_named(monkeypatch, variables, message):
+def test_missing_process_variables_are_named(monkeypatch, variables, message):
     for name in (processes.ADDRESS, processes.COUNT, processes.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -149,7 +149,7 @@ class Job:
         processes.compare_directories(workdir, problem, index, gather, seconds)
 
 
-def test_processes_that_share_a_directory_go_on(tmp_path):
+def test_processes_that_share_a_directory_are_accepted(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")  # hosts may have it under other names
     job = Job(tmp_path / "run", tmp_path / "link", tmp_path / "run")

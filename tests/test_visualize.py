@@ -28,7 +28,7 @@ def refusal(*arguments) -> str:
     return ended.err.strip()
 
 
-def test_numbers_as_json(run, tmp_path):
+def test_json_output(run, tmp_path):
     path = tmp_path / "numbers.json"
     given = [f"--workdir={run}", "--prompt=1. Mai", "--target=05-01", f"--json={path}"]
     ended = scripts.run("visualize.py", *given)

@@ -202,7 +202,7 @@ def test_checkpoints_without_a_score_are_never_the_best(tmp_path):
     assert save(tmp_path, scores, keep=1, best_metric=METRIC) == [2, 5]
 
 
-def test_the_best_of_an_earlier_run_is_remembered(tmp_path):
+def test_the_best_checkpoint_survives_a_restart(tmp_path):
     options = dict(keep=1, best_metric=METRIC)
     save(tmp_path, [{METRIC: 0.9}, {METRIC: 0.2}], **options)
     with Checkpoints(tmp_path, dataclasses.replace(CONFIG, **options)) as checkpoints:
@@ -210,7 +210,7 @@ def test_the_best_of_an_earlier_run_is_remembered(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "3"]
 
 
-def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
+def test_parameters_load_into_a_model_with_another_head(tmp_path, caplog):
     save(tmp_path, [{}, {METRIC: 0.5}], best_metric=METRIC)
     caplog.clear()
     ours = make_params(seed=99, classes=3)
@@ -224,7 +224,7 @@ def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
     assert caplog.records == [], "orbax has nothing to warn about"
 
 
-def test_parameters_arrive_in_the_type_that_is_wanted(tmp_path):
+def test_parameters_are_loaded_in_the_requested_dtype(tmp_path):
     save(tmp_path, [{}])
     ours = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), make_params(seed=99))
     merged, new, _ = load_params(str(tmp_path), ours)
@@ -279,7 +279,7 @@ def test_the_mean_of_checkpoints_is_taken_in_float32(tmp_path, ema):
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
-def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
+def test_best_step_finds_the_best_saved_checkpoint(tmp_path, mode, best):
     options = dict(best_metric=METRIC, best_mode=mode)
     scores = [{METRIC: 0.5}, {METRIC: 0.9}, {METRIC: 0.1}, {}]
     assert save(tmp_path, scores, keep=4, **options) == [1, 2, 3, 4]

@@ -62,7 +62,7 @@ def test_a_list_says_itself_how_long_its_parts_are(directory, monkeypatch):
     assert digests.fault(directory) is None
 
 
-def test_orbax_may_write_its_own_last_words(directory):
+def test_files_that_orbax_writes_last_are_ignored(directory):
     (directory / "commit_success.txt").write_text("done")
     (directory / "_CHECKPOINT_METADATA").write_text("{}")
     assert digests.fault(directory) is None

@@ -65,7 +65,7 @@ def refusal(*args, **options):
     return line
 
 
-def test_the_model_is_what_was_trained(run):
+def test_loading_gives_the_trained_model(run):
     workdir, config = run
     model = loaded_run.load(workdir)
     assert model.experiment == sections.from_mapping(config)
@@ -75,7 +75,7 @@ def test_the_model_is_what_was_trained(run):
     assert (model.step, model.steps) == (STEPS, (STEPS,))
 
 
-def test_where_an_average_is_kept_it_is_what_was_evaluated(run):
+def test_the_moving_average_is_loaded_if_there_is_one(run):
     workdir, _ = run
     newest = loaded_run.load(workdir).params
     assert_same(newest, ema(workdir, 4))
@@ -114,7 +114,7 @@ def test_a_recorded_mesh_that_does_not_fit_the_devices_is_replaced(run, tmp_path
     assert "mesh.fsdp=32" in refusal(elsewhere, config=asked_for)
 
 
-def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
+def test_keys_newer_than_the_run_take_their_defaults(run, tmp_path):
     older = copy_of(run, tmp_path)
     for name, section in (("config.json", "eval"), ("model.json", "model")):
         record = json.loads((older / name).read_text())
@@ -161,7 +161,7 @@ def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     assert run_directory.as_begun(run[0], run[1], defaults) == (run[1], "")
 
 
-def test_keys_that_are_retired_since_the_run_are_passed_over(run, tmp_path):
+def test_retired_keys_of_a_run_are_ignored(run, tmp_path):
     older = copy_of(run, tmp_path)
     record = json.loads((older / "config.json").read_text())
     record["checkpoint"]["wait"] = True
@@ -192,7 +192,7 @@ def test_data_and_evaluation_may_be_changed_and_hardly_anything_else(run):
         )
 
 
-def test_the_reach_of_positions_may_be_changed(run):
+def test_rope_scaling_may_be_changed_when_loading(run):
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     plain = loaded_run.load(workdir)
@@ -220,7 +220,7 @@ def test_attention_may_be_of_another_kind(run):
     assert "cannot be changed to or from longformer" in refusal(workdir, config=longformer)
 
 
-def test_products_may_be_in_8_bits_and_no_longer(run, tmp_path, monkeypatch):
+def test_matmul_precision_may_be_changed_when_loading(run, tmp_path, monkeypatch):
     """A float model generates in 8 bits, and an 8-bit model in floats without the library."""
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)

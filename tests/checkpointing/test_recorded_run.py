@@ -120,7 +120,7 @@ def test_damaged_files_are_left_out_and_named(tmp_path):
     assert run.planned_steps is None
 
 
-def test_events_of_another_form_do_no_harm(tmp_path):
+def test_malformed_events_are_ignored(tmp_path):
     odd = [
         {"event": "start"}, {"event": 3, "step": 1}, {"event": "progress", "step": 2},
         {"event": "progress", "step": 3, "seconds": "soon"}, {"event": "rollback", "step": 3},

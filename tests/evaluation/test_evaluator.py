@@ -325,7 +325,7 @@ def test_metrics_that_the_data_does_not_allow_are_refused(measure, labels, has_t
     refuse_metrics((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
 
 
-def test_rows_that_fill_up_a_batch_have_no_next_sentence():
+def test_padding_rows_do_not_count_in_next_sentence_accuracy():
     scores = measure(
         "masked_lm",
         HALVES,

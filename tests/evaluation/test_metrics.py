@@ -165,7 +165,7 @@ def test_correlation_with_a_constant_is_zero():
     assert metrics.matthews(np.zeros(7, int), other) == 0
 
 
-def test_the_best_classes():
+def test_top_k_by_hand():
     scores = np.array([[0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [0.2, np.nan, 0.8]])
     labels = np.array([2, 0, 1])
     assert metrics.in_top(1, scores, labels).tolist() == [False, False, False]
@@ -174,7 +174,7 @@ def test_the_best_classes():
     assert metrics.in_top(2, scores[:, ::-1], labels).tolist() == [False, True, False]
 
 
-def test_the_best_classes_are_those_of_scikit_learn():
+def test_top_k_equals_scikit_learn():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(200, 9)), rng.integers(9, size=200)
     for k in (1, 5):

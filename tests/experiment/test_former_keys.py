@@ -25,13 +25,13 @@ def config_of_the_past(**evaluation):
     return config
 
 
-def test_the_current_key_and_the_former_one_mean_the_same():
+def test_former_and_current_keys_are_equivalent():
     for key in ("metrics", "measures"):
         config = config_of_the_past(**{key: ("bleu", "chrf")})
         assert sections.from_mapping(config).eval.metrics == ("bleu", "chrf")
 
 
-def test_other_keys_and_the_caller_s_config_stay_as_they_are():
+def test_converting_keys_changes_neither_other_keys_nor_the_argument():
     config = config_of_the_past(measures=("bleu",))
     current = former_keys.with_current_keys(config)
     assert config["eval"]["measures"] == ("bleu",)

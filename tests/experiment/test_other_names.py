@@ -111,7 +111,7 @@ def test_names_with_another_unit_are_answered_with_ours(name):
         ("--num-layers=8", "Did you mean --config.model.encoder_layers=8 or --config.model.deco"),
     ],
 )
-def test_on_a_real_command_line(monkeypatch, command, said):
+def test_train_py_suggests_our_key(monkeypatch, command, said):
     monkeypatch.chdir(scripts.ROOT)
     ended = scripts.run("train.py", command)
     assert said in ended.err and len(ended.err.splitlines()) == 1

@@ -43,7 +43,7 @@ GOOD = dict(
 )  # fmt: skip
 
 
-def test_values_arrive_as_they_were():
+def test_valid_values_are_kept_unchanged():
     section, problems = build(Section, GOOD, "model")
     assert problems == []
     assert dataclasses.asdict(section) == GOOD
@@ -144,7 +144,7 @@ def test_an_error_holds_a_line_for_each_problem():
     assert ConfigError("one").problems == ["one"]
 
 
-def test_only_near_words_are_suggested():
+def test_only_similar_words_are_suggested():
     assert did_you_mean("widht", ["width", "heads"]) == " Did you mean 'width'?"
     assert did_you_mean("colour", ["width", "heads"]) == ""
     assert did_you_mean(3, ["width"]) == ""

@@ -114,7 +114,7 @@ def all_sequences(row, steps, alpha, ends=(EOS,)):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
+def test_enough_beams_find_all_sequences_in_order(alpha):
     steps, sequences = 3, 1 + 3 + 9 + 27
     found = search(beams=sequences, steps=steps, alpha=alpha)
     for row in range(ROWS):
@@ -189,7 +189,7 @@ def test_one_beam_without_a_penalty_is_greedy():
         assert found.tokens_bnt[row, 0].tolist() == plain.filled_up(tokens, 10, PAD)
 
 
-def test_without_an_end_sequences_count_at_the_last_step():
+def test_without_eos_beams_are_scored_at_the_last_step():
     found = search(beams=3, steps=5, alpha=0.6, eos_id=-1)
     for row in range(ROWS):
         expected = plain.beam_search(
@@ -225,7 +225,7 @@ def test_a_row_does_not_depend_on_other_rows():
         (0.01, 2, 0.0, 12),
     ],
 )
-def test_the_search_is_over_when_nothing_alive_can_win(end, beams, alpha, calls):
+def test_the_search_stops_when_no_live_beam_can_win(end, beams, alpha, calls):
     steps, count = 12, 0
     others = (1 - end) * np.array([0.5, 0.3, 0.2])
     table = np.tile(np.log([*others, end]).astype(np.float32), (STATES, 1))

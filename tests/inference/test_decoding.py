@@ -102,7 +102,7 @@ def test_each_row_counts_its_own_positions():
     assert tokens == [[1, 2, 3, 4], [1, 4, 5, 6]]
 
 
-def test_the_cache_goes_from_call_to_call():
+def test_the_cache_is_passed_from_call_to_call():
     def say_how_often(token_b1, position_b1, calls):
         return one_hot(jnp.full_like(token_b1, calls)), calls + 1
 
@@ -243,7 +243,7 @@ def test_filters_keep_tokens_tied_with_the_last_one():
     assert allowed(logits, min_p=0.7) == [1, 3, 5]
 
 
-def test_each_limit_applies_to_what_the_one_before_has_left():
+def test_each_filter_applies_to_what_the_last_one_left():
     logits = np.log(np.array([40, 30, 20, 10], np.float32) / 100)
     assert allowed(logits, top_p=0.75) == [0, 1, 2]
     # Of the two that are left, the first has 40 / 70: not yet enough for 0.6, but for 0.55.
@@ -251,7 +251,7 @@ def test_each_limit_applies_to_what_the_one_before_has_left():
     assert allowed(logits, top_k=2, top_p=0.55) == [0]
 
 
-def test_the_likeliest_always_stays():
+def test_filters_always_keep_the_likeliest_token():
     logits = np.array([0.0, 20.0, -30.0, 19.0], np.float32)
     assert allowed(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
 
@@ -278,7 +278,7 @@ def test_the_repetition_penalty_counts_prompt_and_generated_tokens():
     assert tokens == [[2, 3, 4, 5, 1], [1, 3, 5, 1, 1]]
 
 
-def test_without_temperature_the_likeliest_is_picked():
+def test_zero_temperature_picks_the_likeliest_token():
     logits_bv = jnp.asarray([[0.0, 3.0, 2.9], [-1.0, -3.0, -2.0]])
     assert sample_token(logits_bv, GREEDY, None).tolist() == [1, 0]
 
@@ -319,7 +319,7 @@ def test_half_precision_logits_are_filtered_in_single():
     assert limited(logits_bv, Sampling(temperature=0.7, top_p=0.9)).dtype == jnp.float32
 
 
-def test_copies_stand_side_by_side():
+def test_repeated_rows_are_adjacent():
     tree = dict(rows=jnp.asarray([[1, 2], [3, 4]]), number=jnp.int32(5), nothing=None)
     assert repeat_rows(1, tree) is tree
     copies = repeat_rows(3, tree)

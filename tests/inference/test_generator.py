@@ -111,7 +111,7 @@ def test_tokens_depend_on_the_key_of_their_row_alone():
     assert [a == b for a, b in zip(first, other, strict=True)] == [True, False, True, True]
 
 
-def test_several_outputs_of_a_prompt_stand_side_by_side():
+def test_outputs_of_a_prompt_are_adjacent():
     for config in (DECODER, ENCODER_DECODER):
         generator = make_generator(config, sampling=Sampling(temperature=0.5))
         together = generated(config, generator, None, keys(2 * ROWS), outputs=2)

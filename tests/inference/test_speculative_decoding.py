@@ -104,7 +104,7 @@ def plain(prompts, steps, ends=NO_END):
 
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
 @pytest.mark.parametrize("draft", ["good", "random", "wrong"])
-def test_the_likeliest_tokens_are_the_targets(draft, ahead):
+def test_greedy_tokens_are_those_of_the_target(draft, ahead):
     expected = plain(PROMPTS, steps=11)
     assert len({tuple(row) for row in expected}) > 3
     assert speculated(draft, ahead=ahead, steps=11).tokens_bt.tolist() == expected
@@ -151,7 +151,7 @@ def test_a_draft_that_is_never_right_costs_a_call_for_each_token():
     [(Ends(2, PAD), [5, 3, 9, 4, 6]), (Ends(4, 5, ((1, 0), (5, 3), (1, 1, 1))), [3, 6, 4, 1, 3])],
     ids=["eos", "stops"],
 )
-def test_rows_end_by_themselves(draft, ends, lengths):
+def test_rows_end_independently(draft, ends, lengths):
     unending = plain(PROMPTS, steps=11)
     expected = [
         filled_up(row[:length], 11, ends.pad_id)

@@ -41,7 +41,7 @@ def both_ways(data, tmp_path):
 
 
 @pytest.mark.parametrize(("corpus", "objective", "keys"), EVERY_KIND)
-def test_the_cache_is_the_same_to_the_byte(corpus, objective, keys, tmp_path):
+def test_beam_writes_the_same_cache_byte_for_byte(corpus, objective, keys, tmp_path):
     data = data_config(**corpus(tmp_path / "corpus"), **keys)
     alone, beam = both_ways(data, tmp_path)
     expected = prepared(alone, objective)
@@ -60,7 +60,7 @@ def with_bad_records(tmp_path, allowed):
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2, 3])
-def test_bad_records_are_refused_in_the_same_words(allowed, tmp_path):
+def test_beam_refuses_bad_records_with_the_same_message(allowed, tmp_path):
     data = with_bad_records(tmp_path, allowed)
     reasons = []
     for each, options in zip(both_ways(data, tmp_path), (None, LOCALLY), strict=True):

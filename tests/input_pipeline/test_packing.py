@@ -46,5 +46,5 @@ def test_by_hand():
     assert rows == [[0, 1], [2, 3], [4]]
 
 
-def test_nothing_to_pack():
+def test_an_empty_plan():
     assert len(plan(np.empty((0, 1)), [10])) == 0

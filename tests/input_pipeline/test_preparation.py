@@ -243,7 +243,7 @@ def test_as_many_bad_records_as_allowed_are_skipped_and_logged(tmp_path, caplog)
     assert refusal(tmp_path, SomeBad(17, 40), 0).startswith("a.txt:18: bad; mend it")
 
 
-def test_nothing_to_prepare(tmp_path):
+def test_a_table_of_bad_records_only_is_empty(tmp_path):
     table = prepare(tmp_path, SlowTokenizer(), SomeBad(*range(100)), max_bad_records=100)
     assert isinstance(table, TokenTable) and len(table) == 0 and len(table.bad) == 100
     assert len(table.stream("text")) == 0

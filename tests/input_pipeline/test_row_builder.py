@@ -60,7 +60,7 @@ def test_segments_are_numbered_and_positions_start_again(corpus, kind):
             assert numbers(data, batch, "encoder_inputs") == numbers(data, batch, "targets")
 
 
-def test_documents_that_training_keeps_apart_are_apart_in_evaluation(corpus):
+def test_evaluation_separates_documents_as_training_does(corpus):
     texts = [path.read_text() for path in sorted((corpus / "documents/validation").iterdir())]
 
     def shown(**keys):
@@ -144,7 +144,7 @@ def test_examples_that_are_too_long_are_counted_and_change_no_shape(corpus, over
     assert sorted(indices) == list(expected)
 
 
-def test_text_alone_may_go_on_in_the_next_row(corpus):
+def test_over_long_split_continues_text_in_the_next_row(corpus):
     """masked_lm on labelled text: nothing is lost, and the shapes stay."""
     keys = dict(objective="masked_lm", length=12, batch_size=1)
     data = load(corpus, "labelled", over_long="split", **keys)

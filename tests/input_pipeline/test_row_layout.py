@@ -36,7 +36,7 @@ def test_packed_examples_have_segment_ids_even_for_causal_models(segments):
     )
 
 
-def test_each_side_has_its_own_length():
+def test_encoder_and_decoder_have_their_own_lengths():
     layout = RowLayout(3, 5, segments=True, packed=True)
     first = {"encoder_inputs": np.array([1, 2, 3]), "inputs": np.array([4])}
     second = {"encoder_inputs": np.array([5]), "inputs": np.array([6, 7])}

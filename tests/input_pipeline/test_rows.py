@@ -49,7 +49,7 @@ def test_a_document_in_pieces_is_closed_once():
     assert stream.tolist() == [*T.encode("abcd"), T.eos_id]
 
 
-def test_no_documents_no_windows():
+def test_no_documents_give_no_windows():
     assert len(WindowRows(documents(), 4)) == 0
 
 
@@ -97,7 +97,7 @@ def test_the_longer_text_of_a_pair_is_truncated_first(first, second, room, left)
         assert tuple(map(len, fit(pair[::-1], room))) == left[::-1]
 
 
-def test_each_side_is_cut_by_itself():
+def test_source_and_target_are_truncated_separately():
     pairs = table([{"source": "abcd", "target": "efgh"}], FeatureSpec(("source", "target")))
     rows = ExampleRows(
         pairs, (SequenceSpec(("source",), 3, 1), SequenceSpec(("target",), 4, 1)), "truncate"
@@ -130,6 +130,6 @@ def test_sentences_stay_with_their_neighbours_and_in_their_document():
     assert sentence_rows(100, "A. B.", "Alone.", "C。D。") == [["A.", "B."], ["C。", "D。"]]
 
 
-def test_tables_of_a_process_can_be_handed_to_another():
+def test_rows_can_be_pickled():
     rows = ExampleRows(texts("abc", "defghijk"), SEQUENCE, "truncate")
     assert shown(pickle.loads(pickle.dumps(rows))) == shown(rows)

@@ -78,7 +78,7 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
         a_cache(tmp_path / "file").tokenizer([splits()])
 
 
-def test_prepared_text_serves_until_something_changes(tmp_path):
+def test_prepared_text_is_reused_until_something_changes(tmp_path):
     corpus = write_corpus(tmp_path)
 
     def new_tables(kind="pairs", **keys):

@@ -284,7 +284,7 @@ def decoding_program(config, given) -> str:
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder", "encoder_decoder", "pattern", "remat"])
-def test_programs_are_those_of_code_that_cannot_capture(name, monkeypatch):
+def test_capture_support_does_not_change_the_programs(name, monkeypatch):
     config, given = example(name)
     programs = [training_program]
     if config.family != "encoder":

@@ -118,7 +118,7 @@ def test_relative_schemes_see_only_distances(family, position):
 
 
 @every_position
-def test_padding_on_the_left_is_as_on_the_right(position):
+def test_left_padding_equals_right_padding(position):
     config = tiny_config(family="decoder", position=position)
     right, left = separate(EXAMPLES), left_padded(*EXAMPLES, columns=12)
     assert_same_outputs(

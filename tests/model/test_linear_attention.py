@@ -132,7 +132,7 @@ def test_bfloat16(kind):
 
 @pytest.mark.parametrize("mask_name", ["causal", "two_sided"])
 @every_map
-def test_packed_is_as_if_alone(kind, mask_name):
+def test_packed_segments_equal_single_rows(kind, mask_name):
     mask_spec, qkv = named_mask_spec(mask_name), as_float32(*arrays())
     together, _ = compiled(kind)(*qkv, mask_spec)
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 4)):

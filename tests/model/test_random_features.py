@@ -73,7 +73,7 @@ def test_the_estimate_of_softmaxs_kernel_is_unbiased():
     assert (np.abs(estimates.mean(axis=0) - exact) < 4 * deviation).all()
 
 
-def test_right_angles_make_the_estimate_better():
+def test_orthogonal_directions_lower_the_error():
     x, y, _ = pairs()
     # Where |x + y|^2 * scale is 1: of much smaller vectors only their sum's length matters, and of
     # larger ones a few rare draws.

@@ -81,7 +81,7 @@ def test_a_packed_source_is_read_by_its_own_target(kind):
 
 
 @pytest.mark.parametrize("kind", ["linear", "performer"])
-def test_prefix_is_read_both_ways_by_the_first_call(kind):
+def test_the_first_call_attends_to_a_prefix_bidirectionally(kind):
     config = decoder(kind)
     rows = unpadded(ROWS, COLUMNS, seed=5)
     prefix = np.zeros((ROWS, COLUMNS), np.int32)

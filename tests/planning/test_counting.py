@@ -41,7 +41,7 @@ def test_a_batch_of_products():
     assert found.flops == 2 * 3 * 16 * 20 * 24
 
 
-def test_products_in_8_bits_count_among_the_others():
+def test_int8_matmuls_are_counted():
     def products(a, b, c):
         int8_matmul = jax.lax.dot_general(
             a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32

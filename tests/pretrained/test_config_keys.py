@@ -94,7 +94,7 @@ def test_a_known_model_with_auto_map_is_imported_without_its_code(changed):
     assert published.read(directory, ["auto_map"]).model == published.read(FIXTURES / "llama").model
 
 
-def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
+def test_ignore_keys_imports_the_model_without_these_keys(changed, words, tmp_path):  # noqa: F811
     source, target = changed("llama", sliding_window=4096), str(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"sliding_window=4096 is not known for model_type=llama"):
         convert.convert(str(source), target, tokenizer=words)
@@ -123,7 +123,7 @@ def test_keys_that_change_nothing_are_accepted(name, keys, changed):
     assert published.read(changed(name, **keys)).model == published.read(FIXTURES / name).model
 
 
-def test_other_names_of_a_key_are_taken(changed):
+def test_other_names_of_a_key_are_accepted(changed):
     """transformers reads hidden_size as n_embd, and so on, and lets it win."""
     sizes = json.loads((FIXTURES / "gpt2" / CONFIG).read_text())
     directory = changed("gpt2", hidden_size=sizes["n_embd"], n_embd=None)

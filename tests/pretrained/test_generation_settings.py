@@ -47,7 +47,7 @@ def describe(family="decoder", **settings):
         (dict(num_beams="many"), "", 'num_beams="many" has no flag here'),
     ],
 )
-def test_the_line_names_the_flags(settings, flags, without):
+def test_the_log_line_names_the_flags(settings, flags, without):
     line = describe(**settings)
     asks, _, remedy = line.partition(": ")
     assert asks.startswith("generation_config.json asks for ")
@@ -61,7 +61,7 @@ def test_the_line_names_the_flags(settings, flags, without):
     sampling_options.from_flags(given)  # refuses what has no effect
 
 
-def test_the_line_is_one_line():
+def test_the_log_line_has_no_line_breaks():
     line = describe(stop_strings=["it's\n"], bad_words_ids=[[7]] * 99)
     assert r"--stop=$'it\'s\n'; bad_words_ids=[[7], [7], " in line
     assert "\n" not in line and len(line) < 300

@@ -100,7 +100,7 @@ def assert_same(params, expected):
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
-def test_several_labels_at_once_are_named(changed):
+def test_multi_label_classifiers_are_refused(changed):
     with pytest.raises(ConfigError, match="only heads that choose one of several classes"):
         published.read(changed("bert_classifier", problem_type="multi_label_classification"))
 

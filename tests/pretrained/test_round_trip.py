@@ -64,7 +64,7 @@ def named(params):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_everything_survives(name, words, tmp_path):
+def test_a_round_trip_keeps_everything(name, words, tmp_path):
     first, out, second = (tmp_path / f"{name}_{step}" for step in ("in", "out", "again"))
     come_in(FIXTURES / name, first, words, name)
     convert.convert(str(first), str(out))
@@ -115,7 +115,7 @@ def test_weights_of_sixteen_bits_are_read_exactly(words, tmp_path):
         )
 
 
-def test_parameters_may_be_kept_in_sixteen_bits(words, tmp_path):
+def test_parameters_can_be_imported_in_bfloat16(words, tmp_path):
     convert.convert(str(FIXTURES / "llama"), str(tmp_path / "in"), "bfloat16", words)
     model = loaded_run.load(tmp_path / "in")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(model.params)} == {"bfloat16"}

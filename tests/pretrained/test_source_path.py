@@ -83,7 +83,7 @@ RUN_NEEDED = [
 
 
 @pytest.mark.parametrize(("script", "flag", "then"), RUN_NEEDED)
-def test_where_a_run_is_needed_a_published_model_is_to_be_converted(
+def test_a_published_model_in_place_of_a_run_is_refused_with_the_conversion(
     script, flag, then, changed, tmp_path
 ):
     directory = changed("gpt2")
@@ -217,7 +217,7 @@ def test_errors_of_the_tokenizer_name_the_flag(changed, tmp_path):
     assert "data.tokenizer" not in line
 
 
-def test_the_script_takes_the_flag_and_says_it_in_a_line(changed, tmp_path):
+def test_convert_py_takes_ignore_keys_and_refuses_in_one_line(changed, tmp_path):
     directory = changed("gpt2", foo_multiplier=2.0, foo_window=3)
     command = [sys.executable, "convert.py", f"--from={directory}", f"--to={tmp_path / 'run'}"]
 

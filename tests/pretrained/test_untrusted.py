@@ -63,7 +63,7 @@ def tensor(start, stop, shape=(2,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
 
 
-def test_the_copy_is_good_before_it_is_spoilt(copy):
+def test_the_undamaged_copy_is_converted(copy):
     directory = copy()
     convert.convert(str(directory), str(directory.parent / "run"))
     assert (directory.parent / "run" / "model.json").is_file()
@@ -204,7 +204,7 @@ def shard(directory, where=None, also=()):
     return names
 
 
-def test_several_files(copy):
+def test_sharded_weights_are_read(copy):
     directory = copy()
     shard(directory)
     assert published.read(directory).tensors.shapes
@@ -326,7 +326,7 @@ STRANGE = [None, -1, 0, 1, 10**30, 1e308, True, "x", "", [], [7], {}, {"0": "x"}
 
 
 @pytest.mark.parametrize("name", ["bert_classifier", "llama3", "t5", "vit_base", "bart"])
-def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
+def test_any_config_value_is_accepted_or_refused(name, copy):
     """No value of any key makes the reader raise anything but a refusal."""
     directory = copy(name)
     good = json.loads((directory / CONFIG).read_text())
@@ -405,7 +405,7 @@ def leaves(tree):
     return jax.tree.leaves(tree)
 
 
-def test_the_script_says_it_in_a_line(copy):
+def test_convert_py_refuses_in_one_line(copy):
     directory = copy()
     change_config(directory, model_type="mamba")
     command = [sys.executable, "convert.py", f"--from={directory}", f"--to={directory}-run"]

@@ -73,7 +73,7 @@ def test_a_run_moves_to_another_number_of_devices(texts, tmp_path, figure):
     figure(11, f"8 -> {counts}: next 10 losses within {worst:.1e}; on 8 the state byte-identical")
 
 
-def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
+def test_the_number_of_processes_may_change(texts, tmp_path, figure):
     """Two processes of four, one of eight, and back."""
 
     def config(steps):

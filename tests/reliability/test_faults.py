@@ -66,7 +66,7 @@ def job(texts, tmp_path, spoilt, compiled_once):
 
 
 @pytest.mark.parametrize("factor", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
-def test_the_run_stops_at_a_loss_that_is_no_number(job, factor, tmp_path, figure):
+def test_a_nonfinite_loss_stops_the_run(job, factor, tmp_path, figure):
     with pytest.raises(DivergedError) as stopped:
         job("run", factor)
     message = str(stopped.value)
@@ -102,7 +102,7 @@ def test_a_loss_that_is_no_number_is_skipped(job, tmp_path, figure):
 
 
 @pytest.mark.slow
-def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
+def test_too_many_skipped_steps_in_a_row_end_the_run(job, tmp_path, figure):
     with pytest.raises(DivergedError, match="after 3 steps in a row"):
         job("run", np.nan, bad=(6, 7, 8, 9), nonfinite="skip", limit=3)
     assert saved_steps(tmp_path / "run")[-1] == 6
@@ -148,7 +148,7 @@ def test_a_rollback_may_come_while_the_run_is_profiled(job, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
+def test_the_run_ends_if_no_checkpoint_can_be_rolled_back_to(job, monkeypatch, figure):
     monkeypatch.setattr(digests, "fault", lambda directory: f"{directory}/x is damaged")
     with pytest.raises(
         DivergedError, match=r"^step 7 is a loss spike, with nothing to roll back to: .* is damaged"
@@ -158,7 +158,7 @@ def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
 
 
 @pytest.mark.slow
-def test_the_batches_after_a_rollback_are_those_after_the_ones_left_out(job, texts, tmp_path):
+def test_a_rollback_continues_after_the_skipped_batches(job, texts, tmp_path):
     given = job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=5)
     config = config_of(
         "decoder", texts, 12, data=dict(packing=False, mixture=(), path=str(texts / "one"))

@@ -85,7 +85,7 @@ def test_stop_signals_save_and_exit(number, texts, tmp_path, figure):
     figure(4, f"{number.name}: saved at step {step}, exit code {code} after {seconds:.1f} s")
 
 
-def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
+def test_the_second_interrupt_ends_the_run_at_once(texts, tmp_path, figure):
     """The first one waits for the current step, which here never ends."""
     with Command(endless(texts), tmp_path / "run", script="tests/reliability/stuck.py") as command:
         command.until(lambda: "stuck at step 5" in command.text, "step 5")

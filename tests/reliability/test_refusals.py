@@ -76,7 +76,7 @@ def test_bad_records_are_counted_in_the_metrics(texts, tmp_path, figure):
     figure(17, "3 kinds of bad records: refused with file and line, or skipped and counted")
 
 
-def test_nothing_to_train_on_or_to_measure_is_refused(texts, tmp_path, figure):
+def test_empty_training_and_eval_sets_are_refused(texts, tmp_path, figure):
     for name in ("hollow", "unheld"):
         (tmp_path / name).mkdir()
     (tmp_path / "hollow" / "train.txt").write_text("")

@@ -99,7 +99,7 @@ def test_a_spike_is_skipped_and_does_not_enter_the_median():
     assert anomalies.skipped == 3
 
 
-def test_nothing_is_a_spike_before_there_is_something_to_compare_with():
+def test_spikes_need_enough_earlier_losses():
     assert statuses([1, 1000])[0] == [OK, OK]
     assert statuses([1, 1, 1000])[0] == [OK, OK, OK]  # the median of 1, 1, inf, inf is inf
     assert statuses([1, 1, 1, 1000])[0] == [OK, OK, OK, SPIKE]

@@ -72,7 +72,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
         keep_programs(str(tmp_path / "file" / "x"))
 
 
-def test_without_a_home_nothing_is_kept(tmp_path, monkeypatch):
+def test_an_unwritable_default_directory_disables_the_cache(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(compilation, "DEFAULT_DIRECTORY", str(tmp_path / "file" / "programs"))
     keep_programs("")

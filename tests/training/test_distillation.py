@@ -45,7 +45,7 @@ def test_the_divergence_and_its_gradient_are_those_of_the_formula(temperature):
     assert np.all(of_teacher == 0), "a teacher does not learn"
 
 
-def test_several_right_answers_have_one_teacher():
+def test_mixup_rows_have_one_teacher_distribution():
     """Mixup gives a row two targets, whose weights add up to the row's."""
     rng = np.random.default_rng(1)
     student, teacher = rng.normal(size=(2, 3, 5)).astype(np.float32)
@@ -112,7 +112,7 @@ def test_a_teacher_without_weight_changes_nothing():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen_inputs.teacher))
 
 
-def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
+def test_micro_batches_with_teacher_and_adapters_equal_one_batch():
     batch = make_batch("causal_lm")
     taught = teacher_job("causal_lm")
 

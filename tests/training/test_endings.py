@@ -212,7 +212,7 @@ def test_an_interruption_does_not_change_the_patience_count(tmp_path, scored, mo
     assert saved_steps(tmp_path) == [2, 8]
 
 
-def test_the_loss_of_what_has_no_classes_is_to_fall():
+def test_patience_watches_the_loss_of_language_models():
     patient = tiny(pydoc, eval=dict(patience=1))
     experiment = train.with_best_metric(from_mapping(patient), {"held_out": None})
     assert experiment.checkpoint.best_metric == "eval/held_out/loss"

@@ -44,7 +44,7 @@ def test_features_are_redrawn_once_per_period():
     assert loss_at(0, seed=1) not in losses
 
 
-def test_by_default_training_sees_what_evaluation_sees():
+def test_by_default_training_uses_the_features_of_evaluation():
     """Otherwise parameters would fit features that evaluation and generation do not use."""
     losses = {loss_at(step, redraw=None) for step in (0, 1, 5000)}
     assert len(losses) == 1

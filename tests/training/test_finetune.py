@@ -134,7 +134,7 @@ def leaves_of_optimizer(job):
     return set(by_name(adam.mu))
 
 
-def test_the_optimizer_knows_what_is_trained_alone():
+def test_the_optimizer_holds_state_of_trainable_parameters_only():
     batch = make_batch("classify_text")
     adapters = make_job("classify_text", batch, finetune=LORA, new=HEAD)
     assert leaves_of_optimizer(adapters) == ADAPTERS | set(HEAD)

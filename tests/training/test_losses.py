@@ -95,7 +95,7 @@ def test_smoothing_and_z_loss_stay_out_of_the_likelihood():
     assert changed.loss != plain.loss
 
 
-def test_weights_are_weights():
+def test_weights_scale_the_loss_of_each_token():
     targets_bt, logits_btv = token_batch()["targets"], random_logits(B, T, V)
     weights_bt = jnp.asarray(np.random.default_rng(2).uniform(size=(B, T)), jnp.float32)
     result = cross_entropy(logits_btv, targets_bt, weights_bt, 0.1, 0.01)
@@ -127,7 +127,7 @@ def test_ties_and_nans_are_not_right_answers(logits_v):
     assert result.correct == 0
 
 
-def test_padding_has_exactly_no_gradient():
+def test_padding_gets_exactly_zero_gradient():
     batch, logits_btv = token_batch(), random_logits(B, T, V)
     gradient_btv = jax.grad(
         lambda x: cross_entropy(x, batch["targets"], batch["weights"], 0.1, 0.01).loss
@@ -251,7 +251,7 @@ def test_a_term_without_data_is_zero_and_so_is_its_gradient():
     assert np.all(np.asarray(gradient_btv) == 0)
 
 
-def test_micro_batches_add_up_to_the_whole_batch():
+def test_micro_batches_equal_one_batch():
     bert = task("masked_lm", next_sentence=True, label_smoothing=0.1, z_loss=0.01)
     inputs_btd = random_logits(B, T, D, seed=4)
     batch = token_batch() | {"inputs": inputs_btd}

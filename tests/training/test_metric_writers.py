@@ -75,7 +75,7 @@ def test_a_last_line_without_its_newline_is_kept_whole(tmp_path):
     assert reported(tmp_path) == [{"step": 10}, {"step": 20}]
 
 
-def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
+def test_tensorboard_gets_the_same_metrics_and_a_restart_mark(tmp_path):
     from tensorboardX.proto.event_pb2 import SessionLog
 
     with Reporter(tmp_path, resume_step=20, last_step=100) as reporter:
@@ -87,7 +87,7 @@ def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
 
 
 def events(file):
-    """Those that are whole."""
+    """The complete events of a file."""
     from tensorboardX.proto.event_pb2 import Event
 
     data = file.read_bytes()

@@ -65,7 +65,7 @@ def one_step(objective, accumulate):
 
 
 @pytest.mark.parametrize("objective", TASKS)
-def test_micro_batches_add_up_to_the_whole_batch(objective):
+def test_micro_batches_equal_one_batch(objective):
     weights = uneven_batch(objective)["weights"]
     shares = [float(weights[part::4].sum()) for part in range(4)]
     assert shares[1] == 0

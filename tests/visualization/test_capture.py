@@ -277,7 +277,7 @@ def test_layers_are_chosen_and_the_rollout_is_of_all(decoder):
     np.testing.assert_array_equal(last.maps[0].rollout_ts, full_view.maps[0].rollout_ts)
 
 
-def test_views_hold_what_they_are_about(decoder):
+def test_each_view_computes_only_its_own_parts(decoder):
     lens, logs = view_of(decoder, "hello", view="lens"), view_of(decoder, "hello", view="logprobs")
     full_view = view_of(decoder, "hello")
     assert not lens.maps and lens.scores is None and lens.lens.layers and lens.norms

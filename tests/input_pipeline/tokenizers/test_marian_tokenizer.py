@@ -41,7 +41,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_text_is_split_as_by_the_source_alone(directory):
+def test_target_pieces_do_not_change_the_splitting(directory):
     pieces = t5_pieces()
     # Each word as a piece of the target, which would spell it at once.
     words = {f"▁{word}" for s in STRINGS for word in s.split() if "▁" not in word}

@@ -67,7 +67,7 @@ def ids(*values):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_the_post_processor_is_asked(name):
+def test_the_template_is_read_from_the_post_processor(name):
     processor, expected = PROCESSORS[name]
     assert read_template(Tokenizer.from_str(content(processor))) == expected
     assert published(processor).template == expected

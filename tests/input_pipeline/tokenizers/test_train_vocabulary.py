@@ -38,7 +38,7 @@ def tokenizer(request, trained):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_layout_is_the_byte_tokenizers(trained, kind):
+def test_special_ids_are_those_of_the_byte_tokenizer(trained, kind):
     t = trained[kind]
     special = [t.pad_id, t.bos_id, t.eos_id, t.mask_id, t.cls_id, t.sep_id]
     assert special == [0, 1, 2, 3, 4, 5]
@@ -85,7 +85,7 @@ def test_word_knows_the_most_frequent_words():
         train_tokenizer("word", texts, 106)
 
 
-def test_word_reads_as_a_person_would_write_it():
+def test_word_decodes_punctuation_without_spaces():
     text = "It's fine , isn't it ? Yes ."
     t = train_tokenizer("word", [text, text], 9999)
     assert t.decode(t.encode(text)) == "It ' s fine, isn ' t it? Yes."

@@ -50,7 +50,7 @@ def test_texts_are_babels_own():
             assert phrase.write(date) == format_date(date, phrase.style, phrase.language)
 
 
-def test_no_text_means_two_dates_and_no_held_out_language_is_spelt_like_a_known_one():
+def test_texts_are_unambiguous_and_eval_languages_are_distinct():
     sides = phrases_by_side()
     date_of = {}
     for date in one_year_of_each_calendar():

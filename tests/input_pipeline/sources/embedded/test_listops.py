@@ -183,7 +183,7 @@ def test_the_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     assert data.description["too_long"] == {"train": 0, "held_out": 0}
 
 
-def test_other_bounds_are_other_data(monkeypatch):
+def test_the_digest_depends_on_the_bounds(monkeypatch):
     monkeypatch.setattr(listops, "EVAL_SIZE", 20)
 
     def digest(**keys):

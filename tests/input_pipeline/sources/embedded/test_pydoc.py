@@ -33,7 +33,7 @@ def test_some_megabytes_to_train_and_a_little_to_evaluate(splits):
     assert 0.01 < share < 0.1
 
 
-def test_the_digest_tells_the_content(splits, monkeypatch):
+def test_the_digest_depends_on_the_content(splits, monkeypatch):
     assert pydoc.load().digest == splits.digest
     monkeypatch.setitem(pydoc.topics, "booleans", "never mind")
     assert pydoc.load().digest != splits.digest

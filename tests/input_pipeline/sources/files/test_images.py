@@ -192,7 +192,7 @@ def test_images_that_are_fine_are_checked_once(directory, monkeypatch):
     assert [len(examples) for _, examples, _ in calls] == [4, 2, 4]
 
 
-def test_no_good_image_at_all(directory):
+def test_a_directory_without_readable_images_is_refused(directory):
     for path in (directory / "train").rglob("*.*"):
         empty(path)
     assert "not one image can be read; the first: " in refusal(directory, max_bad_records=9)

@@ -118,7 +118,7 @@ def test_a_file_of_which_nothing_can_be_used_is_refused(tmp_path):
         load(tmp_path, "a,b\nc,d\n")
 
 
-def test_two_forms_side_by_side_are_refused(tmp_path):
+def test_a_split_in_two_formats_is_refused(tmp_path):
     load(tmp_path)
     with pytest.raises(ConfigError, match=r"has train\.jsonl and train\.tsv; keep one of them"):
         load(tmp_path, jsonl(TRAIN), jsonl(TRAIN), ".jsonl")

@@ -68,7 +68,7 @@ def test_a_pipe_is_read_to_its_end(zipped, tmp_path):
     writing.join()
 
 
-def test_lines_can_be_handed_to_another_process(tmp_path):
+def test_lines_can_be_pickled(tmp_path):
     lines = Lines(written(tmp_path / "a", "one\ntwo\n"))
     assert list(pickle.loads(pickle.dumps(lines))) == ["one", "two"]
 

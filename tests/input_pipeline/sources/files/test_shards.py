@@ -50,7 +50,7 @@ def test_a_record_can_be_traced_to_its_file_and_line(tmp_path):
     assert [*SelectedExamples(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
 
 
-def test_records_can_be_handed_to_another_process(tmp_path):
+def test_examples_can_be_pickled(tmp_path):
     examples, expected = opened(tmp_path, [3, 4])
     examples[0]
     assert [*pickle.loads(pickle.dumps(examples))] == expected
@@ -81,7 +81,7 @@ def test_few_shards_are_open_at_a_time_and_each_is_opened_once_in_order(tmp_path
     assert len(ever) == count
 
 
-def test_the_digests_tell_who_has_which_file(tmp_path):
+def test_digests_depend_on_which_split_has_which_file(tmp_path):
     files = [(written(tmp_path / name, name),) for name in "abc"]
     digests = [Lines(path).digest for (path,) in files]
     assert open_shards(identity, files[:1])[1] == digests[:1]

@@ -102,7 +102,7 @@ def test_a_missing_split_is_refused_with_the_files_found(names, tmp_path):
     assert f"has no {missing}.tsv" in refusal(tmp_path / "*.tsv")
 
 
-def test_the_refusal_knows_the_splits_that_there_are(tmp_path):
+def test_the_refusal_lists_the_existing_splits(tmp_path):
     names = [
         "train-1-of-2.tsv",
         "train-2-of-2.tsv",

@@ -107,7 +107,7 @@ def test_the_end_of_the_text_is_held_out(share, tmp_path):
         ("train", "validation.txt.gz"),
     ],
 )
-def test_splits_by_name_are_used_and_nothing_else(train, validation, tmp_path):
+def test_only_named_splits_are_used(train, validation, tmp_path):
     written(tmp_path / train, "to learn", zipped=train.endswith(".gz"))
     written(tmp_path / validation, "to judge by", zipped=validation.endswith(".gz"))
     digest = load(tmp_path).digest
@@ -197,6 +197,6 @@ def test_invalid_utf_8_is_refused_with_file_and_line(tmp_path, monkeypatch):
     assert len(bad) == 1 and f"{tmp_path}/a.txt:11: not valid UTF-8" in bad[0]
 
 
-def test_pieces_can_be_handed_to_another_process(tmp_path):
+def test_pieces_can_be_pickled(tmp_path):
     pieces = load(written(tmp_path / "a.txt", random_text(0))).train
     assert joined(pickle.loads(pickle.dumps(pieces))) == joined(pieces)

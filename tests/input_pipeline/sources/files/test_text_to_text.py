@@ -102,7 +102,7 @@ def test_an_eval_task_missing_from_training_is_refused(tmp_path):
         load(corpus(tmp_path, validation=record("sing", 1)))
 
 
-def test_held_out_tasks_that_were_not_chosen_are_no_held_out_set(tmp_path):
+def test_an_eval_split_without_chosen_tasks_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.eval_split='validation' has 0 examples of what"):
         load(corpus(tmp_path), mixture=(("copy/long", 1.0),))
 
