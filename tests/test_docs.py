@@ -25,8 +25,8 @@ from tests.scripts import ROOT
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests" / "README.md"]
 TITLES = [str(page.relative_to(ROOT)) for page in PAGES]
-ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
-TESTED_ROOMS = set(ROOMS) - {"benchmarks", "configs", "tests"}
+DIRECTORIES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+TESTED_DIRECTORIES = set(DIRECTORIES) - {"benchmarks", "configs", "tests"}
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
 PLACEHOLDER = "configs/x.py"  # any config file
 LONGEST_README = 200
@@ -87,12 +87,14 @@ def looks_like_a_path(code: str) -> bool:
     if not re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", code) or code == PLACEHOLDER:
         return False
     first, slash, _ = code.partition("/")
-    return first in {*ROOMS, "docs"} if slash else code.endswith(".py")
+    return first in {*DIRECTORIES, "docs"} if slash else code.endswith(".py")
 
 
 @functools.cache
 def names_of_files() -> set[str]:
-    return {path.name for room in ROOMS for path in (ROOT / room).rglob("*.py")} | set(SCRIPTS)
+    return {
+        path.name for directory in DIRECTORIES for path in (ROOT / directory).rglob("*.py")
+    } | set(SCRIPTS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
@@ -270,7 +272,7 @@ def test_the_files_of_a_training_step_are_as_long_as_the_readme_says():
 
 def modules() -> list[Path]:
     """Every module of the project that needs a test, relative to the root."""
-    found = [path for room in TESTED_ROOMS for path in (ROOT / room).rglob("*.py")]
+    found = [path for directory in TESTED_DIRECTORIES for path in (ROOT / directory).rglob("*.py")]
     found += [ROOT / script for script in SCRIPTS]
     return sorted(path.relative_to(ROOT) for path in found if path.name != "__init__.py")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files in these rooms are named after what they configure or measure.
+# Files in these directories are named after what they configure or measure.
 NAMED_AFTER_OTHERS = {"configs", "benchmarks"}
 SHARED_MODULES = {
     "__init__",

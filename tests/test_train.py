@@ -72,7 +72,7 @@ def test_an_interrupted_run_equals_the_uninterrupted_run(family, tmp_path):
     complete, parts = tmp_path / "complete", tmp_path / "parts"
     scores = train.train_and_evaluate(tiny(config, data=data), complete)
 
-    # Stopped behind step 3, whose checkpoint did not survive: step 2 is where it goes on.
+    # Stopped after step 3, whose checkpoint was lost: the run resumes at step 2.
     train.train_and_evaluate(tiny(config, steps=3, data=data), parts)
     shutil.rmtree(parts / "checkpoints" / "3")
     resumed_scores = train.train_and_evaluate(tiny(config, data=data), parts)
@@ -131,7 +131,7 @@ def test_a_directory_in_use_is_refused_before_data_is_prepared(tmp_path, monkeyp
 def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
     size = dict(data=dict(length=24), optimizer=TINY["optimizer"] | dict(learning_rate=1e-30))
     train.train_and_evaluate(tiny(langid_mlm, steps=1, **size), tmp_path / "first")
-    # Another seed, or the two would begin alike anyhow.
+    # Another seed: with the same one, both would start from the same parameters.
     config = tiny(langid, steps=1, **size) | dict(init_from=str(tmp_path / "first"), seed=1)
     train.train_and_evaluate(config, tmp_path / "second")
 
@@ -221,7 +221,7 @@ def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
     assert scores["step"] == 2
     assert 0 <= scores["eval/held_out/accuracy"] <= 1
     assert "step 2/2" in ended.stderr
-    # The end sums up the run and says where to look.
+    # The end of the log summarizes the run and names the report command.
     summary = ended.stderr[ended.stderr.rindex("\nstep: 2 of 2, finished\n") :]
     for said in ("best: eval/held_out/accuracy ", "last: ", "time: ", "images: 8\n", "look: "):
         assert f"\n{said}" in summary

@@ -89,7 +89,7 @@ def test_adapters_are_trained_resumed_and_used(first, tmp_path, capsys):
     scores = train.train_and_evaluate(config(), uninterrupted)
     assert "trainable: 128 of " in capsys.readouterr().err
     train.train_and_evaluate(config(2), parts)
-    # The base goes on; what the adapters are for stays the checkpoint that they began with.
+    # The base is trained further; the adapters still belong to the checkpoint they started from.
     train.train_and_evaluate(config_of(steps=4), base)
     assert train.train_and_evaluate(config(), parts) == scores
     assert_same(uninterrupted, parts)

@@ -84,9 +84,9 @@ def measure(objective, table, *batches, text_bytes=0, has_target=False, referenc
     return scores
 
 
-# Whatever was said, the next token is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
+# After any token, the next one is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
 HALVES = jnp.log(jnp.broadcast_to(jnp.asarray([1 / 2, 1 / 4, 1 / 8, 1 / 8]), (4, 4)))
-# Says 5 6 and ends, after the beginning as after a separator; 8 stands for all else.
+# Predicts 5 6 and the end, after bos and after a separator; 8 otherwise.
 CHAIN = np.full((V, V), -2.0, np.float32)
 for token, successor in {BOS: 5, SEP: 5, 5: 6, 6: EOS}.items():
     CHAIN[token, successor] = 2.0
@@ -148,7 +148,7 @@ def test_exact_match_needs_every_token():
         has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(1 / 4)
-    # Told the truth before each token: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
+    # With the true tokens as inputs: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
     assert scores["accuracy"] == pytest.approx(8 / 12)
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
     assert "bits_per_byte" not in scores
@@ -206,7 +206,7 @@ def test_classes_by_hand():
     }
 
 
-# The model says "56" to everything: right, then wrong, and one row that fills up the batch.
+# The model always answers "56": right, then wrong, then a padding row.
 TWO_ANSWERS = dict(
     segment_ids=[[1, 1, 1]] * 3,
     encoder_inputs=[[4, EOS]] * 3,
@@ -267,7 +267,7 @@ def test_an_answer_is_generated_once_for_all_metrics(monkeypatch):
     assert len(calls) == 1
 
 
-# Says class 0, 1 or 2 after a token of that number, with probability 1/2; the others have 1/4.
+# Predicts the class of the token's number with probability 1/2; the others have 1/4.
 CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
 
 
@@ -287,7 +287,7 @@ def test_metrics_of_classes_by_hand():
     # 4 right of 5; guessed 2 2 1 times, occurring 3 1 1 times.
     expected = (4 * 5 - 9) / math.sqrt((25 - 9) * (25 - 11))
     assert scores["matthews"] == pytest.approx(expected)
-    # The classes stand for 0, 1 and 5; what is said is the mean of them by probability.
+    # The classes stand for 0, 1 and 5; the prediction is their mean by probability.
     said = np.array([6, 6, 7, 7, 11]) / 4
     assert scores["pearson"] == pytest.approx(np.corrcoef(said, [0, 0, 1, 0, 5])[0, 1])
     ranks = np.corrcoef([1.5, 1.5, 3.5, 3.5, 5], [2, 2, 4, 2, 5])[0, 1]
@@ -344,7 +344,7 @@ def test_padding_rows_do_not_count_in_next_sentence_accuracy():
 
 
 def test_answers_begin_after_the_start_ids_of_texts(monkeypatch):
-    # 7 stands for all else behind BOS: only a model that is given SEP there says 5 6.
+    # After BOS the model predicts 7: it answers 5 6 only if SEP follows.
     table = CHAIN.copy()
     table[BOS] = np.eye(V, dtype=np.float32)[7]
     rows = batch(

@@ -232,9 +232,9 @@ def test_missing_wandb_is_refused_at_the_start(monkeypatch, tmp_path, compiled):
 
 
 def test_missing_qwix_is_refused_at_the_start(monkeypatch, tmp_path, compiled):
-    monkeypatch.setitem(sys.modules, "qwix", None)  # nobody finds it, installed or not
+    monkeypatch.setitem(sys.modules, "qwix", None)  # importing it fails, installed or not
     config = digits.get_config()
-    sections.from_mapping(config.to_dict())  # nobody misses it either, without the key
+    sections.from_mapping(config.to_dict())  # not needed without the key
     for matmul in ("int8", "fp8"):
         with pytest.raises(ConfigError) as refusal:
             train.train_and_evaluate(changed(config, {"model.matmul": matmul}), tmp_path)

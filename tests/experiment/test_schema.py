@@ -54,7 +54,7 @@ def test_valid_values_are_kept_unchanged():
 @pytest.mark.parametrize(
     ("key", "given", "arrives"),
     [
-        ("factor", 3, 3.0),  # nobody writes 3.0
+        ("factor", 3, 3.0),  # an int for a float
         ("window", [1, 2], (1, 2)),  # as read from JSON
         ("tags", [], ()),
         ("rate", 0, 0.0),

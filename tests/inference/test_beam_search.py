@@ -213,7 +213,7 @@ def test_a_row_does_not_depend_on_other_rows():
 @pytest.mark.parametrize(
     ("end", "beams", "alpha", "calls"),
     [
-        # The end comes first, and whatever goes on is less likely already.
+        # The first beam ends, and every live beam is already less likely.
         (0.9, 1, 0.0, 1),
         # The second step brings the second sequence; what is alive then is below it, at 0.0025.
         (0.9, 2, 0.0, 2),

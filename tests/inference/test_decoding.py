@@ -97,7 +97,7 @@ def test_padding_and_end_may_be_any_id():
 
 
 def test_each_row_counts_its_own_positions():
-    # The first token comes from the prompt; the next ones say where their forerunner stood.
+    # The first token comes from the prompt; each next one is the position of the last one.
     tokens = said(tell_position, [1, 1], [2, 4], steps=4, ends=NO_END)
     assert tokens == [[1, 2, 3, 4], [1, 4, 5, 6]]
 
@@ -274,7 +274,7 @@ def test_the_repetition_penalty_counts_prompt_and_generated_tokens():
         always_the_same, jnp.broadcast_to(logits_v, (2, V)), steps=5, ends=NO_END,
         sampling=Sampling(repetition_penalty=10.0), occurred_bv=prompts_bv,
     )  # fmt: skip
-    # Once all five likely ones were said, the likeliest is the next again, at 8.0 / 10.
+    # Once all five likely tokens occurred, the likeliest comes again, at 8.0 / 10.
     assert tokens == [[2, 3, 4, 5, 1], [1, 3, 5, 1, 1]]
 
 

@@ -237,7 +237,7 @@ def test_as_many_bad_records_as_allowed_are_skipped_and_logged(tmp_path, caplog)
             table = prepare(tmp_path, SlowTokenizer(), SomeBad(17, 40), max_bad_records=2)
         assert [r.message for r in caplog.records] == [f"skipped: a.txt:{n}: bad" for n in (18, 41)]
         assert table.numbers("origin").tolist() == [n for n in range(100) if n not in (17, 40)]
-    # Who allows fewer is refused the table that is there, with the same words as without it.
+    # A run that allows fewer is refused, with the same message as without a prepared table.
     warm = refusal(tmp_path, SomeBad(17, 40), 1)
     assert warm == refusal(tmp_path / "another", SomeBad(17, 40), 1)
     assert refusal(tmp_path, SomeBad(17, 40), 0).startswith("a.txt:18: bad; mend it")

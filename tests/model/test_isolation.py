@@ -171,7 +171,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
     d_q, d_k, d_v = gradients
     assert np.all(d_q[:, 1] == 0) and np.any(d_q[:, 0] != 0)
-    assert np.all(d_k[:, 2] == 0) and np.any(d_k[:, 0] != 0)  # the key that nobody sees
+    assert np.all(d_k[:, 2] == 0) and np.any(d_k[:, 0] != 0)  # a key that no query sees
     assert np.all(d_v[:, 2] == 0) and np.any(d_v[:, 0] != 0)
 
 

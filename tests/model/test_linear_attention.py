@@ -168,7 +168,7 @@ def test_slots_with_any_mask(kind):
     q, k, v = arrays(keys=S)
     mask = np.random.default_rng(3).random((B, 1, T, S)) < 0.5
     mask[1, :, 4] = False
-    # What nobody sees must not matter, however large it is.
+    # Invisible keys must not matter, not even very large ones.
     mask[0, ..., 2] = False
     k[0, 2], v[0, 2] = 60.0, 1e6
     q32, k32, v32 = as_float32(q, k, v)

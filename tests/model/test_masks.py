@@ -106,7 +106,7 @@ def test_cross_attention_pairs_segments_of_both_sides():
 
 
 def test_cached_query_sees_filled_slots_only():
-    # Positions of empty slots are 0, which is "before" the query: their segment hides them.
+    # Positions of empty slots are 0, "before" the query: their segment masks them.
     assert mask(([2], [1]), ([0, 1, 2, 0, 0], [1, 1, 1, 0, 0]), causal=True) == [[1, 1, 1, 0, 0]]
 
 

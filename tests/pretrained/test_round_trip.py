@@ -213,7 +213,7 @@ def test_a_refusal_begins_with_the_closest_architecture():
         describe(tiny_config(**style), Head("causal_lm"), (), Specials())
 
 
-# What docs/published.md says of our configs: as which class they go out, with which style.
+# As in docs/published.md: the class and style that each of our configs is exported as.
 EXPORTS = [
     ("c4", "", "LlamaForCausalLM"),
     ("lm1b", "", "GPT2LMHeadModel"),

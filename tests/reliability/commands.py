@@ -125,7 +125,7 @@ class Command:
             "import ml_collections\n\n\ndef get_config(arg=None):\n"
             f"    return ml_collections.ConfigDict({config!r}).lock()\n"
         )
-        # What it prints goes into files: a pipe that nobody reads would stop it when full.
+        # Output goes into files: an unread pipe would block the process when full.
         self._out = (workdir.parent / f"{workdir.name}.{time.time_ns()}.txt").open("w+")
         self._process = subprocess.Popen(
             [*inside, sys.executable, script, f"--config={file}", f"--workdir={workdir}"],

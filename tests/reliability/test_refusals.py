@@ -38,7 +38,7 @@ def test_another_run_is_refused_with_what_differs(texts, tmp_path, figure):
         slowest = max(slowest, time.monotonic() - begin)
         assert "holds a run with another config (" in command.text, name
         assert len(command.text.splitlines()) == 1
-    # Other text at the same place is told from the text that was there.
+    # Other text at the same path is detected.
     shutil.copytree(texts, tmp_path / "moved")
     (tmp_path / "moved" / "one" / "00.txt").write_text("something else")
     with Command(config_of("decoder", tmp_path / "moved", 4), tmp_path / "run") as command:

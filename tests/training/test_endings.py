@@ -72,7 +72,7 @@ def test_a_run_ends_complete_at_its_time_limit(tmp_path, a_second_a_step, capsys
     assert rates[last] == pytest.approx(0.1 * peak)
     assert all(a >= b for a, b in itertools.pairwise(list(rates.values())[2:]))
 
-    # Run again it makes no step, and says the same.
+    # Run again, it makes no step and reports the same scores.
     before = saved(tmp_path, last)
     assert train.train_and_evaluate(limited, tmp_path) == scores
     assert saved_steps(tmp_path)[-1] == last
@@ -192,7 +192,7 @@ def test_a_run_that_does_not_get_better_ends_and_keeps_its_best(tmp_path, scored
     assert f"ended at step 10 of {LONG}: eval/held_out/accuracy has not improved in the" in said
     assert "best: step 4, eval/held_out/accuracy 0.5; " in said
 
-    # Run again it is complete: only evaluated. With more patience it goes on.
+    # Run again, it is complete and only evaluated. With more patience it continues.
     scored(0.2)
     assert train.train_and_evaluate(config(**PATIENT), tmp_path) == scores
     scored(0.6, 0.1, 0.1, 0.1, 0.1)

@@ -73,7 +73,7 @@ def test_heads_are_called_after_what_they_do():
 
 
 def test_rows_without_a_choice_do_not_count():
-    # The first query of a causal model sees only itself, which says nothing about the head.
+    # The first query of a causal model sees only itself, which does not describe the head.
     attention = example_views.attention("decoder", ("a", "b"), causal=True, layers=1, heads=1)
     weights = np.array([[[[1, 0], [0.25, 0.75]]]], np.float32)
     attention = dataclasses.replace(attention, weights_lhts=weights)
@@ -83,7 +83,7 @@ def test_rows_without_a_choice_do_not_count():
     (row,) = summaries.rows((7,))
     assert row["layer"] == 7
     assert row["special"] is None  # no special token is there
-    assert row["following"] is None  # the mask hides it
+    assert row["following"] is None  # it is masked
 
 
 def test_distances_between_patches_are_those_of_the_image():

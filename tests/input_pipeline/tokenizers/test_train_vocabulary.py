@@ -159,7 +159,7 @@ def test_a_vocabulary_of_single_bytes_is_warned_about(trained, caplog, tmp_path)
         "words that occur once in it: new text will be worse; set data.tokenizer=wordpiece, bpe or "
         "byte"
     )
-    # It is said wherever the tokenizer comes from: made now, or found in the cache.
+    # The warning appears for new and for cached tokenizers.
     examples = [{"text": text, "label": 0} for text in TEXTS]
     splits = Splits("labelled", examples, {}, ("a",), {}, "digest")
     keys = dict(tokenizer="unigram", tokenizer_size=size, cache_dir=str(tmp_path))

@@ -375,7 +375,7 @@ def test_a_large_page_opens_and_scrolls(browser, saved):
         assert page.locator(".tile").count() == 24 * 16
         drawn = page.locator(".tile.drawn").count()
         last = tile(page, 23, 15)
-        assert "drawn" not in last.get_attribute("class")  # nobody has looked at it yet
+        assert "drawn" not in last.get_attribute("class")  # not scrolled to yet
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.locator(".grid-row:last-child .tile.drawn:last-child").wait_for()
         assert page.locator(".tile.drawn").count() > drawn
