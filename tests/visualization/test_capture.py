@@ -9,7 +9,9 @@ from PIL import Image
 
 from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
-from input_pipeline import objectives
+from input_pipeline.objectives.causal_lm import causal_lm
+from input_pipeline.objectives.prefix_lm import prefix_lm_pair
+from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.test_generate import ask, text_model, untrained
 from training.losses import cross_entropy
@@ -147,7 +149,7 @@ def test_log_probabilities_are_those_of_the_loss(decoder):
     ranks = [1 + (logs[t] > logs[t, id]).sum() for t, id in enumerate(T.encode(text))]
     assert view.scores.ranks.tolist() == ranks
     # The row of training and evaluation, and their loss.
-    row = objectives.causal_lm({"text": T.encode(text)}, None, tokenizer=T)
+    row = causal_lm({"text": T.encode(text)}, None, tokenizer=T)
     batch = {name: np.asarray(x)[None] for name, x in row.items()}
     found = outputs(decoder, {"inputs": batch["inputs"].astype(np.int32)})["logits"]
     nll = cross_entropy(found, batch["targets"], batch["weights"]).nll
@@ -203,7 +205,7 @@ def test_encoder_decoder_with_a_target(translator):
     assert view.maps[1].queries == ("[BOS]", *"05-01")
     assert view.scores.tokens == (*"05-01", "[EOS]")
     row = {"source": T.encode("1. Mai"), "target": T.encode("05-01")}
-    fields = objectives.seq2seq(row, None, tokenizer=T)
+    fields = seq2seq(row, None, tokenizer=T)
     given = read_input(translator, "1. Mai", "05-01")
     np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
     np.testing.assert_array_equal(given.fields["encoder_inputs"], fields["encoder_inputs"])
@@ -225,7 +227,7 @@ def test_prefix_lm_of_pairs(target):
     assert attention.visible_lts[..., :8].all()
     if target:
         row = {"source": T.encode("1. Mai"), "target": T.encode(target)}
-        fields = objectives.prefix_lm_pair(row, None, tokenizer=T)
+        fields = prefix_lm_pair(row, None, tokenizer=T)
         given = read_input(run, "1. Mai", target)
         np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
         np.testing.assert_array_equal(given.fields["prefix"], fields["prefix"])
