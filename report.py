@@ -12,7 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from checkpointing import run_summary
-from checkpointing.run_records import RunRecord, read_run
+from checkpointing.recorded_run import RunRecord, read_run
 from experiment import command_line
 from experiment.schema import ConfigError, refuse_remote
 from visualization import report_figures, report_page, report_server

@@ -20,7 +20,7 @@ from ml_collections import config_flags
 
 from checkpointing import provenance, quiet_orbax, run_directory, run_summary
 from checkpointing.checkpoint_manager import Checkpoints, saved_steps
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from configs import default
 from evaluation import eval_sets
 from evaluation.evaluator import EvalSet, Evaluator, metric_names

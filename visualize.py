@@ -41,10 +41,10 @@ def attention(
     """The page as an object that a notebook shows. `layers` are numbers from 0; (): all."""
     from visualization.attention_page import Page, render
 
-    return Page(render(look(workdir, prompt, target, layers=layers, view=view, step=step)))
+    return Page(render(capture_view(workdir, prompt, target, layers=layers, view=view, step=step)))
 
 
-def look(
+def capture_view(
     workdir: str | Path,
     prompt: str,
     target: str | None = None,
@@ -124,7 +124,7 @@ def main() -> None:
         if path:
             refuse_unwritable(flag, Path(path), is_directory=flag in directories)
     chosen = dict(layers=layers, heads=heads, view=VIEW.value, step=STEP.value)
-    view = look(WORKDIR.value, PROMPT.value, TARGET.value, **chosen)
+    view = capture_view(WORKDIR.value, PROMPT.value, TARGET.value, **chosen)
     if page:
         from visualization.attention_page import render
 

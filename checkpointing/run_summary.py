@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TextIO
 
-from checkpointing.run_records import RunRecord
+from checkpointing.recorded_run import RunRecord
 
 BOLD, RESET = "\033[1m", "\033[0m"
 
@@ -85,11 +85,11 @@ def number(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Such as "42 s", "5 min 18 s" or "3 h 7 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min"
 

@@ -11,8 +11,8 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 def objectives_for(kind: ExampleKind) -> list[str]:
     """The objectives that take examples of a kind, those that mostly do so first."""
-    fitting = [each for each in OBJECTIVES.values() if kind in each.kinds]
-    return [each.name for each in sorted(fitting, key=lambda each: each.kinds.index(kind))]
+    applicable = [each for each in OBJECTIVES.values() if kind in each.kinds]
+    return [each.name for each in sorted(applicable, key=lambda each: each.kinds.index(kind))]
 
 
 def choose_task_spec(

@@ -20,7 +20,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_its_own(tmp_path_factory):
-    """No test leaves anything in the cache of who runs it, or finds anything there."""
+    """Tests neither read nor write the user's cache."""
     token_cache.DEFAULT_DIRECTORY = str(tmp_path_factory.mktemp("cache"))
     compilation.DEFAULT_DIRECTORY = str(tmp_path_factory.mktemp("compiled"))
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of processes that tests start

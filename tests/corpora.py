@@ -30,7 +30,7 @@ def labelled_text_files(directory: Path) -> dict:
 
 
 def labelled_shards(directory: Path) -> dict:
-    """In files that name no split: a share of all of them is held out."""
+    """Labelled text in files without named splits: a share becomes the eval set."""
     for shard in range(10):
         lines = [f"{'odd' if number % 2 else 'even'}\t{shard}, {number}\n" for number in range(9)]
         write(directory / f"{shard}.tsv", "".join(lines))

@@ -1,4 +1,4 @@
-"""Measurements on simulated devices, which jax must be told of before it starts."""
+"""Measurements on simulated devices. jax fixes their number when it starts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def measured_on(devices: int, module: str, *arguments: str) -> tuple[dict, str]:
-    """What a module prints as JSON on its last line, if run with so many devices; and its log."""
+    """Runs a module on simulated devices; returns the JSON of its last line, and its log."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     ended = subprocess.run(
         [sys.executable, "-m", module, *arguments],

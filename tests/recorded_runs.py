@@ -54,9 +54,9 @@ def write_run(
     for name, content in files.items():
         if content is not None:
             (workdir / name).write_text(json.dumps(content))
-    for name, records in (("metrics.jsonl", metrics), ("events.jsonl", events)):
-        if records is not None:
-            (workdir / name).write_text("".join(json.dumps(each) + "\n" for each in records))
+    for name, lines in (("metrics.jsonl", metrics), ("events.jsonl", events)):
+        if lines is not None:
+            (workdir / name).write_text("".join(json.dumps(each) + "\n" for each in lines))
     for name, text in dict(samples).items():
         (workdir / "samples").mkdir(exist_ok=True)
         (workdir / "samples" / name).write_text(text)

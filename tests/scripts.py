@@ -44,7 +44,7 @@ def run(script: str, *arguments: str) -> Ended:
 
 @contextlib.contextmanager
 def _flags_of_its_own():
-    """What a script defines is forgotten again: the next one may define the same flags."""
+    """Removes a script's flags afterwards: the next script may define the same ones."""
     state = vars(flags.FLAGS)
     before = {key: _copy(value) for key, value in state.items()}
     try:

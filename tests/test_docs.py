@@ -25,8 +25,8 @@ from tests.scripts import ROOT
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests" / "README.md"]
 TITLES = [str(page.relative_to(ROOT)) for page in PAGES]
-ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
-TESTED_ROOMS = set(ROOMS) - {"benchmarks", "configs", "tests"}
+DIRECTORIES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+TESTED_DIRECTORIES = set(DIRECTORIES) - {"benchmarks", "configs", "tests"}
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
 PLACEHOLDER = "configs/x.py"  # any config file
 LONGEST_README = 200
@@ -57,12 +57,12 @@ def exists(pattern: str, base: Path = ROOT) -> bool:
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
-    kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
-    return {heading.replace(" ", "-") for heading in kept}
+    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in slugs}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     for link in LINK.findall(prose(page)):
         if link.startswith(("http://", "https://")):
             continue
@@ -87,12 +87,14 @@ def looks_like_a_path(code: str) -> bool:
     if not re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", code) or code == PLACEHOLDER:
         return False
     first, slash, _ = code.partition("/")
-    return first in {*ROOMS, "docs"} if slash else code.endswith(".py")
+    return first in {*DIRECTORIES, "docs"} if slash else code.endswith(".py")
 
 
 @functools.cache
 def names_of_files() -> set[str]:
-    return {path.name for room in ROOMS for path in (ROOT / room).rglob("*.py")} | set(SCRIPTS)
+    return {
+        path.name for directory in DIRECTORIES for path in (ROOT / directory).rglob("*.py")
+    } | set(SCRIPTS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=TITLES)
@@ -220,12 +222,12 @@ def parse(script: str, arguments: list[str]) -> tuple[str, dict | None]:
 
 
 def fit_for_parsing(script: str, arguments: list[str]) -> list[str]:
-    """Without what asks for runs that are not here, or for help."""
+    """The arguments without --help and without run directories that do not exist here."""
     # The config of a run is that of its workdir; the defaults stand in.
     skipped = ("--help", "--workdir=") if script == "evaluate.py" else ("--help",)
-    kept = [word for word in arguments if not word.startswith(skipped)]
+    remaining = [word for word in arguments if not word.startswith(skipped)]
     # For the shape of a run, as in configs/classify_text.py:runs/minilm, an architecture stands in.
-    return [re.sub(r"^(--config=[^:]+):\S*/.*", r"\1:bert_base", word) for word in kept]
+    return [re.sub(r"^(--config=[^:]+):\S*/.*", r"\1:bert_base", word) for word in remaining]
 
 
 def flags_in(script: Path) -> set[str]:
@@ -270,7 +272,7 @@ def test_the_files_of_a_training_step_are_as_long_as_the_readme_says():
 
 def modules() -> list[Path]:
     """Every module of the project that needs a test, relative to the root."""
-    found = [path for room in TESTED_ROOMS for path in (ROOT / room).rglob("*.py")]
+    found = [path for directory in TESTED_DIRECTORIES for path in (ROOT / directory).rglob("*.py")]
     found += [ROOT / script for script in SCRIPTS]
     return sorted(path.relative_to(ROOT) for path in found if path.name != "__init__.py")
 

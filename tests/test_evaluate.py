@@ -1,4 +1,4 @@
-"""The script that scores a trained model: what train.py said of it last, and more on request."""
+"""evaluate.py: the scores that train.py reported last, and more on request."""
 
 import json
 import os
@@ -138,8 +138,8 @@ def test_running_text_is_scored_as_at_the_end_of_training(tmp_path):
     assert "eval/validation/bits_per_byte" in last
 
 
-def test_the_reach_of_positions_changes_the_score(tmp_path):
-    """ntk is another theta, so a run that says it has that theta must be scored alike."""
+def test_rope_scaling_changes_the_score(tmp_path):
+    """ntk scaling is a larger theta: a run with that theta must have the same score."""
     data = dict(text_files(tmp_path / "corpus"), length=16, cache_dir=str(tmp_path / "cache"))
     model = dict(position="rope", rope_theta=100.0)
     config = tiny(text_lm, data=dict(data, tokenizer="byte"), model=model)
@@ -206,7 +206,7 @@ def test_known_answers_get_the_score_that_sacrebleu_gives_them(translated, monke
     assert scores["eval/validation/exact_match"] == 0
 
 
-def test_another_split_of_the_files(translated):
+def test_another_split_is_evaluated(translated):
     workdir, last = translated
     record = evaluate.evaluate(workdir, split="test", config=with_changes(workdir))
     assert record["split"] == "test" and record["overrides"] == {}
@@ -235,7 +235,7 @@ def test_the_training_rows_of_an_embedded_source_are_scored(pictures):
     assert scores["eval/train/loss"] != pictures[1]["eval/held_out/loss"]
 
 
-def test_the_mean_of_the_checkpoints_is_another_model(translated):
+def test_averaged_checkpoints_have_their_own_score(translated):
     workdir, last = translated
     record = evaluate.evaluate(workdir, average=2)
     assert record["averaged_steps"] == [2, 4] and record["step"] == 4
@@ -244,7 +244,7 @@ def test_the_mean_of_the_checkpoints_is_another_model(translated):
     assert len(losses) == 3
 
 
-def test_splits_and_batches_that_are_not_there_are_refused(translated, pictures):
+def test_unknown_splits_and_batches_are_refused(translated, pictures):
     with pytest.raises(ConfigError) as refused:
         evaluate.evaluate(translated[0], split="tset")
     corpus = translated[0].parent / "corpus"

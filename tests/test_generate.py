@@ -1,4 +1,4 @@
-"""The script that asks a trained model: what comes out, in which order, and what is refused."""
+"""generate.py: outputs, their order, and refusals."""
 
 import dataclasses
 import io
@@ -46,7 +46,7 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, compile_once):
-    """A run that has learnt what a date looks like, if not yet which one it is."""
+    """A run that has learnt the format of dates, not yet to translate them."""
     workdir = tmp_path_factory.mktemp("dates")
     config = tiny(
         dates,
@@ -67,7 +67,7 @@ def greedy(run):
 
 
 def untrained(config, **changes):
-    """A model with lively parameters that nobody has trained."""
+    """An untrained model whose outputs vary."""
     experiment = from_mapping(tiny(config, **changes))
     labels = tuple(f"class {n}" for n in range(7))
     sizes = dict(vocab_size=T.vocab_size, num_classes=len(labels), image_size=8, image_channels=1)
@@ -164,7 +164,7 @@ def full_passes(model, given, steps, prefix=False):
 
 
 @pytest.mark.parametrize("objective", ["causal_lm", "prefix_lm", "prefix_lm pairs"])
-def test_a_decoder_goes_on_where_training_would(objective):
+def test_a_decoder_continues_as_a_full_pass_predicts(objective):
     model, line = text_model(objective), "né on"
     given = [BOS, *T.encode(line).tolist(), *([SEP] if "pairs" in objective else [])]
     expected = full_passes(model, given, 16, prefix=objective != "causal_lm")
@@ -172,7 +172,7 @@ def test_a_decoder_goes_on_where_training_would(objective):
     assert ask(model, [line]) == [[{"text": T.decode(expected), "tokens": len(expected)}]]
 
 
-def test_gaps_of_span_corruption_have_their_names():
+def test_span_corruption_answers_name_their_sentinels():
     model = untrained(
         dates,
         task=dict(objective="span_corruption"),
@@ -192,7 +192,7 @@ BEAM = dict(method="beam", num_outputs=2)
 
 
 @pytest.mark.parametrize("options", [BEAM, SAMPLE])
-def test_a_line_knows_nothing_of_the_others(run, options):
+def test_a_line_does_not_depend_on_other_lines(run, options):
     model = loaded_run.load(run)
     ask = asking(model, batch_size=2, **options)
     together = ask(LINES)
@@ -219,7 +219,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_line(run):
 
 
 def test_options_reach_the_generator(monkeypatch):
-    """What it makes of them is tested where it is."""
+    """Their effect is tested with the generator."""
 
     class ReachedError(Exception):
         pass
@@ -266,7 +266,7 @@ def test_beams_have_the_scores_of_their_texts(run):
         assert score == pytest.approx(float(log_probs.sum()) / penalty, rel=1e-4)
 
 
-def test_answers_begin_as_told(run, greedy):
+def test_answers_begin_with_the_given_prefix(run, greedy):
     [[text]] = texts(greedy(LINES[:1]))
     assert texts(generate.generate(run, LINES[:1], batch_size=2, prefix=text[:2])) == [[text]]
     [[other]] = texts(generate.generate(run, LINES[:1], batch_size=2, prefix="30"))
@@ -289,7 +289,7 @@ def test_stop_strings_cut_the_text():
     assert cut["text"] == min(text.partition(stop)[0], text.partition(first)[0], key=len)
 
 
-def test_a_sliding_cache_goes_on_beyond_the_length_of_training():
+def test_a_sliding_cache_generates_beyond_the_training_length():
     model = text_model(length=16)
     [[complete]], [[sliding]] = (
         ask(model, ["abc"], max_new_tokens=40, slide=slide) for slide in (False, True)
@@ -302,7 +302,7 @@ def test_a_sliding_cache_goes_on_beyond_the_length_of_training():
     assert alike and complete["text"].startswith(alike) and sliding["text"].startswith(alike)
 
 
-def test_a_text_ends_where_learned_positions_do():
+def test_generation_ends_at_the_last_learned_position():
     model = text_model(position="learned", max_length=16)
     [[output]] = ask(model, ["abcdef"])
     # Seven are given, and nothing needs to be read behind the last one written.
@@ -358,7 +358,7 @@ def test_lines_that_are_longer_than_in_training_are_pointed_out(caplog):
     assert [record.getMessage() for record in caplog.records] == [f"1 of 1 {expected}"]
 
 
-def test_a_stream_asks_for_a_line_when_the_last_is_answered(run):
+def test_a_stream_reads_a_line_after_answering_the_last(run):
     events = []
 
     def lines():
@@ -426,7 +426,7 @@ def test_classes_of_images(tmp_path):
 # Refusals
 
 
-def test_what_does_not_go_with_the_model_is_refused(run, tmp_path):
+def test_options_that_do_not_suit_the_model_are_refused(run, tmp_path):
     learned = text_model(position="learned", max_length=16)
     assert "model.position=learned ends at model.max_length=16; leave it out" in refusal(
         ask, learned, ["a"], slide=True
@@ -577,7 +577,7 @@ def command(*arguments, given="", stdout=subprocess.PIPE, **environment):
     )
 
 
-def test_lines_in_and_objects_out_on_any_number_of_devices(run, tmp_path):
+def test_json_output_is_the_same_on_any_number_of_devices(run, tmp_path):
     expected = generate.generate(run, LINES, batch_size=2, average=2, **BEAM)
     assert texts(expected) != texts(generate.generate(run, LINES, batch_size=2, **BEAM))
     two_devices = "--xla_force_host_platform_device_count=2"
@@ -602,7 +602,7 @@ def test_a_prompt_and_its_stream(run, greedy):
     assert ended.stdout.decode() == text + "\n"
 
 
-def test_a_reader_may_have_had_enough(run):
+def test_a_closed_output_pipe_ends_quietly(run):
     read_end, write_end = os.pipe()
     os.close(read_end)
     ended = command(f"--workdir={run}", f"--prompt={LINES[0]}", stdout=write_end)
@@ -610,7 +610,7 @@ def test_a_reader_may_have_had_enough(run):
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
-def test_outputs_stay_on_their_lines():
+def test_line_breaks_in_outputs_are_escaped():
     outputs = [{"text": "a\nb\r"}, {"text": "c"}]
     assert generate.as_text(outputs, keep_breaks=False) == "a\\nb\\r\nc\n"
     assert generate.as_text(outputs, keep_breaks=True) == "a\nb\r\nc\n"

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the import statements themselves."""
+"""Which directory may import which, by the import statements."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Beside the standard library and itself, a room may import these and nothing else.
+# Besides the standard library and itself, a directory may import these and nothing else.
 ALLOWED = {
     "configs": {"ml_collections"},
     "experiment": {
@@ -44,7 +44,7 @@ ALLOWED = {
     },
 }  # fmt: skip
 
-# What a room may import of another, where that is less than all of it.
+# What a directory may import of another, where that is less than all of it.
 PARTS = {
     ("input_pipeline", "experiment"): {"experiment.schema"},
     ("model", "experiment"): {"experiment.schema"},
@@ -63,7 +63,7 @@ PARTS = {
         "input_pipeline.tokenizers",
     },
 }
-# Where rooms meet that do not know each other otherwise.
+# Files that may import more than their directory.
 MEETING_PLACES = {
     "pretrained/published_tokenizer.py": {"input_pipeline", "training", "absl"},
 }
@@ -89,8 +89,8 @@ MODEL_ORDER = [
 ]
 
 
-def files(room: str) -> list[Path]:
-    path = ROOT / room
+def files(directory: str) -> list[Path]:
+    path = ROOT / directory
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
@@ -115,32 +115,32 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
-@pytest.mark.parametrize("room", [room for room in ALLOWED if files(room)])
-def test_a_room_imports_only_what_it_may(room):
-    for path in files(room):
-        strangers = {top(name) for name in imported(path)} - ALLOWED[room] - {room}
+@pytest.mark.parametrize("directory", [directory for directory in ALLOWED if files(directory)])
+def test_a_directory_imports_only_what_it_may(directory):
+    for path in files(directory):
+        strangers = {top(name) for name in imported(path)} - ALLOWED[directory] - {directory}
         strangers -= sys.stdlib_module_names
         strangers -= MEETING_PLACES.get(str(path.relative_to(ROOT)), set())
         assert not strangers, f"{path.relative_to(ROOT)} may not import {sorted(strangers)}"
 
 
-@pytest.mark.parametrize(("room", "other"), PARTS)
-def test_a_room_imports_only_a_part_of_another(room, other):
-    for path in files(room):
+@pytest.mark.parametrize(("directory", "other"), PARTS)
+def test_a_directory_imports_only_parts_of_another(directory, other):
+    for path in files(directory):
         used = {name for name in imported(path) if top(name) == other}
-        allowed = PARTS[room, other]
+        allowed = PARTS[directory, other]
         beyond = {name for name in used if not name.startswith(tuple(f"{a}." for a in allowed))}
         beyond -= allowed
         if str(path.relative_to(ROOT)) not in MEETING_PLACES:
             assert not beyond, f"{path.relative_to(ROOT)} may not import {sorted(beyond)}"
 
 
-def test_every_room_has_a_rule():
-    rooms = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert rooms - set(ALLOWED) <= {"tests", "benchmarks"}
+def test_every_directory_has_a_rule():
+    directories = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert directories - set(ALLOWED) <= {"tests", "benchmarks"}
 
 
-def test_the_model_is_built_in_order():
+def test_model_modules_import_only_lower_levels():
     level = {name: number for number, names in enumerate(MODEL_ORDER) for name in names}
     paths = [path for path in files("model") if path != ROOT / "model" / "__init__.py"]
     modules = {path.parent.stem if path.stem == "__init__" else path.stem: path for path in paths}
@@ -160,5 +160,5 @@ def test_the_model_is_built_in_order():
         "inference/beam_search", "inference/speculative_decoding",
     ],
 )  # fmt: skip
-def test_pure_functions_know_no_flax(module):
+def test_pure_functions_do_not_import_flax(module):
     assert "flax" not in {top(name) for name in imported(ROOT / f"{module}.py")}

@@ -1,11 +1,16 @@
-"""A name means one thing: no two modules and no two public classes of the project share one."""
+"""A name means one thing, and is the field's: no two modules or public classes share one, and words
+that only this project used for a thing are not used again."""
 
 import ast
 import collections
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
-# Files in these rooms are named after what they configure or measure.
+# Files in these directories are named after what they configure or measure.
 NAMED_AFTER_OTHERS = {"configs", "benchmarks"}
 SHARED_MODULES = {
     "__init__",
@@ -13,11 +18,56 @@ SHARED_MODULES = {
 }
 SHARED_CLASSES: set[str] = set()
 
+# Words that this project once gave to things that the field has words for, each with the words that
+# replace it. A reader who knows Flax or PyTorch cannot guess what `kept` or `side` holds.
+PRIVATE_WORDS = {
+    "sight seen_by": "mask_spec",
+    "side": "sequence_info, stack, language, axis",
+    "near": "locality, window, tolerance",
+    "surroundings around": "context",
+    "remembering recalling": "cache, decode step",
+    "remembered": "memory_qkv",
+    "general": "global_qkv",
+    "summing sums": "state, totals, row_sums",
+    "seen": "softmax_state, visible, indices, observed",
+    "look look_back": "forward, backward, view",
+    "slopes": "gradients, alibi_slopes",
+    "work": "block_schedule",
+    "outcome": "gradients, status",
+    "hiding hide": "masking, mask",
+    "turned_product product": "matmul",
+    "plus": "add_bias",
+    "lookup": "embed",
+    "dropping": "dropout",
+    "kept": "frozen, remaining, is_kept",
+    "whole": "merged_params, full, uninterrupted, expected",
+    "fixed": "frozen_inputs",
+    "judge verdict": "anomaly detection, status",
+    "unless_faulty guard": "select",
+    "origins": "provenance",
+    "held_out": "eval_set",
+    "measures": "metrics",
+    "records": "run_directory, lines, examples, reports",
+    "writer writing_options": "sampler, sampling_options",
+    "answering": "predictors",
+    "filler": "fill_mask",
+    "form": "feature_spec, layout, format",
+    "rowmaker": "row_builder",
+    "fitting": "infer sizes, applicable",
+    "save_noise": "quiet_orbax",
+    "door": "experiment",
+}
+REPLACEMENTS = {word: new for words, new in PRIVATE_WORDS.items() for word in words.split()}
+AXES = re.compile(r"_[bthskgdlvmpfncijqruwxe0-9]{1,6}$")  # the axes of an array, as in kept_bhts
+
+
+def python_files() -> list[Path]:
+    paths = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+    return [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+
 
 def project_files() -> list[Path]:
-    paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.py")]
-    hidden = [path for path in paths if any(part.startswith(".") for part in path.parts)]
-    return sorted(path for path in paths if path.parts[0] != "tests" and path not in hidden)
+    return [path for path in python_files() if path.parts[0] != "tests"]
 
 
 def shared(places: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -41,3 +91,77 @@ def test_no_two_public_classes_share_a_name():
                 places[node.name].append(f"{path}:{node.lineno}")
     assert len(places) > 50
     assert shared(places).keys() <= SHARED_CLASSES, shared(places)
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that the code binds, with its line: variables, arguments, definitions, attributes.
+
+    Names that it only reads may come from other libraries, and so may keyword arguments of calls.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, node.lineno
+            case ast.arg(arg=name) | ast.ClassDef(name=name):
+                yield name, node.lineno
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, node.lineno
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield name, node.lineno
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno
+            case ast.MatchMapping(rest=str(name)):
+                yield name, node.lineno
+
+
+def private_word(name: str) -> str:
+    """The private word that a name is, whatever its case, underscores and axes; "" if none."""
+    word = name.lower().strip("_")
+    return next((each for each in (word, AXES.sub("", word)) if each in REPLACEMENTS), "")
+
+
+@pytest.mark.parametrize(
+    "name", ["seen", "_Sums", "MEASURES", "kept_bhts", "held_out", "look_back"]
+)
+def test_private_words_are_recognised(name):
+    assert private_word(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["is_kept", "row_sums", "sides", "foreseen", "whole_rows", "form_of"]
+)
+def test_other_names_are_not_private_words(name):
+    assert not private_word(name)
+
+
+BINDINGS = """
+import side as seen
+def whole(kept, *sums, near=0, **slopes): pass
+class Door:
+    records: int = 0
+for look in (form := []): form.product = [judge for judge in look]
+with look as (fixed, *work): pass
+lambda guard: guard
+try: pass
+except OSError as verdict: pass
+match look:
+    case {"a": origins, **measures}: pass
+    case [*fitting] as writer: pass
+"""
+
+
+def test_every_way_to_bind_a_name_is_found():
+    expected = "seen whole kept sums near slopes Door records look form product judge fixed work"
+    expected += " guard verdict origins measures fitting writer"
+    assert {name for name, _ in bound_names(ast.parse(BINDINGS))} == set(expected.split())
+
+
+def test_names_are_the_words_of_the_field():
+    files = python_files()
+    assert len(files) > 300
+    found = []
+    for path in files:
+        for name, line in bound_names(ast.parse((ROOT / path).read_text())):
+            if word := private_word(name):
+                found.append(f"{path}:{line}: {name}: say such as {REPLACEMENTS[word]}")
+    assert not found, "\n".join(found)

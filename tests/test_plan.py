@@ -1,7 +1,7 @@
-"""Plans against the real thing: jobs on eight simulated devices, whose memory is then looked at.
+"""Plans against measurements: jobs on eight simulated devices, and the memory that they take.
 
 The number of devices is fixed when jax starts, so they need a process of their own: this file run
-as a script, which prints what it planned and what it saw as JSON. The tests only judge it.
+as a script, which prints plans and measurements as JSON. The tests compare the two.
 """
 
 import importlib.util
@@ -121,16 +121,16 @@ def measured():
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_state_takes_what_was_planned(measured, name):
-    seen, memory = measured[name], measured[name]["plan"]["memory"]
-    assert seen["params"] == [memory["parameters"]] * DEVICES
-    assert seen["optimizer"] == [memory["optimizer"]] * DEVICES
+def test_the_state_takes_the_planned_memory(measured, name):
+    observed, memory = measured[name], measured[name]["plan"]["memory"]
+    assert observed["params"] == [memory["parameters"]] * DEVICES
+    assert observed["optimizer"] == [memory["optimizer"]] * DEVICES
     # What is neither, is the batch; random keys and such add a few bytes.
-    assert memory["batch"] == pytest.approx(seen["batch"][0], rel=0.1, abs=64)
+    assert memory["batch"] == pytest.approx(observed["batch"][0], rel=0.1, abs=64)
 
 
 def recomputed() -> float:
-    """How much more arithmetic a step is that goes through every block once more.
+    """The extra FLOPs of a step that recomputes every block.
 
     All but its last product: no gradient asks for what that gives, only for what it was given.
     """
@@ -162,8 +162,8 @@ def test_the_compiled_step_does_the_models_arithmetic(measured, name, ratio, mas
     assert found["ratio"] == found["compiled"] / found["model"]
 
 
-def test_writing_is_the_arithmetic_of_one_token_in_each_row(measured):
-    """Of one that sees all slots of the cache; reading is that of half a row, and one answer."""
+def test_a_decode_step_costs_one_token_per_row(measured):
+    """A decode step attends to all cache slots; the prompt is half a row, with one prediction."""
     rows = TEXT["data.batch_size"] / DEVICES
     block = 2 * (4 * WIDTH**2 + 2 * LENGTH * WIDTH + 2 * WIDTH * INNER)
     answer = 2 * WIDTH * ByteTokenizer.vocab_size
@@ -193,7 +193,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_the_devices_cannot_share_is_refused(measured, message):
+def test_batches_that_devices_cannot_share_are_refused(measured, message):
     assert message in measured[message]
 
 
@@ -204,7 +204,7 @@ def test_what_the_devices_cannot_share_is_refused(measured, message):
         (["--device=cpu:2", "--search_batch"], "--search_batch needs a device whose memory is"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_in_a_line(arguments, message):
+def test_invalid_plans_are_refused_in_one_line(arguments, message):
     done = command("--config=configs/dates.py", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -1,4 +1,4 @@
-"""The script that prepares data: a run after it finds everything, and it says what there is."""
+"""prepare.py: a later run finds all data prepared; the script summarizes the cache."""
 
 import os
 import subprocess
@@ -26,11 +26,13 @@ def config(tmp_path, **keys) -> dict:
 
 
 def load(config) -> pipeline.Data:
-    door = sections.from_mapping(config)
-    return pipeline.load(door.data, objective=door.task.objective, masking=door.masking, seed=0)
+    experiment = sections.from_mapping(config)
+    return pipeline.load(
+        experiment.data, objective=experiment.task.objective, masking=experiment.masking, seed=0
+    )
 
 
-def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypatch):
+def test_a_run_after_prepare_reuses_everything(tmp_path, monkeypatch):
     def forbidden(*_):
         raise AssertionError("this has been prepared")
 
@@ -45,7 +47,7 @@ def test_afterwards_a_run_tokenizes_trains_and_plans_nothing(tmp_path, monkeypat
         np.testing.assert_array_equal(warm.train_batch(0)[name], values)
 
 
-def test_it_says_what_there_is(tmp_path):
+def test_prepare_summarizes_the_cache(tmp_path):
     said = prepare.prepare(config(tmp_path)).splitlines()
     assert said[0].startswith(f"{tmp_path / 'cache'} is ready, after ")
     assert said[1] == "tokenizer: 362 ids"
@@ -55,7 +57,7 @@ def test_it_says_what_there_is(tmp_path):
     assert said[3].startswith("validation: 5 entries, ")
 
 
-def test_a_source_that_is_tokenized_anew_each_time():
+def test_sources_that_store_no_text_have_nothing_to_prepare():
     said = prepare.prepare(default.get_config().to_dict())
     assert said.endswith("data.source=dates stores no text there")
 

@@ -39,7 +39,7 @@ def start(workdir: Path, devices: int, **variables: str) -> subprocess.Popen:
 
 
 def ended(*jobs: subprocess.Popen) -> list[str]:
-    """What they print, once all of them have come to a good end."""
+    """The output of the processes, once all have succeeded."""
     try:
         outputs = [job.communicate(timeout=300) for job in jobs]
     finally:
@@ -86,7 +86,7 @@ def test_two_processes_train_as_one(tmp_path):
         ),
     ],
 )
-def test_variables_that_say_too_little_are_named(monkeypatch, variables, message):
+def test_missing_process_variables_are_named(monkeypatch, variables, message):
     for name in (processes.ADDRESS, processes.COUNT, processes.INDEX):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -95,7 +95,7 @@ def test_variables_that_say_too_little_are_named(monkeypatch, variables, message
         processes.join()
 
 
-def test_a_lone_task_of_slurm_joins_nobody(monkeypatch):
+def test_a_single_slurm_task_does_not_initialize_distributed(monkeypatch):
     calls = []
     monkeypatch.setattr(
         processes.jax.distributed, "initialize", lambda **given: calls.append(given)
@@ -109,7 +109,7 @@ def test_a_lone_task_of_slurm_joins_nobody(monkeypatch):
         assert len(calls) == joins
 
 
-def test_processes_that_mean_different_things_are_told_apart(monkeypatch):
+def test_a_data_digest_that_differs_between_processes_is_refused(monkeypatch):
     monkeypatch.setattr(processes.jax, "process_count", lambda: 3)
     monkeypatch.setattr(
         processes, "process_allgather", lambda mine: [mine, mine, mine + (mine == mine.max())]
@@ -119,14 +119,14 @@ def test_processes_that_mean_different_things_are_told_apart(monkeypatch):
 
 
 class Job:
-    """Threads in place of processes, each with its own idea of the directory."""
+    """Threads in place of processes, each with its own path to the directory."""
 
     def __init__(self, *workdirs: Path):
         self._workdirs, self._texts = workdirs, [""] * len(workdirs)
         self._barrier = threading.Barrier(len(workdirs), timeout=10)
 
     def compare(self, problems: dict[int, str] | None = None, seconds: float = 0.2):
-        """What each of them is refused with, or None."""
+        """The refusal of each process, or None."""
         count = len(self._workdirs)
         with ThreadPoolExecutor(count) as pool:
             jobs = [
@@ -149,7 +149,7 @@ class Job:
         processes.compare_directories(workdir, problem, index, gather, seconds)
 
 
-def test_processes_that_share_a_directory_go_on(tmp_path):
+def test_processes_that_share_a_directory_are_accepted(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")  # hosts may have it under other names
     job = Job(tmp_path / "run", tmp_path / "link", tmp_path / "run")
@@ -170,7 +170,7 @@ def test_a_directory_that_is_not_shared_is_named_on_every_process(tmp_path):
     assert [each.name for each in (tmp_path / "run").iterdir()] == ["checkpoints"]
 
 
-def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
+def test_processes_wait_for_a_file_that_appears_late(tmp_path):
     (tmp_path / "run").mkdir()
     late = tmp_path / "late"
 
@@ -183,7 +183,7 @@ def test_a_file_that_is_seen_late_is_waited_for(tmp_path):
         assert Job(tmp_path / "run", late).compare(seconds=10) == [None] * 2
 
 
-def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
+def test_every_process_names_the_one_that_cannot_write(tmp_path):
     (tmp_path / "run").mkdir()
     job = Job(tmp_path / "run", tmp_path / "run")
     for refusal in job.compare({1: "workdir run cannot be written (Read-only file system)"}):
@@ -195,7 +195,7 @@ def test_what_one_process_cannot_write_is_told_to_all(tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_of_many_processes_the_first_are_listed(tmp_path):
+def test_an_error_lists_the_first_of_many_processes(tmp_path):
     for name in ("run", "other"):
         (tmp_path / name).mkdir()
     refusals = Job(tmp_path / "run", *[tmp_path / "other"] * 9).compare()
@@ -204,7 +204,7 @@ def test_of_many_processes_the_first_are_listed(tmp_path):
         assert "and 5 other processes" in refusal
 
 
-def test_texts_are_gathered_whole(monkeypatch):
+def test_gathered_texts_are_complete(monkeypatch):
     monkeypatch.setattr(processes, "process_allgather", lambda mine: [mine, mine[::-1][::-1]])
     text = json.dumps({"path": "ü" * 256, "problem": "\N{SNOWMAN}" * 256, "host": "h" * 64})
     assert processes.gather_texts(text) == [text, text]

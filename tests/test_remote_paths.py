@@ -80,7 +80,7 @@ def test_workdirs(path):
         assert_short_and_clear(refusal(run), f"--workdir={path} has the scheme ")
 
 
-def test_other_runs(tmp_path):
+def test_remote_paths_of_other_runs_are_refused(tmp_path):
     assert f"init_from{SAID}" in refusal(find_checkpoint, BUCKET)
     assert "task.teacher=gs://bucket/run:20 has" in refusal(
         find_checkpoint, f"{BUCKET}:20", "task.teacher"
@@ -102,7 +102,7 @@ def test_images_as_prompts():
     assert refusal(make, "gs://bucket/a.png", "line 3").startswith("line 3=gs://bucket/a.png has")
 
 
-def test_where_tfds_looks(monkeypatch):
+def test_a_remote_tfds_directory_is_refused(monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", BUCKET)
     data = data_config(source="tfds", name="mnist", kind="images")
     assert f"TFDS_DATA_DIR{SAID}" in refusal(tfds_source.load, data)
@@ -136,7 +136,7 @@ def test_flags(command):
         ("gs:/bucket/run", "a local path of this name is ./gs:/bucket/run"),
     ],
 )
-def test_the_fix_is_named(path, fix):
+def test_the_refusal_names_the_fix(path, fix):
     assert fix in refusal(refuse_remote, "--workdir", path)
 
 
@@ -158,7 +158,7 @@ def test_local_paths_pass(path):
     refuse_remote("--workdir", path)
 
 
-def test_a_run_whose_caches_were_in_such_a_directory_still_loads(tmp_path):
+def test_a_run_recorded_with_remote_cache_paths_still_loads(tmp_path):
     config = changed(
         dates.get_config(), {"compilation_cache": BUCKET, "data.cache_dir": BUCKET, "seed": 7}
     )

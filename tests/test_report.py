@@ -11,7 +11,7 @@ import pytest
 
 import evaluate
 import train
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from configs import dates, digits, pydoc
 from tests import scripts
 from tests.recorded_runs import write_run

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 pytestmark = pytest.mark.usefixtures("compile_once")
 
-# By family: the experiment, what to shrink of its data, and what it is judged by.
+# By family: the experiment, what to shrink of its data, and its metrics.
 EXPERIMENTS = {
     # Rows of two lengths in turns: steps that compile have no speed, so two of the four have one.
     "encoder": (langid, dict(length=24, buckets=(14,)), {"loss", "accuracy"}),
@@ -51,10 +51,10 @@ EXPERIMENTS = {
 
 def metrics(workdir):
     """metrics.jsonl without what a clock measured."""
-    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    reports = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [
-        {name: value for name, value in record.items() if not name.startswith("perf/")}
-        for record in records
+        {name: value for name, value in report.items() if not name.startswith("perf/")}
+        for report in reports
     ]
 
 
@@ -67,12 +67,12 @@ def units(workdir):
 
 
 @pytest.mark.parametrize("family", EXPERIMENTS)
-def test_an_interrupted_run_is_the_uninterrupted_run(family, tmp_path):
+def test_an_interrupted_run_equals_the_uninterrupted_run(family, tmp_path):
     config, data, expected_metrics = EXPERIMENTS[family]
     complete, parts = tmp_path / "complete", tmp_path / "parts"
     scores = train.train_and_evaluate(tiny(config, data=data), complete)
 
-    # Stopped behind step 3, whose checkpoint did not survive: step 2 is where it goes on.
+    # Stopped after step 3, whose checkpoint was lost: the run resumes at step 2.
     train.train_and_evaluate(tiny(config, steps=3, data=data), parts)
     shutil.rmtree(parts / "checkpoints" / "3")
     resumed_scores = train.train_and_evaluate(tiny(config, data=data), parts)
@@ -131,7 +131,7 @@ def test_a_directory_in_use_is_refused_before_data_is_prepared(tmp_path, monkeyp
 def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
     size = dict(data=dict(length=24), optimizer=TINY["optimizer"] | dict(learning_rate=1e-30))
     train.train_and_evaluate(tiny(langid_mlm, steps=1, **size), tmp_path / "first")
-    # Another seed, or the two would begin alike anyhow.
+    # Another seed: with the same one, both would start from the same parameters.
     config = tiny(langid, steps=1, **size) | dict(init_from=str(tmp_path / "first"), seed=1)
     train.train_and_evaluate(config, tmp_path / "second")
 
@@ -151,7 +151,7 @@ def test_a_run_starts_from_another_ones_parameters(tmp_path, capsys):
         np.testing.assert_allclose(second[average], first[name], rtol=1e-6, atol=1e-20)
 
 
-def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_path):
+def test_a_run_resumes_after_its_text_and_tokenizer_moved(tmp_path):
     here, there = tmp_path / "here.txt", tmp_path / "there.txt"
     here.write_text("the same old song\n" * 100)
 
@@ -183,7 +183,7 @@ def test_a_run_goes_on_with_the_same_text_and_tokenizer_wherever_they_are(tmp_pa
         (text_to_text, "tasks", ["validation_t0", "validation_t1", "validation_t2"]),
     ],
 )
-def test_files_of_ones_own_can_be_trained_on(config, folder, eval_names, tmp_path):
+def test_user_files_can_be_trained_on(config, folder, eval_names, tmp_path):
     write_corpus(tmp_path)
     where = dict(path=str(tmp_path / folder), cache_dir=str(tmp_path / "cache"))
     data = dict(length=32, encoder_length=32, tokenizer_size=500, **where)
@@ -221,7 +221,7 @@ def test_the_command_line_ends_with_the_scores_as_json(tmp_path):
     assert scores["step"] == 2
     assert 0 <= scores["eval/held_out/accuracy"] <= 1
     assert "step 2/2" in ended.stderr
-    # The end sums up the run and says where to look.
+    # The end of the log summarizes the run and names the report command.
     summary = ended.stderr[ended.stderr.rindex("\nstep: 2 of 2, finished\n") :]
     for said in ("best: eval/held_out/accuracy ", "last: ", "time: ", "images: 8\n", "look: "):
         assert f"\n{said}" in summary

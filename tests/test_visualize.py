@@ -28,13 +28,13 @@ def refusal(*arguments) -> str:
     return ended.err.strip()
 
 
-def test_numbers_as_json(run, tmp_path):
+def test_json_output(run, tmp_path):
     path = tmp_path / "numbers.json"
     given = [f"--workdir={run}", "--prompt=1. Mai", "--target=05-01", f"--json={path}"]
     ended = scripts.run("visualize.py", *given)
     assert (ended.code, ended.out) == (0, f"{path}\n"), ended.err
     found = json.loads(path.read_text())
-    view = visualize.look(run, "1. Mai", "05-01")
+    view = visualize.capture_view(run, "1. Mai", "05-01")
     assert found["title"] == "dates"
     assert [each["name"] for each in found["maps"]] == ["encoder", "decoder", "cross"]
     for written, attention in zip(found["maps"], view.maps, strict=True):

@@ -1,4 +1,4 @@
-"""Small models for tests: a config that passes the same door as any other, and its parameters."""
+"""Small models for tests: a config that is validated like any other, and its parameters."""
 
 import dataclasses
 import functools

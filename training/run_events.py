@@ -126,17 +126,17 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 def surviving_progress(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The progress on the way to the newest step, without steps that were lost or rolled back."""
-    kept: list[Mapping[str, Any]] = []
+    surviving: list[Mapping[str, Any]] = []
     for event in events:
         match event["event"]:
             case "start":
-                kept = [each for each in kept if each["step"] <= event["step"]]
+                surviving = [each for each in surviving if each["step"] <= event["step"]]
             case "rollback":
                 to = event.get("to", 0)
-                kept = [each for each in kept if each["step"] <= to]
+                surviving = [each for each in surviving if each["step"] <= to]
             case "progress":
-                kept.append(event)
-    return kept
+                surviving.append(event)
+    return surviving
 
 
 def _recorded(path: Path, unit: str, start: int) -> tuple[float, dict[int, int]]:

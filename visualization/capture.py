@@ -167,7 +167,7 @@ def _map(
     shown = [layer for layer in range(depth) if not layers or layer in layers]
     real = (..., slice(len(queries)), slice(len(keys)))
     weights_lhts = found.weights_lhts[real]
-    slopes_lhts = found.gradients_lhts
+    gradients_lhts = found.gradients_lhts
     return AttentionMap(
         name=name,
         layers=tuple(shown),
@@ -176,7 +176,7 @@ def _map(
         keys=keys,
         weights_lhts=weights_lhts[shown],
         visible_lts=found.visible_lts[real][shown],
-        gradients_lhts=None if slopes_lhts is None else slopes_lhts[real][shown],
+        gradients_lhts=None if gradients_lhts is None else gradients_lhts[real][shown],
         rollout_ts=None if name == "cross" else attention_rollout(weights_lhts),
     )
 
@@ -314,7 +314,9 @@ def _image(run: LoadedRun, given: ModelInput) -> dict:
     pixels = np.clip(np.round(image * 255), 0, 255).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
-    side = config.image_size // config.patch_size
+    patches_per_axis = config.image_size // config.patch_size
     return dict(
-        image_png=file.getvalue(), patch_grid=(side, side), leading_tokens=int(config.class_token)
+        image_png=file.getvalue(),
+        patch_grid=(patches_per_axis, patches_per_axis),
+        leading_tokens=int(config.class_token),
     )

@@ -98,8 +98,10 @@ def _only_weights(captured: Mapping[str, Any]) -> dict[str, Any]:
 def _first_row(captured: Mapping[str, Any]) -> dict[str, Any]:
     """The first row of the batch of the arrays (L, B, ...) that blocks captured."""
     flat = traverse_util.flatten_dict(captured)
-    kept = {path: leaf[:, 0] for path, leaf in flat.items() if path[-1] in ("weights", "visible")}
-    return traverse_util.unflatten_dict(kept)
+    selected = {
+        path: leaf[:, 0] for path, leaf in flat.items() if path[-1] in ("weights", "visible")
+    }
+    return traverse_util.unflatten_dict(selected)
 
 
 def _by_name(captured: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Layers]:
@@ -108,8 +110,10 @@ def _by_name(captured: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[
         for module, name in (("self_attention", stack), ("cross_attention", "cross")):
             layers = captured.get(stack, {}).get("blocks", {}).get(module)
             if layers is not None:
-                slopes = gradients[stack]["blocks"][module]["weights"] if gradients else None
-                found[name] = Layers(layers["weights"], layers["visible"], slopes)
+                weight_gradients = (
+                    gradients[stack]["blocks"][module]["weights"] if gradients else None
+                )
+                found[name] = Layers(layers["weights"], layers["visible"], weight_gradients)
     return found
 
 

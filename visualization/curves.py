@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from checkpointing.run_records import RunRecord, Series
+from checkpointing.recorded_run import RunRecord, Series
 
 MOST_POINTS = 4_000  # of a curve in a page; of more, evenly spaced ones are drawn
 MOST_MARKS = 300  # of a run
@@ -50,8 +50,8 @@ def thinned(series: Series, most: int = MOST_POINTS) -> Series:
     """The series with at most so many points, evenly spaced, the first and last among them."""
     if len(series.steps) <= most:
         return series
-    kept = np.unique(np.linspace(0, len(series.steps) - 1, most).round().astype(int))
-    return Series(series.steps[kept], series.values[kept])
+    indices = np.unique(np.linspace(0, len(series.steps) - 1, most).round().astype(int))
+    return Series(series.steps[indices], series.values[indices])
 
 
 def group_of(metric: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from checkpointing.run_records import RunRecord
+from checkpointing.recorded_run import RunRecord
 from visualization import eval_tables
 from visualization.html_parts import dot, escaped, table
 

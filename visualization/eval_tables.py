@@ -61,8 +61,8 @@ def confused_pairs(details: Mapping[str, Any], most: int = 15) -> list[tuple[str
 def loss_by_position(positions: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     """(positions, mean negative log-likelihood in nats), without positions of no weight."""
     nll, weight = (np.asarray(positions[key], float) for key in ("nll", "weight"))
-    kept = np.flatnonzero(weight > 0)
-    return kept.tolist(), (nll[kept] / weight[kept]).tolist()
+    nonzero = np.flatnonzero(weight > 0)
+    return nonzero.tolist(), (nll[nonzero] / weight[nonzero]).tolist()
 
 
 def binned(

@@ -151,8 +151,8 @@ def heat_map(attention: AttentionMap, values_ts: np.ndarray, visible_ts: np.ndar
     axes.set_xlabel("key", fontsize=8)
     axes.set_ylabel("query", fontsize=8)
     axes.set_title(title, fontsize=9)
-    for side in axes.spines.values():
-        side.set_linewidth(0.5)
+    for spine in axes.spines.values():
+        spine.set_linewidth(0.5)
     bar = figure.colorbar(drawn, ax=axes, fraction=0.04, pad=0.03)
     bar.ax.tick_params(labelsize=7)
     bar.set_label("weight", fontsize=8)

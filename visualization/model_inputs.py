@@ -136,9 +136,9 @@ def _continued(
     if not target:
         return start
     if not tokenizer.causal_suffix and not isinstance(tokenizer, IdTokenizer):
-        whole = sampler.prompt(prompt + target, "--prompt with --target")["inputs"]
-        if len(whole) > len(start) and np.array_equal(whole[: len(start)], start):
-            return whole
+        joined = sampler.prompt(prompt + target, "--prompt with --target")["inputs"]
+        if len(joined) > len(start) and np.array_equal(joined[: len(start)], start):
+            return joined
     return np.concatenate([start, tokenizer.encode(target)]).astype(np.int32)
 
 

@@ -49,9 +49,9 @@ def pack_bits(values: np.ndarray) -> list[str]:
     return [_deflate(np.packbits(part).tobytes()) for part in values]
 
 
-def pack_sums(sums: np.ndarray) -> list[str]:
+def pack_sums(totals: np.ndarray) -> list[str]:
     """Packs sums of weights in steps of 1e-4, as 16 bits."""
-    steps = np.round(np.clip(sums, 0, 6.5) * 10_000).astype(np.int64)
+    steps = np.round(np.clip(totals, 0, 6.5) * 10_000).astype(np.int64)
     return [_deflate(_planes(part, 16)) for part in steps]
 
 

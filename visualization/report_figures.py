@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpointing.run_records import RunRecord
+from checkpointing.recorded_run import RunRecord
 from experiment.schema import ConfigError
 from visualization.curves import axis_title, smoothed
 from visualization.report_page import COLOURS, run_names

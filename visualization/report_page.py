@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from checkpointing.run_records import RunRecord
+from checkpointing.recorded_run import RunRecord
 from experiment.schema import ConfigError
 from visualization import curves, detail_sections, report_sections
 from visualization.html_parts import dot, escaped

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from checkpointing import run_summary
-from checkpointing.run_records import RunRecord
+from checkpointing.recorded_run import RunRecord
 from visualization import config_diff, curves
 from visualization.html_parts import dot, escaped, table
 

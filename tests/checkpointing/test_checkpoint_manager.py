@@ -1,4 +1,4 @@
-"""What was saved comes back bit by bit, what is worth keeping is kept, and parameters travel."""
+"""Checkpoints: exact restoring, which steps are kept, and loading parameters into another model."""
 
 import concurrent.futures
 import contextlib
@@ -91,7 +91,7 @@ def test_a_state_comes_back_bit_by_bit(tmp_path, ema):
 
 
 def test_a_state_may_change_while_it_is_being_saved(tmp_path):
-    """The next step takes the memory of the state that is still on its way to the disk."""
+    """The next step reuses the memory of a state that is still being written."""
     state = make_state()
     expected = jax.tree.map(np.array, state.params)
     with Checkpoints(tmp_path, dataclasses.replace(CONFIG, overlap=1)) as checkpoints:
@@ -102,7 +102,7 @@ def test_a_state_may_change_while_it_is_being_saved(tmp_path):
 
 
 @pytest.mark.parametrize("overlap", [0, 1, 3])
-def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch, overlap):
+def test_overlap_limits_how_far_a_run_gets_ahead_of_a_save(tmp_path, monkeypatch, overlap):
     record, may_end, reached = digests.record, threading.Event(), []
 
     def slowly(directory):
@@ -134,8 +134,8 @@ def test_a_run_gets_no_further_ahead_of_a_save_than_it_may(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("overlap", [0, 10_000])
-def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, overlap):
-    """Although it would be the only one to keep; whenever the loop gets to know of the failure."""
+def test_a_failed_save_deletes_no_older_checkpoint(tmp_path, monkeypatch, overlap):
+    """With keep=1, and at whatever point the loop learns of the failure."""
     config = dataclasses.replace(CONFIG, keep=1, overlap=overlap)
 
     def full(directory):
@@ -156,7 +156,7 @@ def test_a_save_that_fails_takes_no_older_one_with_it(tmp_path, monkeypatch, ove
         assert saved_steps(workdir) == [10]
 
 
-def test_the_reason_of_a_failure_is_what_the_system_said():
+def test_the_reason_of_a_failed_save_is_the_system_error():
     told = (
         'RESOURCE_EXHAUSTED: Error writing "step/0" in OCDBT database at local file "d/": Failed '
         "to write 352931 bytes to file 4: File too large [os_error_code='27']"
@@ -170,7 +170,7 @@ def test_the_newest_are_kept(tmp_path):
 
 
 def test_regular_checkpoints_are_kept_beside_the_newest(tmp_path):
-    """Of steps 1 to 11 the regular ones are 3, 6 and 9; a rollback must find the last two."""
+    """The regular steps are 3, 6 and 9; a rollback needs the last two of them."""
     assert save(tmp_path, [{}] * 11, keep=2, every=3) == [6, 9, 10, 11]
 
 
@@ -197,12 +197,12 @@ def test_the_best_is_kept_beside_the_newest(tmp_path, mode, best):
     assert save(tmp_path, scores, keep=1, best_metric=METRIC, best_mode=mode) == [best, 5]
 
 
-def test_what_was_not_measured_is_not_the_best(tmp_path):
+def test_checkpoints_without_a_score_are_never_the_best(tmp_path):
     scores = [{}, {METRIC: 0.2}, {}, {METRIC: 0.1}, {}]
     assert save(tmp_path, scores, keep=1, best_metric=METRIC) == [2, 5]
 
 
-def test_the_best_of_an_earlier_run_is_remembered(tmp_path):
+def test_the_best_checkpoint_survives_a_restart(tmp_path):
     options = dict(keep=1, best_metric=METRIC)
     save(tmp_path, [{METRIC: 0.9}, {METRIC: 0.2}], **options)
     with Checkpoints(tmp_path, dataclasses.replace(CONFIG, **options)) as checkpoints:
@@ -210,7 +210,7 @@ def test_the_best_of_an_earlier_run_is_remembered(tmp_path):
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "3"]
 
 
-def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
+def test_parameters_load_into_a_model_with_another_head(tmp_path, caplog):
     save(tmp_path, [{}, {METRIC: 0.5}], best_metric=METRIC)
     caplog.clear()
     ours = make_params(seed=99, classes=3)
@@ -224,7 +224,7 @@ def test_parameters_travel_to_a_model_with_another_head(tmp_path, caplog):
     assert caplog.records == [], "orbax has nothing to warn about"
 
 
-def test_parameters_arrive_in_the_type_that_is_wanted(tmp_path):
+def test_parameters_are_loaded_in_the_requested_dtype(tmp_path):
     save(tmp_path, [{}])
     ours = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), make_params(seed=99))
     merged, new, _ = load_params(str(tmp_path), ours)
@@ -241,7 +241,7 @@ def test_a_step_can_be_named(tmp_path):
     assert find_checkpoint(str(tmp_path)) == (tmp_path / "checkpoints", 3)
 
 
-def test_what_is_not_there_is_refused(tmp_path):
+def test_loading_missing_checkpoints_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"init_from=.*none: no checkpoints/ in .*none;"):
         load_params(str(tmp_path / "none"), make_params(0))
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
@@ -279,7 +279,7 @@ def test_the_mean_of_checkpoints_is_taken_in_float32(tmp_path, ema):
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
-def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
+def test_best_step_finds_the_best_saved_checkpoint(tmp_path, mode, best):
     options = dict(best_metric=METRIC, best_mode=mode)
     scores = [{METRIC: 0.5}, {METRIC: 0.9}, {METRIC: 0.1}, {}]
     assert save(tmp_path, scores, keep=4, **options) == [1, 2, 3, 4]
@@ -289,7 +289,7 @@ def test_the_best_of_what_is_there_is_found(tmp_path, mode, best):
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
+def test_the_newest_of_equally_good_checkpoints_is_the_best(tmp_path, mode):
     options = dict(best_metric=METRIC, best_mode=mode)
     worse = {METRIC: 0.1 if mode == "max" else 0.9}
     scores = [{METRIC: 0.5}, worse, {METRIC: 0.5}, worse]
@@ -299,7 +299,7 @@ def test_of_equally_good_ones_the_newest_is_kept_and_found(tmp_path, mode):
         assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 3
 
 
-def test_looking_for_the_best_disturbs_no_run_that_goes_on(tmp_path):
+def test_finding_the_best_step_does_not_disturb_a_running_job(tmp_path):
     save(tmp_path, [{METRIC: 0.5}, {METRIC: 0.9}], keep=2, best_metric=METRIC)
     unfinished = tmp_path / "checkpoints" / "3.orbax-checkpoint-tmp"
     unfinished.mkdir()

@@ -1,4 +1,4 @@
-"""A checkpoint's files are what was written, or the one that is not is named."""
+"""Digests of checkpoint files: every changed or missing file is found and named."""
 
 import errno
 import hashlib
@@ -25,27 +25,29 @@ def directory(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["params/d/data", "metadata", digests.MANIFEST])
 def test_every_flipped_bit_is_found_and_its_file_named(directory, name):
     path = directory / name
-    whole = path.read_bytes()
-    for place in {0, len(whole) // 2, len(whole) - 2}:
+    original = path.read_bytes()
+    for place in {0, len(original) // 2, len(original) - 2}:
         for bit in range(8):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            path.write_bytes(
+                original[:place] + bytes([original[place] ^ 1 << bit]) + original[place + 1 :]
+            )
             assert str(path) in digests.fault(directory)
-    path.write_bytes(whole)
+    path.write_bytes(original)
     assert digests.fault(directory) is None
 
 
 @pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
-def test_what_is_gone_in_part_or_whole_is_named(directory, name):
+def test_truncated_and_missing_files_are_named(directory, name):
     path = directory / name
-    whole = path.read_bytes()
-    for changed in (whole[:-10], whole[:-1024], whole + b" ", b""):
+    original = path.read_bytes()
+    for changed in (original[:-10], original[:-1024], original + b" ", b""):
         path.write_bytes(changed)
         assert str(path) in digests.fault(directory)
     path.unlink()
     assert str(path) in digests.fault(directory)
 
 
-def test_a_disk_that_cannot_read_is_a_fault_but_never_a_digest(directory, monkeypatch):
+def test_read_errors_are_reported_and_never_recorded_as_a_digest(directory, monkeypatch):
     def unreadable(*_):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -60,7 +62,7 @@ def test_a_list_says_itself_how_long_its_parts_are(directory, monkeypatch):
     assert digests.fault(directory) is None
 
 
-def test_orbax_may_write_its_own_last_words(directory):
+def test_files_that_orbax_writes_last_are_ignored(directory):
     (directory / "commit_success.txt").write_text("done")
     (directory / "_CHECKPOINT_METADATA").write_text("{}")
     assert digests.fault(directory) is None

@@ -1,4 +1,4 @@
-"""A run's directory gives back its model: which parameters, under which config, or why not."""
+"""Loading a run directory: the right parameters and config, or an error that says why not."""
 
 import dataclasses
 import json
@@ -65,7 +65,7 @@ def refusal(*args, **options):
     return line
 
 
-def test_the_model_is_what_was_trained(run):
+def test_loading_gives_the_trained_model(run):
     workdir, config = run
     model = loaded_run.load(workdir)
     assert model.experiment == sections.from_mapping(config)
@@ -75,7 +75,7 @@ def test_the_model_is_what_was_trained(run):
     assert (model.step, model.steps) == (STEPS, (STEPS,))
 
 
-def test_where_an_average_is_kept_it_is_what_was_evaluated(run):
+def test_the_moving_average_is_loaded_if_there_is_one(run):
     workdir, _ = run
     newest = loaded_run.load(workdir).params
     assert_same(newest, ema(workdir, 4))
@@ -95,9 +95,9 @@ def test_checkpoints_are_averaged(run):
 
 def test_the_best_is_the_one_with_the_best_score(run, tmp_path):
     workdir, _ = run
-    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    reports = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     losses = {
-        each["step"]: each[BEST["best_metric"]] for each in records if "train/loss" not in each
+        each["step"]: each[BEST["best_metric"]] for each in reports if "train/loss" not in each
     }
     best = min(losses, key=losses.get)
     assert loaded_run.load(workdir, "best").step == best
@@ -105,7 +105,7 @@ def test_the_best_is_the_one_with_the_best_score(run, tmp_path):
     assert loaded_run.load(worst, "best").step == 6 - best
 
 
-def test_a_mesh_that_does_not_fit_these_devices_gives_way(run, tmp_path):
+def test_a_recorded_mesh_that_does_not_fit_the_devices_is_replaced(run, tmp_path):
     elsewhere = copy_of(run, tmp_path, mesh=dict(data=1, fsdp=16))
     model = loaded_run.load(elsewhere)
     assert model.mesh.shape["fsdp"] == 1 and model.mesh.size == jax.device_count()
@@ -114,7 +114,7 @@ def test_a_mesh_that_does_not_fit_these_devices_gives_way(run, tmp_path):
     assert "mesh.fsdp=32" in refusal(elsewhere, config=asked_for)
 
 
-def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
+def test_keys_newer_than_the_run_take_their_defaults(run, tmp_path):
     older = copy_of(run, tmp_path)
     for name, section in (("config.json", "eval"), ("model.json", "model")):
         record = json.loads((older / name).read_text())
@@ -126,7 +126,7 @@ def test_keys_younger_than_the_run_have_their_defaults(run, tmp_path):
 
 
 def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
-    """It computes, and goes on with, what it began with."""
+    """A run is loaded and resumed with the defaults of the day it started."""
     config = with_changes(run[1], "model", position="sinusoidal")
     older = copy_of(run, tmp_path, model=dict(position="sinusoidal", attention_redraw=1000))
     for name in ("model.json", "config.json"):
@@ -161,7 +161,7 @@ def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     assert run_directory.as_begun(run[0], run[1], defaults) == (run[1], "")
 
 
-def test_keys_that_are_retired_since_the_run_are_passed_over(run, tmp_path):
+def test_retired_keys_of_a_run_are_ignored(run, tmp_path):
     older = copy_of(run, tmp_path)
     record = json.loads((older / "config.json").read_text())
     record["checkpoint"]["wait"] = True
@@ -192,7 +192,7 @@ def test_data_and_evaluation_may_be_changed_and_hardly_anything_else(run):
         )
 
 
-def test_the_reach_of_positions_may_be_changed(run):
+def test_rope_scaling_may_be_changed_when_loading(run):
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     plain = loaded_run.load(workdir)
@@ -208,7 +208,7 @@ def test_the_reach_of_positions_may_be_changed(run):
 
 
 def test_attention_may_be_of_another_kind(run):
-    """Of those with the same parameters; or the same may see farther."""
+    """A kind with the same parameters, or the same kind with a wider window."""
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     plain = loaded_run.load(workdir)
@@ -220,8 +220,8 @@ def test_attention_may_be_of_another_kind(run):
     assert "cannot be changed to or from longformer" in refusal(workdir, config=longformer)
 
 
-def test_products_may_be_in_8_bits_and_no_longer(run, tmp_path, monkeypatch):
-    """What was trained in floats can be asked in 8 bits; and the other way, without the library."""
+def test_matmul_precision_may_be_changed_when_loading(run, tmp_path, monkeypatch):
+    """A float model generates in 8 bits, and an 8-bit model in floats without the library."""
     workdir, _ = run
     config = loaded_run.recorded_config(workdir)
     model = loaded_run.load(workdir, config=with_changes(config, "model", matmul="int8"))
@@ -249,7 +249,7 @@ def test_a_table_of_positions_keeps_its_length(run, tmp_path):
     assert "the table of model.position=learned has 512 rows" in refusal(learned, config=longer)
 
 
-def test_what_is_not_there_is_refused(run, tmp_path):
+def test_missing_runs_and_checkpoints_are_refused(run, tmp_path):
     workdir, _ = run
     assert "config.json cannot be read (No such file or directory)" in refusal(tmp_path / "none")
     for step in ("3", "-2", "newest"):

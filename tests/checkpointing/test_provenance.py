@@ -1,4 +1,4 @@
-"""Runs that live on others: adapters for a base, a student of a teacher, another tokenizer."""
+"""Runs that depend on other runs: adapters on a base, a student and its teacher."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def refusal(config, workdir):
 
 
 def test_sinusoids_of_another_amplitude_are_refused(first, tmp_path):
-    """Runs that differ in model.init_std, or in age, have parameters of the same shapes."""
+    """Shapes do not reveal it: such runs differ only in model.init_std or in age."""
     shutil.copytree(first, tmp_path / "base")
     path = tmp_path / "base" / "model.json"
     record = json.loads(path.read_text())
@@ -66,7 +66,7 @@ def assert_same(workdir, other):
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-def test_a_run_of_another_shape_gives_little_and_says_so(first, tmp_path, capsys):
+def test_init_from_a_wider_model_takes_what_fits_and_logs_the_rest(first, tmp_path, capsys):
     wider = dict(TINY["model"], width=2 * TINY["model"]["width"], dropout_residual=0.0)
     train.train_and_evaluate(config_of(steps=1, init_from=first, model=wider), tmp_path / "run")
     said = capsys.readouterr().err
@@ -81,50 +81,52 @@ def test_a_run_of_another_shape_gives_little_and_says_so(first, tmp_path, capsys
 
 def test_adapters_are_trained_resumed_and_used(first, tmp_path, capsys):
     shutil.copytree(first, tmp_path / "base")
-    base, whole, parts = tmp_path / "base", tmp_path / "whole", tmp_path / "parts"
+    base, uninterrupted, parts = tmp_path / "base", tmp_path / "uninterrupted", tmp_path / "parts"
 
     def config(steps=STEPS):
         return config_of(steps=steps, init_from=base, finetune=LORA)
 
-    scores = train.train_and_evaluate(config(), whole)
+    scores = train.train_and_evaluate(config(), uninterrupted)
     assert "trainable: 128 of " in capsys.readouterr().err
     train.train_and_evaluate(config(2), parts)
-    # The base goes on; what the adapters are for stays the checkpoint that they began with.
+    # The base is trained further; the adapters still belong to the checkpoint they started from.
     train.train_and_evaluate(config_of(steps=4), base)
     assert train.train_and_evaluate(config(), parts) == scores
-    assert_same(whole, parts)
+    assert_same(uninterrupted, parts)
 
-    own = {name for name in saved(whole, STEPS) if name.startswith("['params']")}
+    own = {name for name in saved(uninterrupted, STEPS) if name.startswith("['params']")}
     assert len(own) == 4 and all("['lora_" in name for name in own)
-    model = loaded_run.load(whole)
-    average = saved(whole, STEPS)
+    model = loaded_run.load(uninterrupted)
+    average = saved(uninterrupted, STEPS)
     a, b = (average[f"['rest']['ema']{KERNEL}['lora_{part}']"] for part in "ab")
     kernel = saved(base, 2)[f"['params']{KERNEL}['kernel']"]
     found = model.params["backbone"]["encoder"]["blocks"]["self_attention"]["query"]["kernel"]
     expected = kernel + 8 * np.einsum("lir,lrhk->lihk", a, b)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert not np.allclose(found, kernel, atol=1e-3)
-    again = evaluate.evaluate(whole)
+    again = evaluate.evaluate(uninterrupted)
     for name, value in scores.items():
         np.testing.assert_allclose(again[name], value, rtol=1e-5, err_msg=name)
 
     shutil.rmtree(base / "checkpoints" / "2")
     assert "step 2 of" in refusal(config(6), parts) and "is gone" in refusal(config(6), parts)
     with pytest.raises(ConfigError, match="put it back there"):
-        loaded_run.load(whole)
+        loaded_run.load(uninterrupted)
 
 
 def test_a_student_is_resumed_with_its_teacher(first, tmp_path):
     def config(steps=STEPS):
         return config_of(steps=steps, task=dict(teacher=f"{first}:2", teacher_weight=0.5))
 
-    train.train_and_evaluate(config(), tmp_path / "whole")
+    train.train_and_evaluate(config(), tmp_path / "uninterrupted")
     train.train_and_evaluate(config(2), tmp_path / "parts")
     train.train_and_evaluate(config(), tmp_path / "parts")
-    assert_same(tmp_path / "whole", tmp_path / "parts")
-    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    assert_same(tmp_path / "uninterrupted", tmp_path / "parts")
+    lines = (tmp_path / "uninterrupted" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["train/teacher_kl"] > 0 for line in lines if "train/loss" in line)
-    names = {name for name in saved(tmp_path / "whole", STEPS) if name.startswith("['params']")}
+    names = {
+        name for name in saved(tmp_path / "uninterrupted", STEPS) if name.startswith("['params']")
+    }
     assert names == {name for name in saved(first, 2) if name.startswith("['params']")}
 
     # Another model where the teacher was.
@@ -134,7 +136,7 @@ def test_a_student_is_resumed_with_its_teacher(first, tmp_path):
     assert "whose classes/bias has changed since" in refusal(config(6), tmp_path / "parts")
 
 
-def test_a_teacher_must_speak_of_the_same_things(first, tmp_path):
+def test_a_teacher_with_another_task_is_refused(first, tmp_path):
     def reason(experiment=langid, teacher=first, **sections):
         task = dict(teacher=str(teacher))
         return refusal(config_of(experiment, task=task, **sections), tmp_path / "student")

@@ -1,4 +1,4 @@
-"""What Orbax and what it runs in the background say of failures is silenced, and nothing else."""
+"""Messages of Orbax and its background threads about failures are silenced; others are not."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""What a run's directory records, and which changes a resumed run may bring along."""
+"""What a run directory records, and which config changes a resumed run may make."""
 
 import copy
 import json
@@ -92,7 +92,7 @@ def test_another_run_is_refused_with_the_difference(begun, change, said):
         (dict(eval__patience=7), "eval.patience: 0 -> 7"),
     ],
 )
-def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change, said):
+def test_allowed_config_changes_are_logged_once(begun, change, said):
     (told,) = run_directory.record_config(begun, record(**change), resuming=True)
     assert told.startswith(said)
     assert run_directory.record_config(begun, record(**change), resuming=True) == [], (
@@ -100,7 +100,7 @@ def test_a_change_that_leaves_it_the_same_run_is_allowed_and_told(begun, change,
     )
 
 
-def test_a_key_that_appeared_since_is_a_difference(begun):
+def test_a_new_key_counts_as_a_config_difference(begun):
     with pytest.raises(ConfigError, match=r"model\.novelty: None -> 1"):
         run_directory.record_config(begun, record(model__novelty=1), resuming=True)
 
@@ -149,7 +149,7 @@ def test_a_config_is_read_as_it_was_recorded(tmp_path):
     assert run_directory.read_config(tmp_path) == expected
 
 
-def test_a_key_younger_than_the_run_has_its_default(tmp_path):
+def test_keys_newer_than_the_run_take_their_defaults(tmp_path):
     old = record()
     new = {**old, "task": {**old["task"], "novelty": 0.0}, "section": {"key": ("a",)}}
     defaults = {"task": {"novelty": 0.0}, "section": {"key": ("a",)}}
@@ -221,7 +221,7 @@ def test_options_that_a_config_leaves_out_are_the_defaults_of_its_source(tmp_pat
     assert run_directory.read_config(tmp_path)["data"]["options"] == spelt_out
 
 
-def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path):
+def test_empty_provenance_replaces_the_recorded_one(tmp_path):
     assert run_directory.read_provenance(tmp_path) == {}
     run_directory.record_provenance(tmp_path, {"teacher": {"step": 3}})
     assert run_directory.read_provenance(tmp_path) == {"teacher": {"step": 3}}
@@ -229,14 +229,14 @@ def test_a_run_that_needs_no_other_forgets_what_was_needed_here_before(tmp_path)
     assert run_directory.read_provenance(tmp_path) == {}
 
 
-def test_what_the_data_decided_is_read_as_it_was_recorded(tmp_path):
+def test_the_resolved_model_config_is_read_as_recorded(tmp_path):
     config = tiny_config(num_classes=2)
     run_directory.record_model(tmp_path, config, ("no", "yes"))
     assert loaded_run.recorded_model_config(tmp_path) == config
     assert run_directory.read_model(tmp_path)[1] == ("no", "yes")
 
 
-def test_it_is_recorded_whether_the_examples_were_pairs(tmp_path):
+def test_the_model_record_says_whether_examples_are_text_pairs(tmp_path):
     config = tiny_config(num_classes=2)
     run_directory.record_model(tmp_path, config, ("no", "yes"))
     assert run_directory.read_text_pairs(tmp_path) is None

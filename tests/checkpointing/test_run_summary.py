@@ -5,7 +5,7 @@ import io
 import pytest
 
 from checkpointing import run_summary
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from tests.recorded_runs import EVENTS, METRICS, write_run
 
 
@@ -31,7 +31,7 @@ def test_the_end_of_a_run_has_the_style_of_its_log(tmp_path):
     assert f"--workdirs='{tmp_path}/my run'" in lines[-1]
 
 
-def test_what_is_not_known_is_left_out(tmp_path):
+def test_unknown_facts_are_left_out(tmp_path):
     run = read_run(write_run(tmp_path, config=None, metrics=METRICS[:1], events=None))
     assert run_summary.facts(run) == [("step", "10"), ("train/loss", "4 at step 10")]
 

@@ -51,7 +51,7 @@ def test_bins_hold_every_row_once_and_are_in_order():
     assert len(length_bins(np.array([7, 7, 7]))) == 1
 
 
-def test_sums_of_rows_of_other_lengths_add_up():
+def test_losses_by_position_add_up_over_row_lengths():
     collector = EvalDetails("causal_lm", (), ())
     collector.add_positions(np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 1.0]))
     collector.add_positions(np.array([0.5, np.inf]), np.array([2.0, 1.0]))

@@ -1,4 +1,4 @@
-"""Held-out sets as they are measured: what a terminal shows meanwhile."""
+"""Evaluating eval sets: the progress that a terminal shows."""
 
 import io
 import re
@@ -61,6 +61,6 @@ def test_a_stop_in_the_middle_closes_the_bar(monkeypatch):
     assert screen.getvalue().endswith("\r")
 
 
-def test_there_is_no_bar_where_stderr_is_no_terminal(capsys):
+def test_no_progress_bar_without_a_terminal(capsys):
     assert evaluate(show_progress=True) == SCORES
     assert capsys.readouterr().err == ""

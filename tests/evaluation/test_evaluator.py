@@ -32,7 +32,7 @@ class Tokenizer:
 
 
 class Bigrams:
-    """Looks the next token up by the last one. Takes the place of every head."""
+    """Predicts the next token from the last one, by a table. Replaces every head."""
 
     def apply(self, variables, inputs, *source, method=None, cache=None, last_only=False, **_):
         table_vv = variables["params"]["table"]
@@ -48,7 +48,7 @@ class FirstTokenClassifier:
 
 
 def params_with(table):
-    """Of a decoder without layers, and with the table."""
+    """Parameters of a decoder without layers, with the table."""
     return {"backbone": {"decoder": {"blocks": {}}}, "table": jnp.asarray(table)}
 
 
@@ -84,9 +84,9 @@ def measure(objective, table, *batches, text_bytes=0, has_target=False, referenc
     return scores
 
 
-# Whatever was said, the next token is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
+# After any token, the next one is 0 with probability 1/2, 1 with 1/4, 2 and 3 with 1/8.
 HALVES = jnp.log(jnp.broadcast_to(jnp.asarray([1 / 2, 1 / 4, 1 / 8, 1 / 8]), (4, 4)))
-# Says 5 6 and ends, after the beginning as after a separator; 8 stands for all else.
+# Predicts 5 6 and the end, after bos and after a separator; 8 otherwise.
 CHAIN = np.full((V, V), -2.0, np.float32)
 for token, successor in {BOS: 5, SEP: 5, 5: 6, 6: EOS}.items():
     CHAIN[token, successor] = 2.0
@@ -118,7 +118,7 @@ def test_smoothing_and_z_loss_stay_out_of_the_scores():
     assert smoothed["perplexity"] == pytest.approx(2**1.5)
 
 
-def test_a_hopeless_model_has_a_finite_perplexity():
+def test_perplexity_stays_finite_for_huge_losses():
     far = jnp.asarray([[0.0, -1e4]] * 2)
     scores = measure("causal_lm", far, batch(inputs=[[0]], targets=[[1]], weights=[[1]]))
     assert scores["loss"] == pytest.approx(1e4)
@@ -128,7 +128,7 @@ def test_a_hopeless_model_has_a_finite_perplexity():
 SOURCE = dict(encoder_inputs=[[4, EOS]] * 5, encoder_segment_ids=[[1, 1]] * 5)
 
 
-def test_answers_are_right_or_wrong_as_a_whole():
+def test_exact_match_needs_every_token():
     scores = measure(
         "seq2seq",
         CHAIN,
@@ -148,13 +148,13 @@ def test_answers_are_right_or_wrong_as_a_whole():
         has_target=True,
     )
     assert scores["exact_match"] == pytest.approx(1 / 4)
-    # Told the truth before each token: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
+    # With the true tokens as inputs: 3 of 3, 1 of 3, 3 of 4, 1 of 2.
     assert scores["accuracy"] == pytest.approx(8 / 12)
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]))
     assert "bits_per_byte" not in scores
 
 
-def test_an_answer_that_was_truncated_cannot_be_right():
+def test_a_truncated_target_counts_as_wrong():
     rows = dict(
         **SOURCE,
         segment_ids=[[1, 1, 1]] * 5,
@@ -206,7 +206,7 @@ def test_classes_by_hand():
     }
 
 
-# The model says "56" to everything: right, then wrong, and one row that fills up the batch.
+# The model always answers "56": right, then wrong, then a padding row.
 TWO_ANSWERS = dict(
     segment_ids=[[1, 1, 1]] * 3,
     encoder_inputs=[[4, EOS]] * 3,
@@ -218,7 +218,7 @@ TWO_ANSWERS = dict(
 
 
 def test_texts_are_compared_with_the_references_and_not_with_the_targets():
-    """The targets may be cut off, or have lost something in the tokenizer."""
+    """Targets may be truncated, or have lost characters in the tokenizer."""
     scores = measure(
         "seq2seq",
         CHAIN,
@@ -236,7 +236,7 @@ def test_texts_are_compared_with_the_references_and_not_with_the_targets():
     assert scores["chrf"] == expected > 0
 
 
-def test_any_of_several_ends_ends_an_answer(monkeypatch):
+def test_any_eos_id_ends_an_answer(monkeypatch):
     monkeypatch.setattr(Tokenizer, "more_eos_ids", (SEP,))
     table = CHAIN.copy()
     table[5, SEP] = 3.0  # it says 5, the other end, and would go on with 5
@@ -267,7 +267,7 @@ def test_an_answer_is_generated_once_for_all_metrics(monkeypatch):
     assert len(calls) == 1
 
 
-# Says class 0, 1 or 2 after a token of that number, with probability 1/2; the others have 1/4.
+# Predicts the class of the token's number with probability 1/2; the others have 1/4.
 CLASSES = jnp.log(jnp.asarray([[2, 1, 1], [1, 2, 1], [1, 1, 2]]) / 4)
 
 
@@ -287,14 +287,14 @@ def test_metrics_of_classes_by_hand():
     # 4 right of 5; guessed 2 2 1 times, occurring 3 1 1 times.
     expected = (4 * 5 - 9) / math.sqrt((25 - 9) * (25 - 11))
     assert scores["matthews"] == pytest.approx(expected)
-    # The classes stand for 0, 1 and 5; what is said is the mean of them by probability.
+    # The classes stand for 0, 1 and 5; the prediction is their mean by probability.
     said = np.array([6, 6, 7, 7, 11]) / 4
     assert scores["pearson"] == pytest.approx(np.corrcoef(said, [0, 0, 1, 0, 5])[0, 1])
     ranks = np.corrcoef([1.5, 1.5, 3.5, 3.5, 5], [2, 2, 4, 2, 5])[0, 1]
     assert scores["spearman"] == pytest.approx(ranks)
 
 
-def test_the_best_five_of_many_classes():
+def test_top_5_accuracy():
     logits = jnp.asarray([[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]] * 7)
     scores = measure(
         "classify_images",
@@ -325,7 +325,7 @@ def test_metrics_that_the_data_does_not_allow_are_refused(measure, labels, has_t
     refuse_metrics((measure,), ("1", "-2.5", "3e1", "4", "5", "6"), allowed)
 
 
-def test_rows_that_fill_up_a_batch_have_no_next_sentence():
+def test_padding_rows_do_not_count_in_next_sentence_accuracy():
     scores = measure(
         "masked_lm",
         HALVES,
@@ -343,8 +343,8 @@ def test_rows_that_fill_up_a_batch_have_no_next_sentence():
     assert scores["next_sentence_accuracy"] == pytest.approx(2 / 3)
 
 
-def test_answers_begin_behind_the_start_that_texts_have(monkeypatch):
-    # 7 stands for all else behind BOS: only a model that is given SEP there says 5 6.
+def test_answers_begin_after_the_start_ids_of_texts(monkeypatch):
+    # After BOS the model predicts 7: it answers 5 6 only if SEP follows.
     table = CHAIN.copy()
     table[BOS] = np.eye(V, dtype=np.float32)[7]
     rows = batch(

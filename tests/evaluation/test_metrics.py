@@ -152,20 +152,20 @@ def test_a_set_without_rows_has_no_scores():
             correlation(nothing, nothing)
 
 
-def test_classes_that_nobody_guesses_and_none_that_occur_count_in_the_mean():
+def test_macro_f1_averages_over_labelled_and_predicted_classes():
     # Class 0: 1 right, 1 missed; class 1: 1 wrongly guessed; class 9: right. Others do not occur.
     labels, guesses = np.array([0, 0, 9]), np.array([0, 1, 9])
     assert metrics.macro_f1(labels, guesses) == pytest.approx((2 / 3 + 0 + 1) / 3)
 
 
-def test_what_never_changes_correlates_with_nothing():
+def test_correlation_with_a_constant_is_zero():
     constant, other = np.full(7, 0.1), np.arange(7)
     assert metrics.pearson(constant, other) == 0
     assert metrics.spearman(other, constant) == 0
     assert metrics.matthews(np.zeros(7, int), other) == 0
 
 
-def test_the_best_classes():
+def test_top_k_by_hand():
     scores = np.array([[0.1, 0.5, 0.4], [0.3, 0.3, 0.4], [0.2, np.nan, 0.8]])
     labels = np.array([2, 0, 1])
     assert metrics.in_top(1, scores, labels).tolist() == [False, False, False]
@@ -174,7 +174,7 @@ def test_the_best_classes():
     assert metrics.in_top(2, scores[:, ::-1], labels).tolist() == [False, True, False]
 
 
-def test_the_best_classes_are_those_of_scikit_learn():
+def test_top_k_equals_scikit_learn():
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=(200, 9)), rng.integers(9, size=200)
     for k in (1, 5):

@@ -1,4 +1,4 @@
-"""Configs that the door refuses, for test_bad_input.py."""
+"""Configs that validation refuses, for test_bad_input.py."""
 
 import math
 
@@ -6,7 +6,7 @@ GONE = object()  # in place of a value: the key is taken out
 
 # What changes in configs/default.py, an encoder-decoder that reads 64 tokens, and what the
 # refusal has to say.
-AT_THE_DOOR = [
+INVALID_CONFIGS = [
     # Keys that do not exist, in every section
     ({"stepz": 10}, "stepz is not a config key. Did you mean 'steps'?"),
     ({"model.widht": 64}, "model.widht is not a config key. Did you mean 'width'?"),

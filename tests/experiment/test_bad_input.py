@@ -1,7 +1,7 @@
-"""A hundred bad configs: each refused before anything compiles, in a few lines that name the fault.
+"""A hundred bad inputs: each is refused before compilation, in a few lines that name the fault.
 
-They are listed by where they are found out: at the door, which is plain Python; at the start of a
-run, once the data and the devices are known; and on the command line.
+They are listed by where they are found: in the config, by plain Python; at the start of a run, once
+the data and the devices are known; and on the command line.
 """
 
 import copy
@@ -29,7 +29,7 @@ from configs import (
 )
 from experiment import command_line, sections
 from experiment.schema import ConfigError
-from tests.experiment.bad_configs import AT_THE_DOOR, GONE
+from tests.experiment.bad_configs import GONE, INVALID_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 3
@@ -174,24 +174,24 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def test_there_are_a_hundred():
-    cases = [*AT_THE_DOOR, *AT_THE_START, *ON_THE_COMMAND_LINE]
+def test_there_are_at_least_a_hundred_cases():
+    cases = [*INVALID_CONFIGS, *AT_THE_START, *ON_THE_COMMAND_LINE]
     assert len({repr(case) for case in cases}) >= 100
 
 
-def test_what_they_change_passes_the_door():
+def test_the_unchanged_defaults_are_valid():
     sections.from_mapping(default.get_config().to_dict())
 
 
-@pytest.mark.parametrize("case", AT_THE_DOOR, ids=name_of)
-def test_refused_at_the_door(case):
+@pytest.mark.parametrize("case", INVALID_CONFIGS, ids=name_of)
+def test_invalid_config_values_are_refused(case):
     changes, fragment = case
     with pytest.raises(ConfigError) as refusal:
         sections.from_mapping(changed(default.get_config(), changes))
     assert_short_and_clear(str(refusal.value), fragment)
 
 
-def test_a_tokenizer_that_is_no_file_comes_before_its_lower_case():
+def test_a_missing_tokenizer_file_is_reported_first():
     changes = {"data.tokenizer": "bert-base-uncased", "data.path": "x"}
     with pytest.raises(ConfigError) as refusal:
         sections.from_mapping(changed(classify_text.get_config(), changes))
@@ -213,7 +213,7 @@ def test_every_fault_has_a_line_of_its_own():
 
 
 @pytest.mark.parametrize("case", AT_THE_START, ids=name_of)
-def test_refused_at_the_start(case, tmp_path, compiled):
+def test_training_refuses_bad_input_before_compiling(case, tmp_path, compiled):
     config, changes, fragment = case
     with pytest.raises(ConfigError) as refusal:
         train.train_and_evaluate(changed(config.get_config(), changes), tmp_path)
@@ -221,7 +221,7 @@ def test_refused_at_the_start(case, tmp_path, compiled):
     assert compiled == []
 
 
-def test_weights_and_biases_is_missed_at_the_start(monkeypatch, tmp_path, compiled):
+def test_missing_wandb_is_refused_at_the_start(monkeypatch, tmp_path, compiled):
     monkeypatch.setitem(sys.modules, "wandb", None)  # importing it fails, installed or not
     config = changed(digits.get_config(), {"wandb_project": "trial"})
     with pytest.raises(ConfigError) as refusal:
@@ -231,10 +231,10 @@ def test_weights_and_biases_is_missed_at_the_start(monkeypatch, tmp_path, compil
     assert set(compiled) <= {"jit(convert_element_type)"}
 
 
-def test_a_library_for_8_bits_is_missed_at_the_start(monkeypatch, tmp_path, compiled):
-    monkeypatch.setitem(sys.modules, "qwix", None)  # nobody finds it, installed or not
+def test_missing_qwix_is_refused_at_the_start(monkeypatch, tmp_path, compiled):
+    monkeypatch.setitem(sys.modules, "qwix", None)  # importing it fails, installed or not
     config = digits.get_config()
-    sections.from_mapping(config.to_dict())  # nobody misses it either, without the key
+    sections.from_mapping(config.to_dict())  # not needed without the key
     for matmul in ("int8", "fp8"):
         with pytest.raises(ConfigError) as refusal:
             train.train_and_evaluate(changed(config, {"model.matmul": matmul}), tmp_path)
@@ -265,13 +265,13 @@ def assert_the_command_refuses(arguments, workdir, fragment):
 
 
 @pytest.mark.parametrize("case", ON_THE_COMMAND_LINE, ids=name_of)
-def test_refused_on_the_command_line(case, tmp_path):
+def test_bad_flags_are_refused(case, tmp_path):
     arguments, fragment = case
     assert_the_command_refuses(arguments, tmp_path, fragment)
 
 
 @pytest.mark.parametrize("case", IN_THE_FILES, ids=name_of)
-def test_refused_for_what_is_in_the_files(case, tmp_path):
+def test_bad_data_files_are_refused(case, tmp_path):
     config, files, fragment = case
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

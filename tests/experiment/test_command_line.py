@@ -1,4 +1,4 @@
-"""--help, --help_keys, and what is said of flags and configs that do not exist."""
+"""--help, --help_keys, and the errors for unknown flags and configs."""
 
 import ast
 import re
@@ -146,7 +146,7 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
         ("train.py configs/digits.py", "Did you mean --config=configs/digits.py?"),
     ],
 )
-def test_what_does_not_exist_gets_a_hint(monkeypatch, command, said):
+def test_unknown_names_get_a_hint(monkeypatch, command, said):
     monkeypatch.chdir(scripts.ROOT)
     ended = scripts.run(*command.split())
     assert said in ended.err

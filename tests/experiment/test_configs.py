@@ -1,4 +1,4 @@
-"""Every config file passes the door, with every architecture that suits its objective."""
+"""Every config file is valid, with every architecture that suits its objective."""
 
 import importlib
 import json
@@ -65,13 +65,13 @@ def test_the_header_has_the_command_and_the_evidence(name):
 FROM_FILES = [name for name in NAMES if get_config(name).data.source.endswith("_files")]
 
 
-def test_every_kind_of_file_of_ones_own_has_a_config():
+def test_every_file_source_has_a_config():
     known = [source for source in SOURCES if "_files" in source]
     assert {get_config(name).data.source for name in FROM_FILES} == set(known)
 
 
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_files_of_ones_own_have_no_default_path(name):
+def test_configs_of_file_sources_have_no_default_path(name):
     assert get_config(name).data.path == ""
     assert "--config.data.path=" in importlib.import_module(f"configs.{name}").__doc__
 
@@ -82,7 +82,7 @@ def test_the_objective_on_c4_follows_the_architecture():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_config_passes_the_door_and_is_locked(name):
+def test_every_config_is_valid_and_locked(name):
     config = get_config(name)
     sections.from_mapping(config.to_dict())
     with pytest.raises(AttributeError, match="widht"):
@@ -96,7 +96,7 @@ def test_a_config_has_the_keys_of_the_defaults(name):
 
 
 @pytest.mark.parametrize(("name", "architecture"), [pair for pair in PAIRS if suits(*pair)])
-def test_an_architecture_of_the_right_family_passes_the_door(name, architecture):
+def test_architectures_of_the_right_family_are_valid(name, architecture):
     built = sections.from_mapping(get_config(name, architecture).to_dict())
     for key, value in ARCHITECTURES[architecture]().items():
         assert getattr(built.model, key) == value
@@ -113,7 +113,7 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones():
         get_config("dates", "gpt3")
 
 
-def test_a_run_as_the_architecture_brings_its_pixels(tmp_path):
+def test_a_run_as_architecture_sets_the_image_preprocessing(tmp_path):
     pixels = dict(
         image_size=224, image_fit="stretch", image_resample="bilinear",
         image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6),
@@ -147,7 +147,7 @@ def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
 
 
 def test_every_objective_that_is_configured_has_an_architecture():
-    """Otherwise the tests above would say nothing about it."""
+    """Without one, the tests above would not cover it."""
     for name in NAMES:
         assert any(suits(name, architecture) for architecture in ARCHITECTURES), name
 

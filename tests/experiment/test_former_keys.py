@@ -25,13 +25,13 @@ def config_of_the_past(**evaluation):
     return config
 
 
-def test_the_current_key_and_the_former_one_mean_the_same():
+def test_former_and_current_keys_are_equivalent():
     for key in ("metrics", "measures"):
         config = config_of_the_past(**{key: ("bleu", "chrf")})
         assert sections.from_mapping(config).eval.metrics == ("bleu", "chrf")
 
 
-def test_other_keys_and_the_caller_s_config_stay_as_they_are():
+def test_converting_keys_changes_neither_other_keys_nor_the_argument():
     config = config_of_the_past(measures=("bleu",))
     current = former_keys.with_current_keys(config)
     assert config["eval"]["measures"] == ("bleu",)
@@ -63,7 +63,9 @@ def test_a_flag_may_have_the_former_name(monkeypatch, dashes, key):
     ['config.eval.measures = ("bleu",)', 'config.eval.update(dict(every=3, measures=("bleu",)))'],
 )
 @pytest.mark.parametrize("more", [[], ["--config.steps=2"]])
-def test_a_config_file_is_told_the_current_name(monkeypatch, tmp_path, statement, more):
+def test_a_former_key_in_a_config_file_is_refused_with_the_current_name(
+    monkeypatch, tmp_path, statement, more
+):
     monkeypatch.chdir(scripts.ROOT)
     (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))
     ended = scripts.run("train.py", f"--config={tmp_path / 'own.py'}", *more)
@@ -71,7 +73,7 @@ def test_a_config_file_is_told_the_current_name(monkeypatch, tmp_path, statement
     assert ended.err == "eval.measures is now eval.metrics; rename it in the config file\n"
 
 
-def test_an_unlocked_config_file_is_told_the_current_name(monkeypatch, tmp_path):
+def test_a_former_key_in_an_unlocked_config_is_refused_with_the_current_name(monkeypatch, tmp_path):
     monkeypatch.chdir(scripts.ROOT)
     statement = 'config.unlock(); config.eval.measures = ("bleu",)'
     (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))

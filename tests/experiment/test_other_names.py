@@ -1,4 +1,4 @@
-"""Names of other codebases are answered with ours, wherever they are given."""
+"""Names from other codebases are answered with our keys, in flags, configs and overrides."""
 
 import pytest
 
@@ -36,7 +36,7 @@ TRIED = {
 }
 
 
-def test_they_lead_to_keys_that_exist_and_are_no_keys_themselves():
+def test_other_names_map_to_existing_keys_and_are_no_keys():
     known = help_text.key_names()
     for name, keys in other_names.KEYS.items():
         assert set(keys) <= set(known), name
@@ -54,7 +54,7 @@ def test_no_name_stands_for_two_keys():
 
 
 @pytest.mark.parametrize(("name", "key"), TRIED.items())
-def test_what_people_try_leads_to_the_key_that_they_mean(name, key):
+def test_names_from_other_libraries_map_to_our_keys(name, key):
     assert key in other_names.KEYS[name]
 
 
@@ -84,7 +84,7 @@ def test_every_name_is_answered_as_a_key_of_a_config(name):
     assert refusal.value.problems == [f"model.{name} is not a config key. Did you mean {listed}?"]
 
 
-def test_a_renamed_key_is_not_called_missing_besides():
+def test_a_renamed_key_is_not_also_reported_as_missing():
     config = default.get_config().to_dict()
     config["model"]["d_model"] = config["model"].pop("width")
     with pytest.raises(ConfigError) as refusal:
@@ -111,7 +111,7 @@ def test_names_with_another_unit_are_answered_with_ours(name):
         ("--num-layers=8", "Did you mean --config.model.encoder_layers=8 or --config.model.deco"),
     ],
 )
-def test_on_a_real_command_line(monkeypatch, command, said):
+def test_train_py_suggests_our_key(monkeypatch, command, said):
     monkeypatch.chdir(scripts.ROOT)
     ended = scripts.run("train.py", command)
     assert said in ended.err and len(ended.err.splitlines()) == 1

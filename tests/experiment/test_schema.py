@@ -1,4 +1,4 @@
-"""From a mapping to a frozen dataclass: what fits goes through, what does not is named."""
+"""From a mapping to a frozen dataclass: valid values are taken, invalid ones are named."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ GOOD = dict(
 )  # fmt: skip
 
 
-def test_values_arrive_as_they_were():
+def test_valid_values_are_kept_unchanged():
     section, problems = build(Section, GOOD, "model")
     assert problems == []
     assert dataclasses.asdict(section) == GOOD
@@ -54,7 +54,7 @@ def test_values_arrive_as_they_were():
 @pytest.mark.parametrize(
     ("key", "given", "arrives"),
     [
-        ("factor", 3, 3.0),  # nobody writes 3.0
+        ("factor", 3, 3.0),  # an int for a float
         ("window", [1, 2], (1, 2)),  # as read from JSON
         ("tags", [], ()),
         ("rate", 0, 0.0),
@@ -101,7 +101,7 @@ def test_values_become_what_the_annotation_says(key, given, arrives):
         ("tags", ("a", 1), "model.tags[1]=1 must be a str"),
     ],
 )
-def test_what_does_not_fit_is_refused(key, value, problem):
+def test_values_of_the_wrong_type_or_range_are_refused(key, value, problem):
     section, problems = build(Section, GOOD | {key: value}, "model")
     assert section is None
     assert problems == [problem]
@@ -122,14 +122,14 @@ def test_the_top_level_has_no_prefix():
     assert problems == ["size=0 must be at least 1"]
 
 
-def test_combinations_are_judged_once_every_value_fits():
+def test_combinations_are_checked_after_single_values():
     _, problems = build(Section, GOOD | dict(size=1, depth=2, name="impossible"), "model")
     assert problems == ["size=1 is below depth=2", "name=impossible is not possible"]
     _, problems = build(Section, GOOD | dict(size=0, depth=2), "model")
     assert problems == ["model.size=0 must be at least 1"]
 
 
-def test_a_value_of_two_types_is_a_mistake_in_the_dataclass():
+def test_a_union_type_in_a_config_dataclass_raises():
     @dataclasses.dataclass
     class Undecided:
         size: int | None
@@ -144,13 +144,13 @@ def test_an_error_holds_a_line_for_each_problem():
     assert ConfigError("one").problems == ["one"]
 
 
-def test_only_near_words_are_suggested():
+def test_only_similar_words_are_suggested():
     assert did_you_mean("widht", ["width", "heads"]) == " Did you mean 'width'?"
     assert did_you_mean("colour", ["width", "heads"]) == ""
     assert did_you_mean(3, ["width"]) == ""
 
 
-def test_a_key_that_is_misspelt_is_not_missing_besides():
+def test_a_misspelt_key_is_not_also_reported_as_missing():
     section = dataclasses.make_dataclass("Section", [("length", int), ("width", int)])
     _, problems = build(section, {"lenght": 1, "width": 2}, "data")
     assert problems == ["data.lenght is not a config key. Did you mean 'length'?"]
@@ -161,7 +161,7 @@ def test_a_key_that_is_misspelt_is_not_missing_besides():
 @pytest.mark.parametrize(
     ("word", "meant"), [("adamW", "adamw"), ("RoPE", "rope"), ("GELU", "gelu")]
 )
-def test_a_word_in_another_case_is_that_word(word, meant):
-    """Not one that is more similar letter by letter."""
+def test_a_word_in_another_case_is_suggested(word, meant):
+    """It is preferred to a word that is closer letter by letter."""
     known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
     assert did_you_mean(word, known) == f" Did you mean {meant!r}?"

@@ -1,6 +1,6 @@
-"""Decoding in plain Python, one row at a time: what the compiled code is held to.
+"""Decoding in plain Python, one row at a time: the reference for the compiled code.
 
-A model is here a function from sequences of generated tokens to the logits behind each of them.
+A model is here a function from sequences of generated tokens to the logits after each of them.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Beam search with a toy in place of the model: the best of all sequences, or plain Python's."""
+"""Beam search on a toy model, against all sequences and against plain Python."""
 
 import functools
 import itertools
@@ -26,7 +26,7 @@ def state_after(state, token, position):
 
 @flax.struct.dataclass
 class Memory:
-    """What was said, in slots, as in a model's cache; a row's prompt is one number in the first."""
+    """The generated tokens in slots, as in a model's cache. The first slot is the row's prompt."""
 
     states_b: jax.Array
     tokens_bs: jax.Array
@@ -40,7 +40,7 @@ def empty_memory(states_b, slots):
 
 
 def decoder(table):
-    """Each query's state comes of the tokens that it sees, one after another."""
+    """The state of a query is computed from its visible tokens, in order."""
 
     def decode(tokens_bt, positions_bt, memory, visible_bts=None):
         put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
@@ -74,7 +74,7 @@ def next_logits(table, row):
 
 
 def given(table, rows, slots):
-    """Behind row b's prompt, the model is in state b, and the next position is its own."""
+    """After row b's prompt, the model is in state b, and every row has its own next position."""
     rows_b = jnp.asarray(rows)
     return jnp.asarray(table)[rows_b], FIRST_POSITION + rows_b, empty_memory(rows_b, slots)
 
@@ -99,7 +99,7 @@ def assert_found(tokens_kn, scores_k, expected):
 
 
 def all_sequences(row, steps, alpha, ends=(EOS,)):
-    """Every sequence that ends, or is as long as it may be; the best first."""
+    """Every sequence that ends or has the maximum length, the best first."""
     alive = [token for token in range(V) if token not in ends]
     starts = [start for n in range(steps) for start in itertools.product(alive, repeat=n)]
     ended = [[*start, end] for start in starts for end in ends]
@@ -114,7 +114,7 @@ def all_sequences(row, steps, alpha, ends=(EOS,)):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
+def test_enough_beams_find_all_sequences_in_order(alpha):
     steps, sequences = 3, 1 + 3 + 9 + 27
     found = search(beams=sequences, steps=steps, alpha=alpha)
     for row in range(ROWS):
@@ -125,7 +125,7 @@ def test_with_beams_enough_all_sequences_are_found_in_their_order(alpha):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("more", [(1,), (1, 2)])
-def test_any_of_several_ends_ends_a_sequence(more, alpha):
+def test_any_eos_id_ends_a_sequence(more, alpha):
     """Few beams need more candidates then: up to three of a beam's four continuations are ends."""
     ends, steps = (EOS, *more), 4
     everything = [all_sequences(row, steps, alpha, ends) for row in range(ROWS)]
@@ -189,7 +189,7 @@ def test_one_beam_without_a_penalty_is_greedy():
         assert found.tokens_bnt[row, 0].tolist() == plain.filled_up(tokens, 10, PAD)
 
 
-def test_without_an_end_sequences_count_at_the_last_step():
+def test_without_eos_beams_are_scored_at_the_last_step():
     found = search(beams=3, steps=5, alpha=0.6, eos_id=-1)
     for row in range(ROWS):
         expected = plain.beam_search(
@@ -199,7 +199,7 @@ def test_without_an_end_sequences_count_at_the_last_step():
         assert_found(found.tokens_bnt[row], found.scores_bn[row], expected)
 
 
-def test_a_row_does_not_depend_on_those_beside_it():
+def test_a_row_does_not_depend_on_other_rows():
     sizes = dict(beams=3, steps=8, alpha=0.6)
     together = search(**sizes)
     for row in range(ROWS):
@@ -213,7 +213,7 @@ def test_a_row_does_not_depend_on_those_beside_it():
 @pytest.mark.parametrize(
     ("end", "beams", "alpha", "calls"),
     [
-        # The end comes first, and whatever goes on is less likely already.
+        # The first beam ends, and every live beam is already less likely.
         (0.9, 1, 0.0, 1),
         # The second step brings the second sequence; what is alive then is below it, at 0.0025.
         (0.9, 2, 0.0, 2),
@@ -225,7 +225,7 @@ def test_a_row_does_not_depend_on_those_beside_it():
         (0.01, 2, 0.0, 12),
     ],
 )
-def test_the_search_is_over_when_nothing_alive_can_win(end, beams, alpha, calls):
+def test_the_search_stops_when_no_live_beam_can_win(end, beams, alpha, calls):
     steps, count = 12, 0
     others = (1 - end) * np.array([0.5, 0.3, 0.2])
     table = np.tile(np.log([*others, end]).astype(np.float32), (STATES, 1))

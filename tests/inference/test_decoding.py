@@ -1,4 +1,4 @@
-"""Decoding with a toy in place of the model, where every token can be told in advance."""
+"""Decoding with a toy model whose every token is known in advance."""
 
 import functools
 
@@ -30,7 +30,7 @@ def one_hot(tokens):
 
 
 def count_up(token_b1, position_b1, cache):
-    """Says the token after the one it was given."""
+    """Predicts the last token plus one."""
     return one_hot((token_b1 + 1) % V), cache
 
 
@@ -39,12 +39,12 @@ def repeat(token_b1, position_b1, cache):
 
 
 def tell_position(token_b1, position_b1, cache):
-    """Says where it stands."""
+    """Predicts its own position."""
     return one_hot(position_b1 % V), cache
 
 
 def recall(token_b1, position_b1, state_b):
-    """Random logits that depend on all tokens so far and on where they stand."""
+    """Random logits that depend on all tokens so far and on their positions."""
     state_b = (state_b * 5 + token_b1[:, 0] + position_b1[:, 0] + 1) % len(TABLE)
     return jnp.asarray(TABLE)[state_b][:, None], state_b
 
@@ -73,7 +73,7 @@ def run(decode, logits_bv, positions_b=None, cache=None, keys_b=None, *, steps, 
 
 
 def said(decode, first, positions_b=None, **options):
-    """What follows from a prompt behind which the model is sure of the `first` tokens."""
+    """The generated tokens, if the prompt predicts the `first` tokens with certainty."""
     return run(decode, one_hot(jnp.asarray(first)), positions_b, **options)
 
 
@@ -97,12 +97,12 @@ def test_padding_and_end_may_be_any_id():
 
 
 def test_each_row_counts_its_own_positions():
-    # The first token comes from the prompt; the next ones say where their forerunner stood.
+    # The first token comes from the prompt; each next one is the position of the last one.
     tokens = said(tell_position, [1, 1], [2, 4], steps=4, ends=NO_END)
     assert tokens == [[1, 2, 3, 4], [1, 4, 5, 6]]
 
 
-def test_the_cache_goes_from_call_to_call():
+def test_the_cache_is_passed_from_call_to_call():
     def say_how_often(token_b1, position_b1, calls):
         return one_hot(jnp.full_like(token_b1, calls)), calls + 1
 
@@ -126,7 +126,7 @@ def test_stop_sequences_end_a_row(first, stops, expected):
     assert said(count_up, first, steps=6, ends=Ends(EOS, PAD, tuple(stops))) == expected
 
 
-def test_a_stop_sequence_lies_within_what_was_generated():
+def test_stop_sequences_match_generated_tokens_only():
     # At the first token, nothing is before it that could count as part of the stop.
     assert said(repeat, [3, 4], steps=4, ends=Ends(EOS, 1, ((3, 3), (4, 4, 4)))) == [
         [3, 3, 1, 1],
@@ -138,7 +138,7 @@ def test_a_stop_sequence_lies_within_what_was_generated():
     ("first", "stops", "calls"),
     [([6, 7], [], 2), ([6, 1], [], 7), ([6, 1], [(2, 3)], 3), ([8, 8], [], 8)],
 )
-def test_it_stops_when_every_row_has_ended(first, stops, calls):
+def test_decoding_stops_when_every_row_has_ended(first, stops, calls):
     count = 0
 
     def decode(*arguments):
@@ -170,7 +170,7 @@ def random_run(rows=slice(None), **options):
 
 
 @pytest.mark.parametrize("ends", [ENDS, NO_END], ids=["ends", "no_end"])
-def test_a_row_does_not_depend_on_those_beside_it(ends):
+def test_a_row_does_not_depend_on_other_rows(ends):
     together = random_run(ends=ends)
     assert len({tuple(row) for row in together}) == 5
     if ends is ENDS:
@@ -181,7 +181,7 @@ def test_a_row_does_not_depend_on_those_beside_it(ends):
 
 
 @pytest.mark.parametrize("pieces", [(1,), (3, 5), (2, 2, 7), (8,)])
-def test_in_pieces_as_in_one_go(pieces):
+def test_decoding_in_pieces_equals_decoding_in_one_go(pieces):
     assert random_run(pieces=pieces) == random_run()
 
 
@@ -229,12 +229,12 @@ def test_the_distribution_is_what_plain_python_makes_of_it(changes):
 
 
 def allowed(logits, **changes):
-    """Which tokens are left to draw from."""
+    """The tokens that remain after filtering."""
     sampling = Sampling(temperature=1.0, **changes)
     return np.flatnonzero(np.isfinite(limited(logits[None], sampling)[0])).tolist()
 
 
-def test_what_is_as_likely_as_the_last_one_kept_stays_too():
+def test_filters_keep_tokens_tied_with_the_last_one():
     logits = np.log(np.array([1, 4, 2, 4, 2, 3], np.float32) / 16)
     assert allowed(logits, top_k=1) == [1, 3]
     assert allowed(logits, top_k=4) == [1, 2, 3, 4, 5]
@@ -243,7 +243,7 @@ def test_what_is_as_likely_as_the_last_one_kept_stays_too():
     assert allowed(logits, min_p=0.7) == [1, 3, 5]
 
 
-def test_each_limit_applies_to_what_the_one_before_has_left():
+def test_each_filter_applies_to_what_the_last_one_left():
     logits = np.log(np.array([40, 30, 20, 10], np.float32) / 100)
     assert allowed(logits, top_p=0.75) == [0, 1, 2]
     # Of the two that are left, the first has 40 / 70: not yet enough for 0.6, but for 0.55.
@@ -251,19 +251,19 @@ def test_each_limit_applies_to_what_the_one_before_has_left():
     assert allowed(logits, top_k=2, top_p=0.55) == [0]
 
 
-def test_the_likeliest_always_stays():
+def test_filters_always_keep_the_likeliest_token():
     logits = np.array([0.0, 20.0, -30.0, 19.0], np.float32)
     assert allowed(logits, top_k=1, top_p=1e-30, min_p=1.0) == [1]
 
 
-def test_a_penalty_makes_less_likely_on_either_side_of_zero():
+def test_the_repetition_penalty_lowers_positive_and_negative_logits():
     logits_bv = jnp.asarray([[2.0, -2.0, 0.0, 3.0, -1.0]])
     occurred_bv = jnp.asarray([[True, True, True, False, False]])
     penalised = limited(logits_bv, Sampling(repetition_penalty=2.0), occurred_bv)
     assert penalised.tolist() == [[1.0, -4.0, 0.0, 3.0, -1.0]]
 
 
-def test_a_penalty_counts_the_prompt_and_what_was_said():
+def test_the_repetition_penalty_counts_prompt_and_generated_tokens():
     logits_v = jnp.asarray([0.5, 8.0, 7.0, 6.0, 5.0, 4.0, 0.3, 0.2, 0.1])
 
     def always_the_same(token_b1, position_b1, cache):
@@ -274,11 +274,11 @@ def test_a_penalty_counts_the_prompt_and_what_was_said():
         always_the_same, jnp.broadcast_to(logits_v, (2, V)), steps=5, ends=NO_END,
         sampling=Sampling(repetition_penalty=10.0), occurred_bv=prompts_bv,
     )  # fmt: skip
-    # Once all five likely ones were said, the likeliest is the next again, at 8.0 / 10.
+    # Once all five likely tokens occurred, the likeliest comes again, at 8.0 / 10.
     assert tokens == [[2, 3, 4, 5, 1], [1, 3, 5, 1, 1]]
 
 
-def test_without_temperature_the_likeliest_is_picked():
+def test_zero_temperature_picks_the_likeliest_token():
     logits_bv = jnp.asarray([[0.0, 3.0, 2.9], [-1.0, -3.0, -2.0]])
     assert sample_token(logits_bv, GREEDY, None).tolist() == [1, 0]
 
@@ -319,7 +319,7 @@ def test_half_precision_logits_are_filtered_in_single():
     assert limited(logits_bv, Sampling(temperature=0.7, top_p=0.9)).dtype == jnp.float32
 
 
-def test_copies_stand_side_by_side():
+def test_repeated_rows_are_adjacent():
     tree = dict(rows=jnp.asarray([[1, 2], [3, 4]]), number=jnp.int32(5), nothing=None)
     assert repeat_rows(1, tree) is tree
     copies = repeat_rows(3, tree)

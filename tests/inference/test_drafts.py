@@ -1,4 +1,4 @@
-"""A draft model changes how often the large one is called, and nothing else."""
+"""A draft model changes only how often the large model is called."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def drafted(config, draft_config, *, ahead, **options):
     return target.speculate(params, drafter, draft_params, prompts(config), ahead=ahead)
 
 
-def test_the_same_tokens_with_ends_and_stops():
+def test_drafts_do_not_change_tokens_with_eos_and_stop_sequences():
     unending = greedy(DECODER)
     assert_not_trivial(unending)
     ends = Ends(early_token(unending), PAD, (tuple(unending[2][1:3]),))
@@ -45,14 +45,14 @@ def test_the_same_tokens_with_ends_and_stops():
     assert found.tokens_bt.tolist() == tokens_bt.tolist()
 
 
-def test_its_own_twin_drafts_perfectly():
+def test_every_draft_of_an_identical_model_is_accepted():
     found = drafted(DECODER, DECODER, ahead=2)
     assert found.tokens_bt.tolist() == greedy(DECODER)
     assert found.rounds == -(-(STEPS - 1) // 3)
 
 
 def test_answers_are_drafted_up_to_the_last_position():
-    """Learned positions end where the answers do; what is drafted beyond must do no harm."""
+    """Learned positions end with the answers. Tokens drafted beyond them must do no harm."""
     changes = dict(family="encoder_decoder", position="learned", max_length=COLUMNS + STEPS)
     config = small(**changes)
     expected = greedy(config)
@@ -68,6 +68,6 @@ def test_answers_are_drafted_up_to_the_last_position():
         (dict(sampling=Sampling(repetition_penalty=1.2)), "repetition_penalty=1.2 .* set it to 1"),
     ],
 )
-def test_what_cannot_be_drafted_is_refused(options, message):
+def test_unsupported_options_of_speculative_decoding_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         drafted(DECODER, DECODER, ahead=2, **options)

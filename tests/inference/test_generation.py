@@ -1,4 +1,4 @@
-"""Generation with the cache gives token for token what recomputing everything each time gives."""
+"""Generation with a cache gives the same tokens as recomputing everything for each token."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def _generators_compile_quickly(monkeypatch):
     ids=["decoder", "encoder_decoder"],
 )
 def test_greedy_and_beam_search(changes, position):
-    """Prompts are of mixed lengths; to an encoder-decoder, they are forced beginnings."""
+    """Prompts have mixed lengths. For an encoder-decoder they are forced prefixes of the target."""
     config = small(position=position, **changes)
     unending = greedy(config)
     assert_not_trivial(unending)

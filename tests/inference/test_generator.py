@@ -1,4 +1,4 @@
-"""What a Generator promises beside the tokens themselves: keys, pieces, compilation, memory."""
+"""The Generator's other promises: random keys, streaming, compilation and memory."""
 
 import dataclasses
 from typing import get_args
@@ -58,13 +58,13 @@ def keys(count, seed=0):
 # What the model is given.
 
 
-def test_a_prompt_that_is_read_both_ways():
+def test_bidirectional_prompts():
     expected = greedy(DECODER, bidirectional_prompt=True)
     assert expected != greedy(DECODER)
     assert generated(DECODER, make_generator(DECODER, bidirectional_prompt=True)) == expected
 
 
-def test_rows_go_on_beside_one_that_has_no_positions_left():
+def test_rows_continue_when_another_row_runs_out_of_positions():
     config = small(family="decoder", position="learned", max_length=COLUMNS + STEPS)
     fewer = dataclasses.replace(config, max_length=COLUMNS + STEPS - 2)
     params = jax.tree.map(jnp.asarray, lively_params(config))
@@ -81,14 +81,14 @@ def test_rows_go_on_beside_one_that_has_no_positions_left():
         assert certain == STEPS or row == LENGTHS.index(COLUMNS)
 
 
-def test_answers_that_begin_with_the_start_alone():
+def test_targets_that_begin_with_the_start_id_alone():
     given = prompts(ENCODER_DECODER, [[1]] * ROWS)
     expected = [plain.greedy(recomputed(ENCODER_DECODER, n, [1]), steps=STEPS) for n in range(ROWS)]
     assert_not_trivial(expected)
     assert generated(ENCODER_DECODER, make_generator(ENCODER_DECODER), given) == expected
 
 
-def test_what_stands_in_the_padding_does_not_matter():
+def test_padding_content_does_not_change_the_output():
     config, given = ENCODER_DECODER, padded_with(7, prompts(ENCODER_DECODER))
     source_bs = jnp.where(given.source_segments_bs == 0, 7, given.source_bs)
     given = dataclasses.replace(given, source_bs=source_bs)
@@ -111,7 +111,7 @@ def test_tokens_depend_on_the_key_of_their_row_alone():
     assert [a == b for a, b in zip(first, other, strict=True)] == [True, False, True, True]
 
 
-def test_several_outputs_of_a_prompt_stand_side_by_side():
+def test_outputs_of_a_prompt_are_adjacent():
     for config in (DECODER, ENCODER_DECODER):
         generator = make_generator(config, sampling=Sampling(temperature=0.5))
         together = generated(config, generator, None, keys(2 * ROWS), outputs=2)
@@ -143,7 +143,7 @@ def test_a_penalty_counts_the_tokens_of_the_prompt_and_not_its_padding():
 # How it goes about it.
 
 
-def test_a_stream_brings_more_and_more_of_the_same():
+def test_every_piece_of_a_stream_extends_the_last():
     generator = make_generator(DECODER, sampling=Sampling(temperature=0.5))
     params, given = generator.lay_out(lively_params(DECODER)), prompts(DECODER)
     complete = generator.sequences(params, given, keys(ROWS)).tolist()
@@ -215,7 +215,7 @@ def test_memory_of_the_cache(slots, dtype):
 
 
 def test_the_source_is_read_once():
-    """Nothing that only reads it has any part in what comes later."""
+    """Decode steps contain nothing of the encoder."""
     config = ENCODER_DECODER
     generator = make_generator(config)
     params, given = generator.lay_out(lively_params(config)), prompts(config)

@@ -24,7 +24,7 @@ def test_an_answer_goes_up_to_its_end():
 
 
 @pytest.mark.parametrize("name", ["llama/tokenizer.model", "t5/spiece.model", "gpt2/encoder.json"])
-def test_text_reads_as_it_does_behind_the_prompt(name):
+def test_generated_text_is_decoded_in_the_context_of_the_prompt(name):
     tokenizer = open_tokenizer(FIXTURES / name)
     ids = tokenizer.encode("the one and the other")
     for place in range(1, len(ids)):
@@ -36,7 +36,7 @@ def test_text_reads_as_it_does_behind_the_prompt(name):
     assert to_text(alone, tokenizer) == "the one"
 
 
-def test_sentinels_show():
+def test_sentinels_are_shown_on_request():
     first, third = T.sentinel_ids[[0, 2]]
     tokens = np.array([first, *T.encode("né"), third, *T.encode("b"), EOS])
     assert to_text(tokens, T, sentinels=True) == "<extra_id_0>né<extra_id_2>b"
@@ -44,7 +44,7 @@ def test_sentinels_show():
     assert to_text(tokens[:0], T, sentinels=True) == ""
 
 
-def test_stop_strings_end_the_writing_where_tokens_spell_them():
+def test_stop_strings_become_token_sequences():
     assert stop_sequences(["\n\n", "é"], T) == (
         tuple(T.encode("\n\n").tolist()),
         tuple(T.encode("é").tolist()),
@@ -62,7 +62,7 @@ def test_the_first_stop_string_cuts():
 
 
 @pytest.mark.parametrize("stops", [[], ["–x"], ["né", "a\n"], ["aaab"]])
-def test_what_was_shown_stays(stops):
+def test_streamed_text_is_never_taken_back(stops):
     """Byte by byte, half of the characters being longer than a byte."""
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""What a model is asked is what its training rows begin with, in batches that leave rows alone."""
+"""Prompts begin as training rows do, and a row does not depend on its batch."""
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ def test_bart_is_asked_with_its_start_on_both_sides():
     check(prompts("causal_lm", "documents", tokenizer)("ab", ""), inputs=[BOS, A, B])
 
 
-def test_texts_to_be_classified_are_as_in_training():
+def test_texts_to_classify_equal_training_rows():
     row = {"text": T.encode("ab"), "text_pair": T.encode("c"), "label": 0}
     both = prompts("classify_text", "labelled", takes_two=True)
     for text, trained in [("ab", {"text": row["text"], "label": 0}), ("ab\tc", row)]:
@@ -158,7 +158,7 @@ def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
         check(make(f"one{name} sat", ""), inputs=[one, tokenizer.mask_id, sat])
 
 
-def test_gaps_that_are_not_there_or_not_known_are_refused():
+def test_prompts_without_gaps_or_with_unknown_ones_are_refused():
     spans = prompts("span_corruption")
     no_gap = "line 7 has no gap to fill in; put {} where a gap is"
     assert refusal(prompts("masked_lm"), "abc") == no_gap.format("[MASK]")
@@ -168,7 +168,7 @@ def test_gaps_that_are_not_there_or_not_known_are_refused():
     assert "two gaps with the same number" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
-def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
+def test_unspellable_text_becomes_the_unknown_token():
     tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
     make = prompts("causal_lm", tokenizer=tokenizer)
     unknown = tokenizer.encode("ж").tolist()
@@ -178,7 +178,7 @@ def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
     assert make.unknown == {"line 7": "ж"}
 
 
-def test_strictly_what_the_vocabulary_cannot_spell_is_refused():
+def test_strict_prompts_refuse_unspellable_text():
     tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
     line = refusal(prompts("causal_lm", tokenizer=tokenizer, strict=True), "abc cжb")
     assert line.startswith("line 7: the vocabulary of the model's tokenizer cannot spell 'ж'; ")
@@ -186,7 +186,7 @@ def test_strictly_what_the_vocabulary_cannot_spell_is_refused():
         prompts("seq2seq", "pairs", tokenizer, begin_with="ж", strict=True)
 
 
-def test_ids_enter_the_model_as_they_are():
+def test_ids_are_passed_to_the_model_unchanged():
     ids = IdTokenizer.like(T, T.vocab_size)
     check(prompts("causal_lm", tokenizer=ids)("7 9 007", ""), inputs=[7, 9, 7])
     source = prompts("seq2seq", "pairs", ids)("7 2", "")
@@ -214,7 +214,7 @@ def test_texts_to_embed_are_cut_as_by_the_published_pipeline():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_are_as_in_training(tmp_path, channels):
+def test_image_prompts_equal_training_images(tmp_path, channels):
     shape = (8, 8) if channels == 1 else (8, 8, 3)
     pixels = rng().integers(0, 256, shape, np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")

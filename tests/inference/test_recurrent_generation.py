@@ -1,4 +1,4 @@
-"""Generation with kinds that remember sums, or slots where tokens branch or are forgotten."""
+"""Generation with recurrent kinds of attention: with a state, or with slots (beams, sliding)."""
 
 import dataclasses
 
@@ -56,7 +56,7 @@ def test_greedy_and_beam_search(name):
         assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
-def test_a_prompt_that_is_read_both_ways():
+def test_bidirectional_prompts():
     config = CONFIGS["linear"]
     expected = greedy(config, bidirectional_prompt=True)
     assert expected != greedy(config)
@@ -65,7 +65,7 @@ def test_a_prompt_that_is_read_both_ways():
     assert generator.sequences(params, prompts(config)).tolist() == expected
 
 
-def test_drafts_are_taken_back():
+def test_rejected_drafts_are_removed_from_the_state():
     config = CONFIGS["performer"]
     smaller = dataclasses.replace(CONFIGS["linear"], decoder_layers=1)
     target, drafter = make_generator(config), make_generator(smaller)
@@ -88,7 +88,7 @@ def test_several_outputs_share_a_prompt():
     assert tokens_bt[0::2] == tokens_bt[1::2] == greedy(config)
 
 
-def test_slots_forget_and_sums_do_not(monkeypatch):
+def test_slots_forget_old_tokens_and_states_do_not(monkeypatch):
     """With fewer slots than tokens, the oldest are forgotten as by any other kind."""
     steps, slots = 10, 8
     config = CONFIGS["linear"]

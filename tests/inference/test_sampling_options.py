@@ -1,4 +1,4 @@
-"""Flags about writing: what would have no effect is refused, and what changes nothing is not."""
+"""Sampling flags: those without effect are refused, unless they have their default values."""
 
 import dataclasses
 

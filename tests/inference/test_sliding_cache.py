@@ -1,4 +1,4 @@
-"""With a cache too small for everything, a model sees its last tokens, as if others were masked."""
+"""A sliding cache equals masking all but the last tokens."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_the_oldest_token_is_forgotten_when_the_cache_is_full(changes, monkeypat
         assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
-def test_a_cache_with_a_slot_for_every_token_forgets_nothing():
+def test_a_cache_with_a_slot_for_every_token_equals_full_attention():
     config = small(family="decoder", position="rope", kv_heads=2)
     generator = make_generator(config, steps=STEPS, slots=COLUMNS + STEPS)
     params = generator.lay_out(lively_params(config))
@@ -87,7 +87,7 @@ def test_a_cache_with_a_slot_for_every_token_forgets_nothing():
     assert tokens_bt.tolist() == greedy(config, steps=STEPS)
 
 
-def test_a_prompt_must_fit_in():
+def test_prompts_longer_than_the_cache_are_refused():
     config = small(family="decoder", position="rope", kv_heads=2)
     generator = make_generator(config, slots=COLUMNS - 1)
     params = generator.lay_out(lively_params(config))

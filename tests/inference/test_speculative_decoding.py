@@ -1,4 +1,4 @@
-"""Speculative decoding with tables in place of models: the target's tokens, whatever is drafted."""
+"""Speculative decoding with tables as models: the tokens are the target's, for any draft."""
 
 import functools
 import itertools
@@ -91,7 +91,7 @@ def speculated(draft, prompts=PROMPTS, keys_b=None, *, ahead, steps, copies=1, *
 
 
 def plain(prompts, steps, ends=NO_END):
-    """What the target alone would say, up to the first end or stop."""
+    """The target's own tokens, up to the first end or stop sequence."""
     rows = []
     for prompt in prompts:
         tokens = greedy(next_logits(TARGET, prompt), steps=steps, eos_id=ends.eos_id)
@@ -104,7 +104,7 @@ def plain(prompts, steps, ends=NO_END):
 
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
 @pytest.mark.parametrize("draft", ["good", "random", "wrong"])
-def test_the_likeliest_tokens_are_the_targets(draft, ahead):
+def test_greedy_tokens_are_those_of_the_target(draft, ahead):
     expected = plain(PROMPTS, steps=11)
     assert len({tuple(row) for row in expected}) > 3
     assert speculated(draft, ahead=ahead, steps=11).tokens_bt.tolist() == expected
@@ -114,7 +114,7 @@ def test_the_likeliest_tokens_are_the_targets(draft, ahead):
     ("ahead", "steps", "rounds"),
     [(1, 1, 0), (1, 8, 4), (1, 9, 4), (2, 3, 1), (2, 10, 3), (3, 9, 2), (4, 2, 1), (4, 12, 3)],
 )
-def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
+def test_a_perfect_draft_is_accepted_completely(ahead, steps, rounds):
     found = speculated("perfect", ahead=ahead, steps=steps)
     assert found.tokens_bt.tolist() == plain(PROMPTS, steps)
     # The prompt gives one token, and every call as many as were drafted, and one more.
@@ -122,8 +122,8 @@ def test_a_perfect_draft_is_taken_whole(ahead, steps, rounds):
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3, 4])
-def test_a_draft_that_was_wrong_goes_on_from_what_is_right(ahead):
-    """Tokens would be right all the same, but more calls would be needed for them."""
+def test_drafting_continues_from_accepted_tokens_after_a_rejection(ahead):
+    """Otherwise the tokens would still be right, but would need more calls."""
 
     def rounds(prompt):
         right = greedy(next_logits(TARGET, prompt), steps=11 + ahead)
@@ -151,7 +151,7 @@ def test_a_draft_that_is_never_right_costs_a_call_for_each_token():
     [(Ends(2, PAD), [5, 3, 9, 4, 6]), (Ends(4, 5, ((1, 0), (5, 3), (1, 1, 1))), [3, 6, 4, 1, 3])],
     ids=["eos", "stops"],
 )
-def test_rows_end_by_themselves(draft, ends, lengths):
+def test_rows_end_independently(draft, ends, lengths):
     unending = plain(PROMPTS, steps=11)
     expected = [
         filled_up(row[:length], 11, ends.pad_id)
@@ -161,7 +161,7 @@ def test_rows_end_by_themselves(draft, ends, lengths):
     assert speculated(draft, ahead=3, steps=11, ends=ends).tokens_bt.tolist() == expected
 
 
-def test_a_row_does_not_depend_on_those_beside_it():
+def test_a_row_does_not_depend_on_other_rows():
     options = dict(ahead=2, steps=8, sampling=Sampling(temperature=1.0), ends=Ends(3, PAD))
     keys_b = jax.random.split(jax.random.key(0), len(PROMPTS))
     together = speculated("good", PROMPTS, keys_b, **options).tokens_bt

@@ -1,4 +1,4 @@
-"""Small data sets on disk whose examples say who they are, and the pipeline on them."""
+"""Small data sets on disk whose examples begin with their number, and the pipeline on them."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def sentence(number, rng):
 
 
 def write_corpus(directory):
-    """Every kind of file in one directory: its parts are told apart by their names."""
+    """Writes files of every kind, each in its own subdirectory."""
     rng = np.random.default_rng(0)
     for split, count in (("train", COUNT), ("validation", 9)):
         pairs = [(sentence(n, rng), sentence(n, rng)) for n in range(count)]
@@ -39,8 +39,8 @@ def write_corpus(directory):
             json.dumps({"task": f"t{n % 3}", "inputs": source, "targets": target}) + "\n"
             for n, (source, target) in enumerate(pairs)
         )
-        for side, language in enumerate(("en", "de")):
-            text = "".join(f"{pair[side]}\n" for pair in pairs)
+        for column, language in enumerate(("en", "de")):
+            text = "".join(f"{pair[column]}\n" for pair in pairs)
             written(directory / "pairs" / f"{split}.{language}", text)
         written(directory / "labelled" / f"{split}.tsv", labelled)
         written(directory / "tasks" / f"{split}.jsonl", tasks)
@@ -69,8 +69,8 @@ def load(
 
 def segments(batch, name):
     """The ids of each packed or lone example of a batch, row by row."""
-    side = "encoder_" if name.startswith("encoder_") else ""
-    ids = batch[f"{side}segment_ids"]
+    prefix = "encoder_" if name.startswith("encoder_") else ""
+    ids = batch[f"{prefix}segment_ids"]
     for row, marks in zip(batch[name], ids, strict=True):
         for mark in range(1, marks.max() + 1):
             yield row[marks == mark]

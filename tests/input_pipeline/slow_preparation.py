@@ -32,7 +32,7 @@ class SlowTokenizer(ByteTokenizer):
 
 
 def prepare(cache_dir, tokenizer, examples=EXAMPLES, **keys):
-    """With CHUNK as it is here, and one chunk after the other."""
+    """Prepares chunk after chunk, each of CHUNK examples."""
     before = preparation.CHUNK, preparation.THREADS
     preparation.CHUNK, preparation.THREADS = CHUNK, 1
     try:

@@ -54,17 +54,19 @@ def assert_equal(batch, other):
 
 
 @pytest.mark.parametrize(("kind", "keys"), WAYS)
-def test_a_run_goes_on_alike_wherever_it_stopped_on_any_number_of_processes(corpus, kind, keys):
-    whole = load(corpus, kind, **keys)
+def test_batches_do_not_depend_on_the_resume_step_or_process_count(corpus, kind, keys):
+    one_process = load(corpus, kind, **keys)
     rng = np.random.default_rng(len(repr(keys)))
     for _ in range(5):
         n, count = int(rng.integers(200)), int(rng.choice([1, 2, 4, 8]))
-        assert_equal(whole.train_batch(n), shared(corpus, kind, n, count, **keys))
+        assert_equal(one_process.train_batch(n), shared(corpus, kind, n, count, **keys))
     resumed = load(corpus, kind, **keys).train_iterator(77, 80)
     for n, batch in enumerate(resumed, start=77):
-        assert_equal(batch, whole.train_batch(n))
+        assert_equal(batch, one_process.train_batch(n))
     other = load(corpus, kind, seed=1, **keys)
-    assert other.train_batch(77)["inputs"].tolist() != whole.train_batch(77)["inputs"].tolist()
+    assert (
+        other.train_batch(77)["inputs"].tolist() != one_process.train_batch(77)["inputs"].tolist()
+    )
 
 
 @pytest.mark.parametrize(("kind", "keys"), WAYS)
@@ -98,7 +100,7 @@ class Watched:
         *(("labelled", keys) for keys in ({}, SORTED)),
     ],
 )
-def test_every_example_is_seen_once_per_epoch(corpus, kind, keys):
+def test_every_example_occurs_once_per_epoch(corpus, kind, keys):
     sizes = [1, 8] if keys is SORTED else [1]  # elsewhere batches may reach into the next epoch
     field = "inputs" if kind == "labelled" else "encoder_inputs"
     for size in sizes:
@@ -107,13 +109,13 @@ def test_every_example_is_seen_once_per_epoch(corpus, kind, keys):
         assert rows < COUNT / 1.5 if keys is PACKED else rows == COUNT
         batches = batches_in_epoch(data, size, keys)
         for epoch in range(2):
-            seen = []
+            indices = []
             for n in range(epoch * batches, (epoch + 1) * batches):
                 batch = data.train_batch(n)
                 weights = batch["weights"].reshape(size, -1).any(axis=1)
                 real = {name: values[weights] for name, values in batch.items()}
-                seen += numbers(data, real, field)
-            assert sorted(seen) == list(range(COUNT))
+                indices += numbers(data, real, field)
+            assert sorted(indices) == list(range(COUNT))
 
 
 def batches_in_epoch(data, size, keys):
@@ -124,16 +126,16 @@ def batches_in_epoch(data, size, keys):
 
 
 @pytest.mark.parametrize("keys", [{}, PACKED])
-def test_running_text_is_seen_once_per_epoch(corpus, keys):
+def test_running_text_occurs_once_per_epoch(corpus, keys):
     data = load(corpus, "documents", batch_size=1, **keys)
-    seen = collections.Counter()
+    token_counts = collections.Counter()
     for n in range(data.description["train_rows"]):
         batch = data.train_batch(n)
-        seen.update(batch["targets"][batch["weights"] > 0].tolist())
+        token_counts.update(batch["targets"][batch["weights"] > 0].tolist())
     expected = collections.Counter({data.tokenizer.eos_id: COUNT})
     for file in (corpus / "documents/train").iterdir():
         expected.update(data.tokenizer.encode(file.read_text()).tolist())
-    assert seen == expected
+    assert token_counts == expected
 
 
 def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
@@ -155,11 +157,11 @@ def test_sources_are_mixed_in_exact_proportion(monkeypatch, tmp_path):
     assert data.eval_names == (f"validation_{name}", "held_out_pydoc")
 
     rows = [row for n in range(220) for row in data.train_batch(n)["targets"]]
-    seen = [data.tokenizer.decode(row) for row in rows]
+    row_texts = [data.tokenizer.decode(row) for row in rows]
     of = {"file": [], "inside": []}
-    for row in seen:
+    for row in row_texts:
         of["file" if row.startswith("file") else "inside"].append(row)
-    is_file = np.cumsum([row.startswith("file") for row in seen])
+    is_file = np.cumsum([row.startswith("file") for row in row_texts])
     for size in (4, 7, 100):  # any window of rows holds its share to within one
         windows = is_file[size:] - is_file[:-size]
         assert np.abs(windows - 0.75 * size).max() <= 1

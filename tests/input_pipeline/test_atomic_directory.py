@@ -3,25 +3,25 @@ import pytest
 from input_pipeline.atomic_directory import make_directory_atomically
 
 
-def test_a_directory_is_there_complete_or_not_at_all(tmp_path):
+def test_a_directory_appears_complete_or_not_at_all(tmp_path):
     directory = tmp_path / "sub" / "made"
 
     def half(path):
         (path / "one").write_text("1")
         raise RuntimeError("in the middle")
 
-    def whole(path):
+    def complete(path):
         assert not directory.exists()
         (path / "one").write_text("1")
 
     with pytest.raises(RuntimeError, match="in the middle"):
         make_directory_atomically(directory, half)
     assert list(directory.parent.iterdir()) == []
-    make_directory_atomically(directory, whole)
+    make_directory_atomically(directory, complete)
     assert [path.name for path in directory.parent.rglob("*")] == ["made", "one"]
 
 
-def test_who_is_second_leaves_what_is_there(tmp_path):
+def test_the_second_writer_keeps_the_existing_directory(tmp_path):
     directory = tmp_path / "made"
 
     def overtaken(path):
@@ -35,7 +35,7 @@ def test_who_is_second_leaves_what_is_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
-def test_faults_of_the_disk_are_not_hidden(tmp_path):
+def test_disk_errors_are_raised(tmp_path):
     def full(path):
         raise OSError("no space left")
 

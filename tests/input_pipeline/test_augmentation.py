@@ -116,7 +116,7 @@ def test_rectangles_are_of_every_area_shape_and_place_allowed(shares, aspect):
         assert abs(place.mean() - 0.5) < 0.03 and abs(np.mean(place < 0.25) - 0.25) < 0.03
 
 
-def test_a_rectangle_that_cannot_fit_is_given_up():
+def test_a_crop_that_cannot_fit_returns_the_image():
     # 99% of the area fits only if it is very nearly a square.
     image = random_image(8)
     crops = [augmentation.resized_crop(image, 0.999, rng(seed)) for seed in range(20)]
@@ -207,10 +207,10 @@ def test_training_rows_change_and_held_out_ones_never_do(load, keys):
         assert batch["images"].shape == (20, 6, 6, 1) and batch["images"].dtype == np.float32
     order = [np.argsort(b["labels"].reshape(20, -1)[:, 0]) for b in (first, second)]
     assert not np.array_equal(first["images"][order[0]], second["images"][order[1]])
-    (held_out,) = data.eval_batches("held_out", 5)
-    np.testing.assert_array_equal(held_out["images"], plain[held_out["labels"]])
-    assert sorted(held_out["labels"].tolist()) == [0, 1, 2, 3, 4]
-    assert held_out["weights"].tolist() == [1] * 5
+    (eval_batch,) = data.eval_batches("held_out", 5)
+    np.testing.assert_array_equal(eval_batch["images"], plain[eval_batch["labels"]])
+    assert sorted(eval_batch["labels"].tolist()) == [0, 1, 2, 3, 4]
+    assert eval_batch["weights"].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("keys", EVERYTHING, ids=str)
@@ -235,9 +235,9 @@ def test_mixup_blends_two_rows_and_says_which(load):
 
 def test_normalising_is_for_all_rows_and_comes_after_augmentation(load):
     examples, data = load(image_mean=(0.5,), image_std=(0.25,), crop_padding=5)
-    (held_out,) = data.eval_batches("held_out", 5)
+    (eval_batch,) = data.eval_batches("held_out", 5)
     plain = np.stack([augmentation.unit_range(example["image"]) for example in examples])
-    expected = (plain[held_out["labels"]] - 0.5) / 0.25
-    np.testing.assert_allclose(held_out["images"], expected, atol=1e-6)
+    expected = (plain[eval_batch["labels"]] - 0.5) / 0.25
+    np.testing.assert_allclose(eval_batch["images"], expected, atol=1e-6)
     # The black frame is black as any other pixel.
     assert data.train_batch(0)["images"].min() == -2

@@ -1,4 +1,4 @@
-"""What a batch is said to look like, against the batch that the pipeline then makes."""
+"""Announced batch shapes against the batches of the pipeline."""
 
 import numpy as np
 import pytest

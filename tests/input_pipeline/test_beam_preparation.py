@@ -1,4 +1,4 @@
-"""What Beam prepares is, byte for byte, what this machine alone would have."""
+"""Beam prepares the same bytes as this machine alone."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def small_chunks(monkeypatch):
 
 
 def prepared(data, objective, options=None) -> dict[str, bytes]:
-    """The content of every file in the cache, after Beam has filled it or this machine."""
+    """The content of every file in the cache, filled by Beam or by this machine."""
     cache = TokenCache(data) if options is None else TokenCache(data, on_beam(data, options))
     pipeline.load(data, objective=objective, masking=masking(), seed=0, cache=cache)
     return corpora.contents(cache.directory)
@@ -41,7 +41,7 @@ def both_ways(data, tmp_path):
 
 
 @pytest.mark.parametrize(("corpus", "objective", "keys"), EVERY_KIND)
-def test_the_cache_is_the_same_to_the_byte(corpus, objective, keys, tmp_path):
+def test_beam_writes_the_same_cache_byte_for_byte(corpus, objective, keys, tmp_path):
     data = data_config(**corpus(tmp_path / "corpus"), **keys)
     alone, beam = both_ways(data, tmp_path)
     expected = prepared(alone, objective)
@@ -60,7 +60,7 @@ def with_bad_records(tmp_path, allowed):
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2, 3])
-def test_bad_records_are_refused_in_the_same_words(allowed, tmp_path):
+def test_beam_refuses_bad_records_with_the_same_message(allowed, tmp_path):
     data = with_bad_records(tmp_path, allowed)
     reasons = []
     for each, options in zip(both_ways(data, tmp_path), (None, LOCALLY), strict=True):
@@ -70,7 +70,7 @@ def test_bad_records_are_refused_in_the_same_words(allowed, tmp_path):
     assert reasons[0] == reasons[1]
 
 
-def test_bad_records_are_skipped_and_kept_in_mind_alike(tmp_path):
+def test_beam_records_the_same_bad_records(tmp_path):
     alone, beam = both_ways(with_bad_records(tmp_path, 4), tmp_path)
     expected = prepared(alone, "seq2seq")
     assert sum(content.count(b"an empty line") for content in expected.values()) == 4
@@ -86,7 +86,7 @@ def test_a_worker_that_finds_other_files_refuses(tmp_path):
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_chunks_that_are_written_elsewhere_are_missed(tmp_path, monkeypatch):
+def test_chunks_missing_from_the_shared_cache_are_refused(tmp_path, monkeypatch):
     data = data_config(**corpora.text_files(tmp_path / "corpus"), cache_dir=str(tmp_path / "cache"))
     monkeypatch.setattr(preparation, "write_chunk", lambda *_: None)
     monkeypatch.setattr(preparation, "read_chunk", lambda *_: preparation.TokenTable({}))

@@ -11,7 +11,7 @@ def columns(lengths, needed):
     return sum(min(length for length in lengths if length >= need) for need in needed)
 
 
-def test_no_other_choice_pads_less():
+def test_the_chosen_buckets_pad_least():
     rng = np.random.default_rng(0)
     for _ in range(200):
         longest, count = int(rng.integers(5, 70)), int(rng.integers(1, 5))

@@ -1,4 +1,4 @@
-"""What eval.batches=N takes of a held-out set: a fixed, fair sample, whatever the set's order."""
+"""eval.batches=N takes a fixed, fair sample of an eval set, independent of its order."""
 
 import numpy as np
 import pytest

@@ -62,9 +62,9 @@ def test_by_size_an_epoch_has_every_row_of_every_part_once(sizes):
     orders = set()
     for epoch in range(4):
         here = slice(epoch * total, (epoch + 1) * total)
-        seen = list(zip(parts[here].tolist(), rows[here].tolist(), strict=True))
-        assert sorted(seen) == everything
-        orders.add(tuple(seen))
+        indices = list(zip(parts[here].tolist(), rows[here].tolist(), strict=True))
+        assert sorted(indices) == everything
+        orders.add(tuple(indices))
     assert len(orders) == 4
 
 
@@ -76,8 +76,8 @@ def test_in_buckets_an_epoch_has_every_row_once_and_a_batch_one_part(sizes):
     first_batches = set()
     for epoch in range(2):
         parts, rows, real = batches(order, size, count, start=epoch * count)
-        seen = zip(parts[real].tolist(), rows[real].tolist(), strict=True)
-        assert sorted(seen) == everything
+        indices = zip(parts[real].tolist(), rows[real].tolist(), strict=True)
+        assert sorted(indices) == everything
         by_batch = parts.reshape(-1, size)
         assert (by_batch == by_batch[:, :1]).all()
         first_batches.add(tuple(rows[:size]))
@@ -95,8 +95,8 @@ def test_in_buckets_an_epoch_has_every_row_once_and_a_batch_one_part(sizes):
 )
 def test_a_batch_is_found_without_those_before_it_and_by_shares(order):
     far = 10**12
-    whole = order.batch(far, np.arange(30))
-    assert ((whole.rows >= 0) & (whole.rows < np.array([70, 50])[whole.parts])).all()
+    full_batch = order.batch(far, np.arange(30))
+    assert ((full_batch.rows >= 0) & (full_batch.rows < np.array([70, 50])[full_batch.parts])).all()
     shares = [order.batch(far, np.arange(start, start + 10)) for start in (0, 10, 20)]
-    for column, parts in zip(whole, zip(*shares, strict=True), strict=True):
+    for column, parts in zip(full_batch, zip(*shares, strict=True), strict=True):
         np.testing.assert_array_equal(column, np.concatenate(parts))

@@ -13,8 +13,8 @@ def lengths_of(kind, count=20_000):
         case "paragraphs":
             return np.clip(rng.lognormal(5.0, 0.9, count), 1, 512).astype(int)
         case "documents":
-            whole = rng.lognormal(6.5, 1.0, count // 4).astype(int) + 1
-            return np.concatenate([[512] * (n // 512) + [n % 512 or 512] for n in whole])
+            document_lengths = rng.lognormal(6.5, 1.0, count // 4).astype(int) + 1
+            return np.concatenate([[512] * (n // 512) + [n % 512 or 512] for n in document_lengths])
 
 
 @pytest.mark.parametrize("kind", ["sentences", "paragraphs", "documents"])
@@ -46,5 +46,5 @@ def test_by_hand():
     assert rows == [[0, 1], [2, 3], [4]]
 
 
-def test_nothing_to_pack():
+def test_an_empty_plan():
     assert len(plan(np.empty((0, 1)), [10])) == 0

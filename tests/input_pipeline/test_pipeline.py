@@ -102,7 +102,7 @@ def assert_equal(batch, other):
 
 @pytest.mark.parametrize(("source", "objective", "keys"), EVERY_TASK)
 def test_the_processes_together_build_the_batch_of_one(source, objective, keys):
-    whole = load(source, objective, **keys)
+    one_process = load(source, objective, **keys)
     for count in (2, 4):
         parts = [
             load(source, objective, process_index=i, process_count=count, **keys)
@@ -111,9 +111,9 @@ def test_the_processes_together_build_the_batch_of_one(source, objective, keys):
         for n in (0, 3, 1000):  # 3 runs over the end of the first epoch
             batches = [part.train_batch(n) for part in parts]
             joined = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
-            assert_equal(whole.train_batch(n), joined)
+            assert_equal(one_process.train_batch(n), joined)
         evals = [part.eval_batches("held_out", 4) for part in parts]
-        for k, batch in enumerate(whole.eval_batches("held_out", 4)):
+        for k, batch in enumerate(one_process.eval_batches("held_out", 4)):
             joined = {name: np.concatenate([e[k][name] for e in evals]) for name in batch}
             assert_equal(batch, joined)
 
@@ -133,19 +133,19 @@ def test_shapes_and_types_never_change(source, objective, keys):
 
 
 @pytest.mark.parametrize("process_count", [1, 2, 4])
-def test_every_example_is_seen_once_per_epoch(process_count):
+def test_every_example_occurs_once_per_epoch(process_count):
     parts = [
         load("digits", "classify_images", process_index=i, process_count=process_count)
         for i in range(process_count)
     ]
     batches = [[part.train_batch(n)["labels"] for part in parts] for n in range(15)]
-    seen = np.concatenate([labels for batch in batches for labels in batch])
-    epochs = seen.reshape(4, 30)  # 15 batches of 8 are 4 epochs of 30
+    all_labels = np.concatenate([labels for batch in batches for labels in batch])
+    epochs = all_labels.reshape(4, 30)  # 15 batches of 8 are 4 epochs of 30
     np.testing.assert_array_equal(np.sort(epochs), np.tile(np.arange(30), (4, 1)))
     assert len({tuple(epoch) for epoch in epochs}) == 4
 
 
-def test_running_text_is_seen_once_per_epoch():
+def test_running_text_occurs_once_per_epoch():
     data = load("pydoc", "causal_lm", batch_size=1)
     rows = data.description["train_rows"]
     targets = collections.Counter()
@@ -168,7 +168,7 @@ def test_a_batch_depends_on_seed_and_number_only():
         assert not np.array_equal(third["inputs"], other["inputs"])
 
 
-def test_the_same_text_is_hidden_differently_each_time_in_training_and_never_in_evaluation():
+def test_masks_change_each_epoch_in_training_and_never_in_evaluation():
     data = load("names", "masked_lm", batch_size=30)
     first, second = data.train_batch(0), data.train_batch(1)
     order = [np.lexsort(batch["targets"].T) for batch in (first, second)]
@@ -211,8 +211,8 @@ def test_training_rows_are_evaluated_as_if_they_were_held_out(source, objective,
         keys = {**keys, "over_long": "drop", "length": 9}
     data = load(source, objective, evaluate_on_train=True, **keys)
     assert data.eval_names == ("train",)
-    held_out = dataclasses.replace(SMALL[source], evals={"held_out": SMALL[source].train})
-    stand_in(monkeypatch, source, held_out)
+    train_as_eval = dataclasses.replace(SMALL[source], evals={"held_out": SMALL[source].train})
+    stand_in(monkeypatch, source, train_as_eval)
     expected = load(source, objective, **keys).eval_batches("held_out", 8)
     for batch, other in zip(data.eval_batches("train", 8), expected, strict=True):
         assert_equal(batch, other)
@@ -275,7 +275,7 @@ def test_only_what_is_predicted_counts_as_bytes(objective, template, monkeypatch
     assert data.eval_bytes("held_out", 4) == said
 
 
-def test_of_pairs_the_bytes_are_those_of_the_answers():
+def test_eval_bytes_of_pairs_count_the_targets():
     data = load("dates", "prefix_lm")
     assert data.eval_bytes("held_out", 4) == 7 * 3
     # Of six columns sep and eos take two; source and target share the rest.
@@ -299,7 +299,7 @@ def test_next_sentences_are_neighbours_or_from_another_row(monkeypatch):
     assert 16 < batch["next_sentence"].sum() < 48
 
 
-def test_half_of_the_training_rows_have_masked_tokens_beside_their_class():
+def test_half_of_the_training_rows_of_a_classifier_have_masked_tokens():
     data = pipeline.load(
         data_config(source="names", batch_size=300, length=24),
         objective="classify_text",
@@ -309,8 +309,8 @@ def test_half_of_the_training_rows_have_masked_tokens_beside_their_class():
     batch = data.train_batch(0)
     masked = batch["token_weights"].any(axis=1)
     assert 0.4 < masked.mean() < 0.6
-    whole = (batch["inputs"] == batch["targets"]).all(axis=1)
-    assert whole[~masked].all() and whole[masked].mean() < 0.2
+    unchanged = (batch["inputs"] == batch["targets"]).all(axis=1)
+    assert unchanged[~masked].all() and unchanged[masked].mean() < 0.2
     assert set(data.eval_batches("held_out", 4)[0]) == {
         "inputs", "segment_ids", "labels", "weights"
     }  # fmt: skip

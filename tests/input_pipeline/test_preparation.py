@@ -77,7 +77,7 @@ def test_nothing_is_tokenized_twice(tmp_path):
     assert second.texts == []
 
 
-def test_a_key_follows_everything_the_ids_depend_on():
+def test_the_cache_key_depends_on_everything_that_decides_ids():
     class Other(ByteTokenizer):
         sentinel_count = 99
 
@@ -96,7 +96,7 @@ def test_a_key_follows_everything_the_ids_depend_on():
     assert key() == key()
 
 
-def test_an_interrupted_preparation_goes_on_where_it_was(tmp_path, expected):
+def test_an_interrupted_preparation_resumes(tmp_path, expected):
     tokenizer = SlowTokenizer()
     tokenizer.fails_after = 7 * CHUNK
     with pytest.raises(RuntimeError, match="interrupted"):
@@ -108,7 +108,7 @@ def test_an_interrupted_preparation_goes_on_where_it_was(tmp_path, expected):
     assert contents(tmp_path) == expected
 
 
-def test_a_killed_preparation_goes_on_where_it_was(tmp_path, expected):
+def test_a_killed_preparation_resumes(tmp_path, expected):
     process = begun(tmp_path, seconds=0.2)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("*.partial/*.npz"))) < 3:
@@ -134,7 +134,7 @@ def test_two_processes_may_prepare_the_same_table(tmp_path, expected):
 
 
 def test_a_process_that_comes_last_takes_what_the_other_has_made(tmp_path, expected):
-    """Its chunks are cleared away under its hands."""
+    """The other process removes its chunks meanwhile."""
 
     class Overtaken(SlowTokenizer):
         def encode_batch(self, texts):
@@ -180,7 +180,7 @@ def test_a_damaged_chunk_is_made_again(damage, tmp_path, expected):
     assert contents(tmp_path) == expected
 
 
-def test_what_dead_processes_left_does_no_harm_and_is_cleared_away(tmp_path, expected):
+def test_leftovers_of_dead_processes_are_removed(tmp_path, expected):
     prepare(tmp_path, SlowTokenizer())
     key = the_table(tmp_path).name
     shutil.rmtree(the_table(tmp_path))
@@ -237,13 +237,13 @@ def test_as_many_bad_records_as_allowed_are_skipped_and_logged(tmp_path, caplog)
             table = prepare(tmp_path, SlowTokenizer(), SomeBad(17, 40), max_bad_records=2)
         assert [r.message for r in caplog.records] == [f"skipped: a.txt:{n}: bad" for n in (18, 41)]
         assert table.numbers("origin").tolist() == [n for n in range(100) if n not in (17, 40)]
-    # Who allows fewer is refused the table that is there, with the same words as without it.
+    # A run that allows fewer is refused, with the same message as without a prepared table.
     warm = refusal(tmp_path, SomeBad(17, 40), 1)
     assert warm == refusal(tmp_path / "another", SomeBad(17, 40), 1)
     assert refusal(tmp_path, SomeBad(17, 40), 0).startswith("a.txt:18: bad; mend it")
 
 
-def test_nothing_to_prepare(tmp_path):
+def test_a_table_of_bad_records_only_is_empty(tmp_path):
     table = prepare(tmp_path, SlowTokenizer(), SomeBad(*range(100)), max_bad_records=100)
     assert isinstance(table, TokenTable) and len(table) == 0 and len(table.bad) == 100
     assert len(table.stream("text")) == 0

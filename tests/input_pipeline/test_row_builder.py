@@ -1,4 +1,4 @@
-"""Packed rows, batches of like lengths, and examples that do not fit, through the pipeline."""
+"""Packed rows, bucketed batches and too long examples, through the pipeline."""
 
 import collections
 
@@ -37,7 +37,7 @@ def examples(data, fields):
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_a_packed_example_is_what_it_would_be_by_itself(corpus, kind):
+def test_packing_does_not_change_examples(corpus, kind):
     alone = load(corpus, kind, batch_size=1)
     packed = load(corpus, kind, batch_size=1, packing=True)
     assert sorted(examples(packed, FIELDS[kind])) == sorted(examples(alone, FIELDS[kind]))
@@ -47,20 +47,20 @@ def test_a_packed_example_is_what_it_would_be_by_itself(corpus, kind):
 def test_segments_are_numbered_and_positions_start_again(corpus, kind):
     data = load(corpus, kind, batch_size=1, packing=True)
     for batch in batches(data):
-        sides = [side for side in ("", "encoder_") if f"{side}inputs" in batch]
-        for side in sides:
-            (marks,), (positions,) = batch[f"{side}segment_ids"], batch[f"{side}positions"]
+        prefixes = [prefix for prefix in ("", "encoder_") if f"{prefix}inputs" in batch]
+        for prefix in prefixes:
+            (marks,), (positions,) = batch[f"{prefix}segment_ids"], batch[f"{prefix}positions"]
             sizes = np.bincount(marks)[1:]
             assert (sizes > 0).all()
             laid = [np.repeat(np.arange(1, len(sizes) + 1), sizes), np.zeros(LENGTH - sizes.sum())]
             np.testing.assert_array_equal(marks, np.concatenate(laid))
             laid = [*map(np.arange, sizes), np.zeros(LENGTH - sizes.sum())]
             np.testing.assert_array_equal(positions, np.concatenate(laid))
-        if len(sides) == 2:  # both hold the same examples
+        if len(prefixes) == 2:  # both hold the same examples
             assert numbers(data, batch, "encoder_inputs") == numbers(data, batch, "targets")
 
 
-def test_documents_that_training_keeps_apart_are_apart_in_evaluation(corpus):
+def test_evaluation_separates_documents_as_training_does(corpus):
     texts = [path.read_text() for path in sorted((corpus / "documents/validation").iterdir())]
 
     def shown(**keys):
@@ -87,7 +87,7 @@ def test_ordinary_text_fills_packed_rows(tmp_path):
     assert np.mean([batch["segment_ids"] > 0 for batch in batches(data)]) > 0.95
 
 
-def test_batches_of_like_lengths_have_the_announced_shapes_and_cut_nothing(corpus):
+def test_bucketed_batches_have_the_announced_shapes_and_cut_nothing(corpus):
     plain = load(corpus, "pairs", batch_size=1)
     buckets = load(corpus, "pairs", batch_size=1, buckets=(16, 24))
     shapes = collections.Counter(
@@ -98,7 +98,7 @@ def test_batches_of_like_lengths_have_the_announced_shapes_and_cut_nothing(corpu
     assert sorted(examples(buckets, fields)) == sorted(examples(plain, fields))
 
 
-def test_batches_of_like_lengths_save_padding(corpus):
+def test_buckets_save_padding(corpus):
     def cells(**keys):
         data = load(corpus, "labelled", **keys)
         return sum(data.train_batch(n)["inputs"].size for n in range(50))
@@ -122,9 +122,11 @@ def test_buckets_chosen_from_the_data_hold_all_of_it(corpus):
 
 
 def too_long(corpus, length, encoder_length):
-    """Which pairs do not fit, each side closed by eos."""
-    sides = [(corpus / f"pairs/train.{side}").read_text().splitlines() for side in ("en", "de")]
-    source, target = (np.array([len(line.strip()) for line in lines]) for lines in sides)
+    """Which pairs do not fit, with an eos after source and target."""
+    texts = [
+        (corpus / f"pairs/train.{language}").read_text().splitlines() for language in ("en", "de")
+    ]
+    source, target = (np.array([len(line.strip()) for line in lines]) for lines in texts)
     return (source + 1 > encoder_length) | (target + 1 > length)
 
 
@@ -134,15 +136,15 @@ def test_examples_that_are_too_long_are_counted_and_change_no_shape(corpus, over
     cut = too_long(corpus, 20, 24)
     assert 10 < cut.sum() < COUNT - 10
     assert data.description["too_long"]["train"] == cut.sum()
-    seen = []
+    indices = []
     for batch in batches(data):
         assert batch["targets"].shape == (1, 20) and batch["encoder_inputs"].shape == (1, 24)
-        seen += numbers(data, batch)
-    kept = range(COUNT) if over_long == "truncate" else np.flatnonzero(~cut)
-    assert sorted(seen) == list(kept)
+        indices += numbers(data, batch)
+    expected = range(COUNT) if over_long == "truncate" else np.flatnonzero(~cut)
+    assert sorted(indices) == list(expected)
 
 
-def test_text_alone_may_go_on_in_the_next_row(corpus):
+def test_over_long_split_continues_text_in_the_next_row(corpus):
     """masked_lm on labelled text: nothing is lost, and the shapes stay."""
     keys = dict(objective="masked_lm", length=12, batch_size=1)
     data = load(corpus, "labelled", over_long="split", **keys)
@@ -166,7 +168,7 @@ def test_a_split_of_which_nothing_fits_is_refused(corpus):
     "keys",
     [dict(packing=True), dict(buckets=(9,)), dict(bucket_count=2), dict(over_long="drop")],
 )
-def test_what_needs_all_lengths_does_not_go_with_examples_made_on_demand(corpus, keys):
+def test_options_that_need_all_lengths_are_refused_for_generated_examples(corpus, keys):
     with pytest.raises(ConfigError, match=r"data\.source='dates' generates its examples on demand"):
         load(corpus, "pairs", source="dates", **keys)
 
@@ -179,5 +181,5 @@ def test_bad_records_are_described(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     data = load(tmp_path, "pairs", max_bad_records=2, batch_size=1)
     assert data.description["bad_records"] == {"train": 2, "validation": 0}
-    seen = [number for batch in batches(data) for number in numbers(data, batch)]
-    assert sorted(seen) == [n for n in range(COUNT) if n not in (3, 50)]
+    indices = [number for batch in batches(data) for number in numbers(data, batch)]
+    assert sorted(indices) == [n for n in range(COUNT) if n not in (3, 50)]

@@ -25,7 +25,7 @@ def test_text_read_from_left_to_right_needs_no_segments():
 
 
 @pytest.mark.parametrize("segments", [True, False])
-def test_packed_examples_are_told_apart_even_from_left_to_right(segments):
+def test_packed_examples_have_segment_ids_even_for_causal_models(segments):
     layout = RowLayout(6, 0, segments=segments, packed=True)
     check(
         layout.row([LONG, SHORT]),
@@ -36,7 +36,7 @@ def test_packed_examples_are_told_apart_even_from_left_to_right(segments):
     )
 
 
-def test_each_side_has_its_own_length():
+def test_encoder_and_decoder_have_their_own_lengths():
     layout = RowLayout(3, 5, segments=True, packed=True)
     first = {"encoder_inputs": np.array([1, 2, 3]), "inputs": np.array([4])}
     second = {"encoder_inputs": np.array([5]), "inputs": np.array([6, 7])}

@@ -49,7 +49,7 @@ def test_a_document_in_pieces_is_closed_once():
     assert stream.tolist() == [*T.encode("abcd"), T.eos_id]
 
 
-def test_no_documents_no_windows():
+def test_no_documents_give_no_windows():
     assert len(WindowRows(documents(), 4)) == 0
 
 
@@ -64,7 +64,7 @@ SEQUENCE = (SequenceSpec(("text",), 6, 2),)
         ("split", ["abc", "abcd", "efgh", "i", "a"]),
     ],
 )
-def test_what_does_not_fit_is_cut_or_left_out_or_goes_on(over_long, expected):
+def test_too_long_examples_are_truncated_dropped_or_split(over_long, expected):
     rows = ExampleRows(texts("abc", "abcdefghi", "a"), SEQUENCE, over_long)
     assert shown(rows) == [[text] for text in expected]
     assert rows.too_long == 1
@@ -90,14 +90,14 @@ def test_labels_stay_with_their_texts():
         (9, 5, 11, (6, 5)),
     ],
 )
-def test_of_two_texts_the_longer_is_cut_first(first, second, room, left):
+def test_the_longer_text_of_a_pair_is_truncated_first(first, second, room, left):
     pair = [np.arange(first), np.arange(second)]
     assert tuple(map(len, fit(pair, room))) == left
     if room % 2 == 0:  # of an odd room the first gets one more
         assert tuple(map(len, fit(pair[::-1], room))) == left[::-1]
 
 
-def test_each_side_is_cut_by_itself():
+def test_source_and_target_are_truncated_separately():
     pairs = table([{"source": "abcd", "target": "efgh"}], FeatureSpec(("source", "target")))
     rows = ExampleRows(
         pairs, (SequenceSpec(("source",), 3, 1), SequenceSpec(("target",), 4, 1)), "truncate"
@@ -130,6 +130,6 @@ def test_sentences_stay_with_their_neighbours_and_in_their_document():
     assert sentence_rows(100, "A. B.", "Alone.", "C。D。") == [["A.", "B."], ["C。", "D。"]]
 
 
-def test_tables_of_a_process_can_be_handed_to_another():
+def test_rows_can_be_pickled():
     rows = ExampleRows(texts("abc", "defghijk"), SEQUENCE, "truncate")
     assert shown(pickle.loads(pickle.dumps(rows))) == shown(rows)

@@ -127,7 +127,7 @@ def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objectiv
     assert len(str(refusal.value).splitlines()) == 1
 
 
-def test_a_start_of_texts_has_its_place_in_the_rows():
+def test_start_ids_of_texts_count_towards_the_row_length():
     tokenizer = ByteTokenizer()
     tokenizer.text_start_ids = (tokenizer.cls_id,)
     text = tokenizer.encode("a" * 99)
@@ -153,7 +153,7 @@ def test_an_auxiliary_masked_lm_needs_a_mask():
         )
 
 
-def test_specials_an_objective_does_not_write_are_not_missed():
+def test_only_special_ids_that_the_objective_uses_are_required():
     tokenizer = ByteTokenizer()
     vars(tokenizer).update(mask_id=None, cls_id=None, sep_id=None, sentinel_count=0)
     for kind, objective in [("documents", "causal_lm"), ("pairs", "seq2seq")]:

@@ -55,7 +55,7 @@ def test_a_tokenizer_learns_from_a_part_of_much_text(tmp_path, trained, monkeypa
     assert 10 <= trained[0] <= 11
 
 
-def test_a_tokenizer_does_not_stumble_over_bad_records(tmp_path, trained):
+def test_tokenizer_training_skips_bad_records(tmp_path, trained):
     class SomeBad(list):
         def __getitem__(self, index):
             if index == 3:
@@ -78,7 +78,7 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path):
         a_cache(tmp_path / "file").tokenizer([splits()])
 
 
-def test_prepared_text_serves_until_something_changes(tmp_path):
+def test_prepared_text_is_reused_until_something_changes(tmp_path):
     corpus = write_corpus(tmp_path)
 
     def new_tables(kind="pairs", **keys):

@@ -1,4 +1,4 @@
-"""What is said of examples that do not fit, against lengths counted here."""
+"""Log lines about too long examples, against lengths counted here."""
 
 import numpy as np
 import pytest
@@ -23,11 +23,11 @@ def lengths(corpus, split, language):
 @pytest.mark.parametrize(
     ("over_long", "done"), [("truncate", "truncated to"), ("drop", "dropped, above")]
 )
-def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, over_long, done):
+def test_the_log_counts_too_long_examples_and_names_the_key_to_raise(corpus, over_long, done):
     data = load(corpus, "pairs", length=20, encoder_length=24, over_long=over_long)
     source, target = lengths(corpus, "train", "en"), lengths(corpus, "train", "de")
-    held_out = lengths(corpus, "validation", "de")
-    assert (source > 24).any() and (target > 20).any() and (held_out > 20).any()
+    eval_target = lengths(corpus, "validation", "de")
+    assert (source > 24).any() and (target > 20).any() and (eval_target > 20).any()
     lines = data_lines(data)
     assert lines[0].startswith("data: ") and "too long" not in lines[0]
     assert (
@@ -41,10 +41,10 @@ def test_the_log_says_what_was_done_to_how_many_and_which_key_to_raise(corpus, o
     ) in lines
     # Whatever is done to training examples, held-out ones are truncated.
     assert (
-        f"too long: {(held_out > 20).sum()} of {len(held_out)} targets of validation were "
-        f"truncated to data.length=20 tokens; the longest has {held_out.max()}: raise data.length "
-        "to keep all; a truncated target counts as wrong in exact_match, and bleu, chrf and rouge "
-        "compare with the full target"
+        f"too long: {(eval_target > 20).sum()} of {len(eval_target)} targets of validation were "
+        f"truncated to data.length=20 tokens; the longest has {eval_target.max()}: raise "
+        "data.length to keep all; a truncated target counts as wrong in exact_match, and bleu, "
+        "chrf and rouge compare with the full target"
     ) in lines
 
 
@@ -82,26 +82,26 @@ def test_parts_of_a_mixture_are_counted_together(corpus):
     assert target["count"] == (expected > 20).sum() and target["longest"] == expected.max()
 
 
-def test_nothing_is_said_where_all_fits(corpus):
+def test_nothing_is_logged_when_every_example_fits(corpus):
     for kind in ("pairs", "documents", "labelled"):
         assert too_long.lines(load(corpus, kind, length=99, encoder_length=99).description) == []
     assert too_long.lines(load(corpus, "documents", length=8).description) == []  # it goes on
 
 
 @pytest.mark.parametrize("kind", ["pairs", "prefixes"])
-def test_evaluation_knows_which_targets_lost_their_end(corpus, kind):
+def test_eval_batches_mark_truncated_targets(corpus, kind):
     data = load(corpus, kind, length=24, encoder_length=48)
     (batch,) = data.eval_batches("validation", 9)
-    whole = [example["target"] for example in data.eval_examples("validation", 9)]
-    kept = [
+    full_targets = [example["target"] for example in data.eval_examples("validation", 9)]
+    decoded = [
         data.tokenizer.decode(row[weights > 0])
         for row, weights in zip(batch["targets"], batch["weights"], strict=True)
     ]
-    cut = [text != target for text, target in zip(kept, whole, strict=True)]
+    cut = [text != target for text, target in zip(decoded, full_targets, strict=True)]
     assert batch["target_cut"].tolist() == cut and 0 < sum(cut) < 9
 
 
-def test_a_compilation_is_told_by_its_shapes_and_its_bucket(corpus):
+def test_the_compilation_log_names_shapes_and_bucket(corpus):
     data = load(corpus, "labelled", buckets=(12, 20))
     made = {}
     for n in range(40):

@@ -1,4 +1,4 @@
-"""Batches built by worker processes. Starting these takes seconds, so one script tries it all."""
+"""Batches built by worker processes. Starting these takes seconds, so one script tests it all."""
 
 import os
 import subprocess

@@ -54,8 +54,11 @@ def t5(config: TransformerConfig, feed_forward: str):
 def marian(config: TransformerConfig, activation: str):
     _, hf = oracle()
     sizes = {
-        f"{side}_{key}": value
-        for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
+        f"{stack}_{key}": value
+        for stack, layers in (
+            ("encoder", config.encoder_layers),
+            ("decoder", config.decoder_layers),
+        )
         for key, value in dict(
             layers=layers, attention_heads=config.heads, ffn_dim=config.feed_forward
         ).items()

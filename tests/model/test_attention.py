@@ -59,13 +59,13 @@ def test_output_and_gradients_follow_the_formula(dtype, tolerance, drop):
     assert found.dtype == dtype
     assert not found[BLIND].any()
     np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=tolerance)
-    slopes = [
+    gradients = [
         jax.grad(lambda *x, f=f: (f(*x).astype(jnp.float32) * probe).sum(), argnums=(0, 1, 2, 3))(
             *qkv, bias
         )
         for f in (ours, theirs)
     ]
-    for name, one, other in zip("qkvb", *slopes, strict=True):
+    for name, one, other in zip("qkvb", *gradients, strict=True):
         np.testing.assert_allclose(
             one.astype(jnp.float32), other.astype(jnp.float32), atol=2 * tolerance, err_msg=name
         )

@@ -1,4 +1,4 @@
-"""What kinds of attention are to a whole model: patterns of them, their memory, their globals."""
+"""Kinds of attention in a whole model: patterns of kinds, memory, and global tokens."""
 
 import functools
 
@@ -79,8 +79,8 @@ def test_layers_of_a_pattern_drop_different_entries(layers):
         {"params": params}, x_btd, deterministic=False, rngs={"dropout": jax.random.key(0)}
     )
     # The final norm moves and stretches a token's entries, but equal ones stay equal.
-    sums = [len(set(np.round(token, 3).tolist())) for token in np.asarray(y_btd[0])]
-    assert max(sums) == 2**layers
+    distinct_counts = [len(set(np.round(token, 3).tolist())) for token in np.asarray(y_btd[0])]
+    assert max(distinct_counts) == 2**layers
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.05)], ids=str)
@@ -92,9 +92,9 @@ def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
         lambda leaf: leaf[0], text_params(config)["backbone"]["decoder"]["blocks"]["self_attention"]
     )
     x_btd = jnp.asarray(np.random.default_rng(0).normal(size=(1, length, width)), dtype)
-    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    sequence_info = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
     module = Attention(config, "dot", deterministic=True)
-    context = AttentionContext(mask_spec=MaskSpec(side, side, causal=True))
+    context = AttentionContext(mask_spec=MaskSpec(sequence_info, sequence_info, causal=True))
     found = module.apply({"params": params}, x_btd, context)[0][0]
 
     exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -134,7 +134,7 @@ def test_transformer_xl_is_the_papers_formula(dtype, tolerance):
     ],
     ids=str,
 )
-def test_what_sees_far_enough_is_exact(family, wide):
+def test_sparse_kinds_with_a_wide_enough_window_are_exact(family, wide):
     if family == "encoder" and wide["attention"] == "recurrent":
         pytest.skip("recurrent is for decoders")
     exact = tiny_config(family=family, position="rope")
@@ -149,8 +149,8 @@ def test_what_sees_far_enough_is_exact(family, wide):
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "chunked"])
-def test_memory_is_seen_but_not_learned_through(kind):
-    """Of what the second chunk says, the first chunk's embeddings get no gradient."""
+def test_memory_is_visible_but_passes_no_gradient(kind):
+    """The first chunk's embeddings get no gradient from the second chunk's outputs."""
     chunk = 5
     config = tiny_config(
         family="decoder", position="transformer_xl", attention=kind,
@@ -216,7 +216,7 @@ def test_the_question_ends_with_the_first_separator_of_its_segment():
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "recurrent"])
-def test_a_prefix_is_never_ignored(kind):
+def test_kinds_without_prefix_support_refuse_a_prefix(kind):
     config = tiny_config(family="decoder", attention=kind)
     rows = unpadded(1, COLUMNS, seed=0)
     with pytest.raises(ValueError, match=f"model.attention={kind} does not go with"):

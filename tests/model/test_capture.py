@@ -198,7 +198,7 @@ def test_cross_attention_is_softmax_of_products():
 
 
 @pytest.mark.parametrize("name", ["pattern", "decoder"])
-def test_a_prefix_is_seen_by_all(name):
+def test_a_prefix_is_visible_to_every_token(name):
     config, (inputs, options) = example(name)
     prefix = np.broadcast_to(np.arange(LENGTH) < 4, (2, LENGTH))
     captured = run(config, (inputs, options | dict(prefix_bt=prefix)))[1]
@@ -284,7 +284,7 @@ def decoding_program(config, given) -> str:
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder", "encoder_decoder", "pattern", "remat"])
-def test_programs_are_those_of_code_that_cannot_capture(name, monkeypatch):
+def test_capture_support_does_not_change_the_programs(name, monkeypatch):
     config, given = example(name)
     programs = [training_program]
     if config.family != "encoder":

@@ -75,7 +75,7 @@ def random_array(*shape):
 
 
 def hidden_states(config, causal):
-    """The function of embedded tokens that a stack is, on the three rows above."""
+    """A stack as a function of embedded tokens, on the three rows above."""
     stack = Stack(config, layers=2, causal=causal)
     params = random_params(stack, random_array(3, 6, config.width))
     prefix = PREFIX_BT if causal else None
@@ -136,7 +136,7 @@ def test_encoder_logits_see_both_ways():
 
 
 @pytest.mark.parametrize("position", ["learned", "t5_bias"])
-def test_a_prefix_is_read_both_ways_and_the_rest_in_order(position):
+def test_a_prefix_is_bidirectional_and_the_rest_causal(position):
     config = tiny_config(family="decoder", position=position)
     rows = pack([tokens(10, seed=0)], [tokens(8, seed=1)], [], columns=COLUMNS)
     prefix = np.zeros((ROWS, COLUMNS), np.int32)

@@ -1,4 +1,4 @@
-"""Which tables there are, who shares them, and how they are scaled."""
+"""Embedding tables: which exist, which are shared, and how they are scaled."""
 
 import flax.linen as nn
 import jax
@@ -153,7 +153,7 @@ def test_sinusoids_are_a_table_of_positions_that_is_not_learnt(scale):
     )
 
 
-def test_sharing_is_two_equal_tables():
+def test_a_shared_table_equals_two_equal_tables():
     shared = tiny_config(family="encoder_decoder", share_embeddings=True)
     separate = tiny_config(family="encoder_decoder", share_embeddings=False)
     params = text_params(shared)

@@ -1,4 +1,4 @@
-"""How the model is computed changes neither what it computes nor its gradients."""
+"""Execution options change neither outputs nor gradients."""
 
 import functools
 import re
@@ -62,7 +62,7 @@ def value_and_gradients(config):
     ],
     ids=str,
 )
-def test_unrolling_and_recomputing_change_nothing(family, options):
+def test_unrolling_and_remat_change_no_result(family, options):
     kind = options.get("attention", "dot")
     same = dict(family=family, **LAYERS, **DROPOUT)
     plain = value_and_gradients(tiny_config(**same, attention=kind))
@@ -90,7 +90,7 @@ def test_unrolling_is_in_the_program(unroll, expected):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_recomputing_is_in_the_program(dtype):
+def test_remat_recomputes_matmuls_in_the_program(dtype):
     # "dots" repeats the two batched products of attention; "full" repeats every product but the
     # feed-forward's last, whose result no gradient needs.
     none, dots, full = (

@@ -1,4 +1,4 @@
-"""What shares a batch does not mix: padding, packed neighbours, rows with nothing in them."""
+"""Examples of a batch do not mix: padding, packed neighbours and empty rows."""
 
 import dataclasses
 
@@ -57,19 +57,19 @@ def assert_same_outputs(pieces, others, atol=2e-5):
 
 @every_text_model
 @every_position
-def test_what_padding_holds_is_never_seen(family, position):
+def test_padding_tokens_never_change_the_logits(family, position):
     config = tiny_config(family=family, position=position)
     batch = sides(config, separate)
     logits = text_logits(config, *batch)
-    for side, rows in enumerate(batch):
+    for index, rows in enumerate(batch):
         noisy = [*batch]
-        noisy[side] = rows.with_other(rows.segments == 0)
+        noisy[index] = rows.with_other(rows.segments == 0)
         others = text_logits(config, *noisy)
         for piece, other in zip(batch[0].pick(logits), batch[0].pick(others), strict=True):
             np.testing.assert_array_equal(piece, other)
         # The same change to real tokens is seen, so the equality above means something.
         changed = [*batch]
-        changed[side] = rows.with_other(rows.segments != 0)
+        changed[index] = rows.with_other(rows.segments != 0)
         assert not np.allclose(logits, text_logits(config, *changed), atol=1e-3)
 
 
@@ -97,7 +97,7 @@ def test_packed_examples_are_as_if_alone(family, position):
 
 @pytest.mark.parametrize("position", [p for p in POSITIONS if p != "none"])
 def test_positions_are_those_given(position):
-    """Without this, a model deaf to positions would pass for one that packs well."""
+    """Without this, a model that ignores positions would pass the tests above."""
     config = tiny_config(family="encoder", position=position)
     rows = separate(EXAMPLES)
     # Doubled, not shifted: relative schemes see only distances.
@@ -118,7 +118,7 @@ def test_relative_schemes_see_only_distances(family, position):
 
 
 @every_position
-def test_padding_on_the_left_is_as_on_the_right(position):
+def test_left_padding_equals_right_padding(position):
     config = tiny_config(family="decoder", position=position)
     right, left = separate(EXAMPLES), left_padded(*EXAMPLES, columns=12)
     assert_same_outputs(
@@ -127,7 +127,7 @@ def test_padding_on_the_left_is_as_on_the_right(position):
 
 
 @every_position
-def test_hidden_patches_are_never_seen(position):
+def test_masked_patches_never_change_the_logits(position):
     config = tiny_config(**IMAGES, position=position)
     images = random_images(2, seed=0)
     segments = np.ones((2, 1 + PATCHES), np.int32)
@@ -171,7 +171,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_zero_gradients():
     assert all(np.isfinite(gradient).all() for gradient in gradients)
     d_q, d_k, d_v = gradients
     assert np.all(d_q[:, 1] == 0) and np.any(d_q[:, 0] != 0)
-    assert np.all(d_k[:, 2] == 0) and np.any(d_k[:, 0] != 0)  # the key that nobody sees
+    assert np.all(d_k[:, 2] == 0) and np.any(d_k[:, 0] != 0)  # a key that no query sees
     assert np.all(d_v[:, 2] == 0) and np.any(d_v[:, 0] != 0)
 
 

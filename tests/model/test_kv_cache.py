@@ -1,4 +1,4 @@
-"""Decoding piece by piece with a cache gives what one pass over everything gives."""
+"""Decoding in chunks with a cache equals one full pass."""
 
 import functools
 
@@ -92,7 +92,7 @@ def test_positions_go_on_from_the_cache(position):
 
 
 @pytest.mark.parametrize("position", ["learned", "t5_bias"])
-def test_prefix_is_read_both_ways_by_the_first_call(position):
+def test_the_first_call_attends_to_a_prefix_bidirectionally(position):
     config = tiny_config(family="decoder", position=position)
     rows = unpadded(ROWS, COLUMNS, seed=5)
     prefix = np.zeros((ROWS, COLUMNS), np.int32)

@@ -30,7 +30,7 @@ class Projections(nn.Module):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_one_product_equals_three(bias):
+def test_one_joint_matmul_equals_three(bias):
     x_btd = np.random.default_rng(0).normal(size=(4, 5, 16)).astype(np.float32)
     joint, apart = Projections(bias, True), Projections(bias, False)
     params = random_params(apart, x_btd)

@@ -10,7 +10,7 @@ def mask(query, key=None, *, causal, prefix=None):
     """The mask of one row as zeros and ones; `query` and `key` are (positions, segments)."""
     key = key or query
     (query_positions, query_segments), (key_positions, key_segments) = (
-        [jnp.array([values]) for values in side] for side in (query, key)
+        [jnp.array([values]) for values in info] for info in (query, key)
     )
     mask_b1ts = attention_mask(
         query_positions, key_positions, query_segments, key_segments,
@@ -34,7 +34,7 @@ def test_two_sided():
     assert mask(([0, 1], [1, 1]), causal=False) == [[1, 1], [1, 1]]
 
 
-def test_padding_neither_sees_nor_is_seen():
+def test_padding_neither_attends_nor_is_attended_to():
     assert mask(([0, 1, 2, 3], [1, 1, 0, 0]), causal=False) == [
         [1, 1, 0, 0],
         [1, 1, 0, 0],
@@ -73,7 +73,7 @@ def test_packed_two_sided():
     ]
 
 
-def test_prefix_is_seen_whole_and_the_rest_in_order():
+def test_a_prefix_is_bidirectional_and_the_rest_causal():
     assert mask(([0, 1, 2, 3], [1, 1, 1, 1]), causal=True, prefix=[1, 1, 0, 0]) == [
         [1, 1, 0, 0],
         [1, 1, 0, 0],
@@ -106,7 +106,7 @@ def test_cross_attention_pairs_segments_of_both_sides():
 
 
 def test_cached_query_sees_filled_slots_only():
-    # Positions of empty slots are 0, which is "before" the query: their segment hides them.
+    # Positions of empty slots are 0, "before" the query: their segment masks them.
     assert mask(([2], [1]), ([0, 1, 2, 0, 0], [1, 1, 1, 0, 0]), causal=True) == [[1, 1, 1, 0, 0]]
 
 

@@ -59,7 +59,7 @@ def test_the_gradient_of_a_row_looked_up_often_is_not_rounded_on_the_way():
     np.testing.assert_array_equal(gradient[jnp.array([0, 2])], 0.0)
 
 
-def test_what_is_added_to_all_rows_alike_gets_the_sum_of_their_gradients(drawn):
+def test_the_gradient_of_a_broadcast_bias_sums_over_rows(drawn):
     _, _, _, slope = drawn
     added, slope = jnp.ones((1, *slope.shape[1:])), slope.astype(jnp.bfloat16)
 

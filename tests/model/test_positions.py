@@ -66,7 +66,7 @@ def test_rope_turns_complex_numbers():
     )
 
 
-def test_linear_scaling_is_a_longer_ruler():
+def test_linear_scaling_divides_positions_by_the_factor():
     """Position 4 t turns as position t did."""
     x = random_heads(np.random.default_rng(2), 3)
     positions = np.array([[0, 5, 9]], np.int32)
@@ -109,7 +109,7 @@ def test_ntk_scaling_is_transformers_dynamic_one_at_that_length(times):
     np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5)
 
 
-def test_llama3_scaling_leaves_fast_turns_alone():
+def test_llama3_scaling_keeps_high_frequencies():
     """Meta's rule, wave by wave: by how often it fits into the original length."""
     original, low, high, factor, theta, size = 64, 1.0, 4.0, 32.0, 500.0, 16
     found = frequencies(
@@ -165,8 +165,8 @@ def test_alibi_slopes_of_twelve_heads():
 def test_alibi_grows_with_distance_on_both_sides():
     alibi = ScoreBias("alibi", jnp.asarray(alibi_slopes(2)))
     bias = alibi(None, jnp.array([[3]]), jnp.array([[0, 2, 3, 5]]))
-    slopes = np.array([1 / 16, 1 / 256])
-    expected = -slopes[:, None] * np.array([3, 1, 0, 2])
+    expected_slopes = np.array([1 / 16, 1 / 256])
+    expected = -expected_slopes[:, None] * np.array([3, 1, 0, 2])
     np.testing.assert_array_equal(bias[0, :, 0], expected)
 
 

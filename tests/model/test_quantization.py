@@ -1,4 +1,4 @@
-"""Products in 8 bits against NumPy, and where in a model they are."""
+"""Matmuls in 8 bits against NumPy, and which matmuls of a model are quantized."""
 
 import re
 
@@ -26,7 +26,7 @@ from tests.tiny import IMAGES, tiny_config
 # The types of activations and of gradients, and how far a model of two layers may be from one that
 # multiplies floats: int8 has steps of 1/127 of the largest, e4m3 of up to 1/8 of each.
 TYPES = {"int8": (np.int8, np.int8), "fp8": (jnp.float8_e4m3fn, jnp.float8_e5m2)}
-NEAR = {"int8": 0.05, "fp8": 0.25}
+TOLERANCE = {"int8": 0.05, "fp8": 0.25}
 LARGEST = {np.int8: 127.0, jnp.float8_e4m3fn: 448.0, jnp.float8_e5m2: 57344.0}
 both = pytest.mark.parametrize("matmul", TYPES)
 
@@ -108,7 +108,7 @@ def test_bfloat16_is_rounded_once_and_the_parameter_keeps_its_type(matmul, drawn
 
 
 @both
-def test_what_is_no_number_is_not_hidden(matmul, drawn):
+def test_nan_and_infinity_survive_quantization(matmul, drawn):
     x, kernel, _ = drawn
     for bad in (np.nan, np.inf):
         x[2, 1] = bad
@@ -127,11 +127,11 @@ def logits(config):
 
 @both
 @pytest.mark.parametrize("family", ["encoder", "decoder", "encoder_decoder", "images"])
-def test_a_model_is_near_the_one_that_multiplies_floats(family, matmul):
+def test_quantized_logits_are_close_to_float_logits(family, matmul):
     kind, _ = PROJECTIONS[family]
     plain, ours = logits(tiny_config(**kind)), logits(tiny_config(**kind, matmul=matmul))
     apart = np.linalg.norm(ours - plain) / np.linalg.norm(plain)
-    assert 1e-4 < apart < NEAR[matmul]
+    assert 1e-4 < apart < TOLERANCE[matmul]
 
 
 def program(gradient=False, **changes):
@@ -172,7 +172,7 @@ def test_only_projections_of_blocks_are_quantized(family):
     assert quantized[1] == 2 * projections
 
 
-def test_what_is_saved_of_products_is_saved_in_the_type_of_activations():
+def test_remat_saves_matmul_outputs_in_the_activation_dtype():
     config = dict(family="decoder", matmul="int8", dtype="bfloat16")
     none, dots, full = (
         products(program(gradient=True, **config, remat=remat))[1]
@@ -196,7 +196,7 @@ def test_parameters_are_the_same_ones():
 
 
 def test_cached_decoding_is_that_of_one_pass():
-    """Scales are those of a token, whichever tokens are beside it."""
+    """Each token has its own scale, independent of the other tokens."""
     config = tiny_config(family="decoder", position="rope", matmul="int8")
     rows = pack([tokens(12, seed=5)], [tokens(12, seed=6)], columns=12)
     cached = decode_in_chunks(config, rows, chunks=(5, 1, 6))

@@ -1,4 +1,4 @@
-"""What is random about performers: right on average, better with more features, drawn well."""
+"""Random features of performers: unbiased, more accurate with more features, orthogonal."""
 
 import functools
 
@@ -29,7 +29,7 @@ def keys(count, seed=0):
 
 @functools.cache
 def draws(count, features):
-    """So many draws of directions, (draws, M, K)."""
+    """`count` draws of directions, (draws, M, K)."""
     draw = functools.partial(drawn_directions, count=features, head_size=K)
     return np.asarray(quick_jit(jax.vmap(draw))(keys(count)))
 
@@ -73,7 +73,7 @@ def test_the_estimate_of_softmaxs_kernel_is_unbiased():
     assert (np.abs(estimates.mean(axis=0) - exact) < 4 * deviation).all()
 
 
-def test_right_angles_make_the_estimate_better():
+def test_orthogonal_directions_lower_the_error():
     x, y, _ = pairs()
     # Where |x + y|^2 * scale is 1: of much smaller vectors only their sum's length matters, and of
     # larger ones a few rare draws.
@@ -93,8 +93,8 @@ def test_the_error_against_softmax_falls_with_the_root_of_the_features():
     length, heads = 24, 2
     q, k, v = jax.random.normal(jax.random.key(5), (3, 1, length, heads, K))
     q, k = SIZE * q, SIZE * k
-    side = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
-    mask_spec = MaskSpec(side, side, causal=True)
+    sequence_info = SequenceInfo(jnp.arange(length)[None], jnp.ones((1, length), jnp.int32))
+    mask_spec = MaskSpec(sequence_info, sequence_info, causal=True)
     exact = dot_attention(q, k, v, mask_b1ts=mask_spec.mask_b1ts(), scale=SCALE)
 
     def error(features):

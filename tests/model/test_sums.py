@@ -1,4 +1,4 @@
-"""Kinds that remember sums: read piece by piece they give what one pass over everything gives."""
+"""Recurrent kinds of attention: decoding in chunks equals one full pass."""
 
 import dataclasses
 import functools
@@ -81,7 +81,7 @@ def test_a_packed_source_is_read_by_its_own_target(kind):
 
 
 @pytest.mark.parametrize("kind", ["linear", "performer"])
-def test_prefix_is_read_both_ways_by_the_first_call(kind):
+def test_the_first_call_attends_to_a_prefix_bidirectionally(kind):
     config = decoder(kind)
     rows = unpadded(ROWS, COLUMNS, seed=5)
     prefix = np.zeros((ROWS, COLUMNS), np.int32)
@@ -110,7 +110,7 @@ def test_the_cache_does_not_grow_with_the_slots():
 
 
 @pytest.mark.parametrize("hides", [dict(visible_bts=True), dict(index=True)], ids=str)
-def test_what_sums_cannot_hide_is_refused(hides):
+def test_masks_that_a_recurrent_state_cannot_apply_are_refused(hides):
     config = decoder("linear")
     cache = empty_cache(config, ROWS, SLOTS)
     options = {}

@@ -1,4 +1,4 @@
-"""Every choice works in every family: right shapes, finite numbers, no parameter without use."""
+"""Every option works in every family: right shapes, finite values, no unused parameter."""
 
 import typing
 

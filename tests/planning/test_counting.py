@@ -41,12 +41,12 @@ def test_a_batch_of_products():
     assert found.flops == 2 * 3 * 16 * 20 * 24
 
 
-def test_products_in_8_bits_count_among_the_others():
+def test_int8_matmuls_are_counted():
     def products(a, b, c):
-        whole = jax.lax.dot_general(
+        int8_matmul = jax.lax.dot_general(
             a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32
         )
-        return whole, b.astype(jnp.float32) @ c
+        return int8_matmul, b.astype(jnp.float32) @ c
 
     shapes = [((8, 16), jnp.int8), ((16, 24), jnp.int8), ((24, 4), jnp.float32)]
     arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
@@ -82,7 +82,7 @@ def test_a_loop_of_unknown_length_is_named_and_counts_once():
     assert len(found.unknown) == 1 and found.unknown[0].startswith("the passes of while")
 
 
-def test_of_two_branches_the_cheaper_counts():
+def test_a_conditional_costs_its_cheaper_branch():
     def either(x, kernel):
         return jax.lax.cond(x[0, 0] > 0, lambda: x @ kernel, lambda: x @ kernel @ kernel)
 
@@ -184,7 +184,7 @@ def test_an_unknown_kernel_is_named():
         ("all-to-all", "mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", 4, 3 / 4),
     ],
 )
-def test_what_a_device_sends(opcode, groups, group, sent):
+def test_bytes_that_a_collective_sends(opcode, groups, group, sent):
     found = cost(
         program(
             "  %x = bf16[16,1024] parameter(0)\n"
@@ -229,7 +229,7 @@ ENTRY %main (x: f32[8]) -> f32[16] {
     assert found == Collective("all-gather", 2, 1, 32)
 
 
-def test_what_stays_on_the_chip_is_no_memory_traffic():
+def test_on_chip_buffers_are_no_memory_traffic():
     found = cost(
         program(
             "  %x = f32[1024]{0:T(1024)} parameter(0)\n"
@@ -252,13 +252,13 @@ SPLASH = (
 )
 
 
-@pytest.mark.parametrize("side", ["encoder", "decoder"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_attention_kernels_count_the_blocks_that_they_visit(side, count):
+def test_attention_kernels_count_the_blocks_that_they_visit(stack, count):
     rows, columns = 256, 512
-    hidden = np.triu(np.ones((1024, 1024)), 1) if side == "decoder" else np.zeros((1024, 1024))
+    hidden = np.triu(np.ones((1024, 1024)), 1) if stack == "decoder" else np.zeros((1024, 1024))
     blocks = hidden.reshape(1024 // rows, rows, 1024 // columns, columns)
     visited = rows * columns * (~blocks.all(axis=(1, 3))).sum()
     axis_of_rows = f"{count}," if count > 1 else ""  # left out for a single row
-    found = cost(program(SPLASH.replace("SIDE", side).replace("ROWS", axis_of_rows)))
+    found = cost(program(SPLASH.replace("SIDE", stack).replace("ROWS", axis_of_rows)))
     assert found.kernel_flops == found.flops == 2 * 2 * (count * 6) * visited * 64

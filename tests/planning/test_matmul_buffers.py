@@ -1,4 +1,4 @@
-"""What the CPU backend packs for its matrix products, by hand."""
+"""Packing buffers of the CPU backend's matmuls, by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ THREADS = 3
 
 def packed(subscripts: str, *shapes: tuple[int, ...], threads: int = THREADS) -> int:
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    product = jax.jit(lambda *x: jnp.einsum(subscripts, *x))
-    text = product.lower(*arrays).compile(compiler_options()).as_text()
+    einsum = jax.jit(lambda *x: jnp.einsum(subscripts, *x))
+    text = einsum.lower(*arrays).compile(compiler_options()).as_text()
     return packing(hlo.parse(text), threads)
 
 
@@ -33,9 +33,9 @@ def packed(subscripts: str, *shapes: tuple[int, ...], threads: int = THREADS) ->
         ("td,df->tf", [(33000, 256), (256, 192)], 0),
     ],
 )
-def test_what_is_packed_at_a_time(subscripts, shapes, size):
+def test_packing_buffer_sizes(subscripts, shapes, size):
     assert packed(subscripts, *shapes) == size
 
 
-def test_one_thread_shares_with_nobody():
+def test_a_single_thread_needs_no_packing_buffer():
     assert packed("td,df->tf", (4096, 192), (192, 768), threads=0) == 0

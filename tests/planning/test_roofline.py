@@ -29,7 +29,7 @@ def reduce(group: int, size: float) -> Collective:
         (Cost(collectives=(reduce(NODE, 8e9), reduce(16, 1e9))), GPU, 0.04, "interconnect"),
     ],
 )
-def test_seconds_and_what_they_are_spent_on(cost, chip, seconds, bound_by):
+def test_roofline_seconds_and_bound(cost, chip, seconds, bound_by):
     found = roofline(cost, peak_flops=2e14, chip=chip)
     assert found.seconds == pytest.approx(seconds)
     assert found.bound_by == bound_by

@@ -8,7 +8,7 @@ from planning.search import largest, meshes
 
 @pytest.mark.parametrize("start", [1, 3, 16, 100])
 @pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 99])
-def test_the_largest_is_found_from_anywhere(start, limit):
+def test_the_largest_fitting_number_is_found_from_any_start(start, limit):
     asked = []
 
     def fits(number):

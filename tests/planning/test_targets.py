@@ -20,7 +20,7 @@ from planning import targets
         ("cpu:4096", "comes too late: jax has already started"),
     ],
 )
-def test_devices_that_there_are_not(name, message):
+def test_unknown_devices_are_refused(name, message):
     with pytest.raises(ConfigError) as error:
         targets.find(name)
     assert message in str(error.value)
@@ -34,7 +34,7 @@ def test_devices_that_there_are_not(name, message):
         ("a100:8", "jax_plugins", "pip install -e '.[plan-cuda]'"),
     ],
 )
-def test_where_a_compiler_is_missing_the_command_is_given(name, package, command):
+def test_a_missing_compiler_is_refused_with_the_install_command(name, package, command):
     if importlib.util.find_spec(package):
         pytest.skip(f"{package} is installed")
     with pytest.raises(ConfigError) as error:

@@ -1,6 +1,6 @@
-"""Keys of published configs: what may change the result and is not understood is refused by name.
+"""Keys of published configs: unknown keys that may change the result are refused by name.
 
-Configs of well-known models of the hub come in as they are. Only their keys and switches are
+Configs of well-known models of the hub are accepted unchanged. Only their keys and switches are
 recorded here; sizes are those of the small models of fixtures/.
 """
 
@@ -55,7 +55,7 @@ GRANITE = dict(
         ("bart", dict(tie_encoder_decoder=True)),
     ],
 )
-def test_what_may_change_the_result_is_refused_by_name(name, keys, changed):
+def test_keys_that_may_change_the_result_are_refused_by_name(name, keys, changed):
     directory = changed(name, foo_note="x", **keys)
     line = refusal(directory)
     every = sorted([*keys, "foo_note"])
@@ -88,13 +88,13 @@ def test_a_key_to_ignore_must_be_there(changed):
     assert "hidden_size" in refusal(directory, "sliding_window", "hidden_size")
 
 
-def test_a_plain_model_that_names_code_comes_in_without_it(changed):
+def test_a_known_model_with_auto_map_is_imported_without_its_code(changed):
     directory = changed("llama", auto_map={"AutoModel": "modeling_x.Y"})
     assert "never run" in refusal(directory) and "--ignore_keys=auto_map" in refusal(directory)
     assert published.read(directory, ["auto_map"]).model == published.read(FIXTURES / "llama").model
 
 
-def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
+def test_ignore_keys_imports_the_model_without_these_keys(changed, words, tmp_path):  # noqa: F811
     source, target = changed("llama", sliding_window=4096), str(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"sliding_window=4096 is not known for model_type=llama"):
         convert.convert(str(source), target, tokenizer=words)
@@ -119,11 +119,11 @@ def test_the_flag_reaches_the_run(changed, words, tmp_path):  # noqa: F811
         ("t5", dict(is_decoder=True)),
     ],
 )
-def test_what_changes_nothing_is_taken(name, keys, changed):
+def test_keys_that_change_nothing_are_accepted(name, keys, changed):
     assert published.read(changed(name, **keys)).model == published.read(FIXTURES / name).model
 
 
-def test_other_names_of_a_key_are_taken(changed):
+def test_other_names_of_a_key_are_accepted(changed):
     """transformers reads hidden_size as n_embd, and so on, and lets it win."""
     sizes = json.loads((FIXTURES / "gpt2" / CONFIG).read_text())
     directory = changed("gpt2", hidden_size=sizes["n_embd"], n_embd=None)
@@ -292,7 +292,7 @@ ON_THE_HUB = {
 
 
 @pytest.mark.parametrize("model", ON_THE_HUB)
-def test_models_of_the_hub_come_in_as_they_are(model, changed):
+def test_configs_of_hub_models_are_accepted_unchanged(model, changed):
     name, keys = ON_THE_HUB[model]
     if "head_dim" in keys:
         keys = keys | {"head_dim": json.loads((FIXTURES / name / CONFIG).read_text())["head_dim"]}
@@ -313,7 +313,7 @@ def test_no_key_is_called_harmless_that_is_read():
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_transformers_writes_needs_no_flag(name, tmp_path):
+def test_configs_saved_by_transformers_need_no_flag(name, tmp_path):
     """With all its keys, at its defaults, and by save_pretrained."""
     _, hf = oracle()
     model = EXAMPLES[name].build(hf, Draw(3))

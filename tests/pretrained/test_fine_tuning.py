@@ -112,7 +112,7 @@ def test_another_tokenizer_is_refused_with_the_published_one(published, tmp_path
         train.train_and_evaluate({**config, "init_from": ""}, str(tmp_path / "run"))
 
 
-def test_adapters_go_out_merged(published, tmp_path):
+def test_adapters_are_exported_merged(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["optimizer"] |= dict(name="adamw", learning_rate=0.01)
     config["finetune"] |= dict(lora_rank=2)
@@ -157,7 +157,7 @@ def test_converted_weights_are_not_trained_over(published, tmp_path):
         train.train_and_evaluate({**config, "init_from": ""}, str(published))
 
 
-def test_a_base_model_has_nothing_to_be_trained_on(published, tmp_path):
+def test_training_with_the_embed_objective_is_refused(published, tmp_path):
     config = fine_tuning(published, tmp_path)
     config["task"] |= dict(objective="embed")
     config["eval"] |= dict(metrics=())

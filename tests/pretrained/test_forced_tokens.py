@@ -106,7 +106,7 @@ def test_no_token_is_forced_in_front_of_a_prefix(tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-def test_generation_settings_beside_the_config_replace_it(tmp_path):
+def test_generation_config_replaces_the_settings_of_config(tmp_path):
     """As in transformers: what generation_config.json does not force, is not forced."""
     (tmp_path / "theirs").mkdir()
     forced = dict(forced_bos=START, forced_eos=END, in_config=True)

@@ -47,7 +47,7 @@ def describe(family="decoder", **settings):
         (dict(num_beams="many"), "", 'num_beams="many" has no flag here'),
     ],
 )
-def test_the_line_names_the_flags(settings, flags, without):
+def test_the_log_line_names_the_flags(settings, flags, without):
     line = describe(**settings)
     asks, _, remedy = line.partition(": ")
     assert asks.startswith("generation_config.json asks for ")
@@ -61,20 +61,20 @@ def test_the_line_names_the_flags(settings, flags, without):
     sampling_options.from_flags(given)  # refuses what has no effect
 
 
-def test_the_line_is_one_line():
+def test_the_log_line_has_no_line_breaks():
     line = describe(stop_strings=["it's\n"], bad_words_ids=[[7]] * 99)
     assert r"--stop=$'it\'s\n'; bad_words_ids=[[7], [7], " in line
     assert "\n" not in line and len(line) < 300
 
 
-def test_what_changes_nothing_is_not_told():
+def test_settings_without_effect_are_not_logged():
     assert describe() == ""
     assert describe(num_beams=1, top_k=50, use_cache=True, forced_eos_token_id=2) == ""
     # Without do_sample and beams, transformers does not heed these either.
     assert describe(temperature=0.6, top_p=0.9, length_penalty=2.0, bad_words_ids=None) == ""
 
 
-def test_settings_come_in_and_go_out(changed, words, tmp_path, caplog):  # noqa: F811
+def test_generation_settings_are_imported_and_exported(changed, words, tmp_path, caplog):  # noqa: F811
     settings = dict(repetition_penalty=1.3, max_new_tokens=15, top_k=3, forced_eos_token_id=2)
     directory = changed("gpt2")
     ids = dict(bos_token_id=1, eos_token_id=2, transformers_version="5")

@@ -65,7 +65,7 @@ def test_labels_are_those_of_transformers(says, changed):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
-def test_regression_is_named_and_its_model_comes_in_without_the_head(name, changed):
+def test_a_regression_head_is_refused_and_its_base_model_imported(name, changed):
     base = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel"}[name]
     kinds = [
         dict(num_labels=1, id2label=None),
@@ -84,7 +84,7 @@ def test_regression_is_named_and_its_model_comes_in_without_the_head(name, chang
     assert task.objective == "embed" and "classes" not in params
 
 
-def test_a_roberta_may_bring_the_pooler_that_its_classifier_does_not_use(changed):
+def test_an_unused_roberta_pooler_is_ignored(changed):
     def with_pooler(weights):
         for part in ("weight", "bias"):
             weights[f"roberta.pooler.dense.{part}"] = weights[f"classifier.dense.{part}"] + 1
@@ -100,13 +100,13 @@ def assert_same(params, expected):
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
-def test_several_labels_at_once_are_named(changed):
+def test_multi_label_classifiers_are_refused(changed):
     with pytest.raises(ConfigError, match="only heads that choose one of several classes"):
         published.read(changed("bert_classifier", problem_type="multi_label_classification"))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5", "bert_base"])
-def test_ids_beyond_the_vocabulary_are_not_there(name, changed):
+def test_special_ids_beyond_the_vocabulary_are_ignored_and_noted(name, changed):
     keys = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     found = published.read(changed(name, **dict.fromkeys(keys, 50256)))
     assert found.specials == Specials()
@@ -118,7 +118,7 @@ def test_ids_beyond_the_vocabulary_are_not_there(name, changed):
     assert found.specials.eos == 5 and not found.notes
 
 
-def test_then_the_tokenizers_own_tokens_count(changed, words, tmp_path, caplog):  # noqa: F811
+def test_special_tokens_of_the_tokenizer_replace_invalid_ids(changed, words, tmp_path, caplog):  # noqa: F811
     directory = changed("gpt2", bos_token_id=50256, eos_token_id=50256)
     convert.convert(str(directory), str(tmp_path / "run"), tokenizer=words)
     tokenizer = loaded_run.load(tmp_path / "run").tokenizer

@@ -67,7 +67,7 @@ def test_pixels_are_those_of_transformers(resample, sizes, shape, tmp_path):
 
 @pytest.mark.parametrize("resample", range(6))
 @pytest.mark.parametrize("sizes", [dict(size=SQUARE), CROPPED], ids=["stretch", "center_crop"])
-def test_what_is_read_is_written(resample, sizes, tmp_path):
+def test_settings_are_written_back_as_read(resample, sizes, tmp_path):
     settings = dict(
         do_resize=True, resample=resample, do_rescale=True, rescale_factor=1 / 255,
         do_normalize=True, image_mean=MEAN, image_std=STD, **sizes,
@@ -78,7 +78,7 @@ def test_what_is_read_is_written(resample, sizes, tmp_path):
     assert written == settings | {"image_processor_type": "ViTImageProcessor"}
 
 
-def test_pixels_that_differ_slightly_are_said(tmp_path):
+def test_a_note_says_that_exported_pixels_differ_slightly(tmp_path):
     """Older runs crop before they resize, which the file has no word for."""
     found = read(tmp_path, **CROPPED)
     assert found["image_fit"] == "center_crop"
@@ -109,7 +109,7 @@ def test_the_defaults_are_those_of_a_vit(tmp_path):
         (dict(do_rescale=False), "do_rescale=False is not supported"),
     ],
 )
-def test_what_is_computed_otherwise_is_refused(settings, message, tmp_path):
+def test_unsupported_settings_are_refused(settings, message, tmp_path):
     with pytest.raises(ConfigError) as error:
         read(tmp_path, **settings)
     assert message in str(error.value)

@@ -47,7 +47,7 @@ def tensor_of(lies, rng):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_part_is_the_part_of_the_whole(case):
+def test_a_slice_of_a_converted_tensor_is_the_converted_slice(case):
     path, at, shape, in_words = CASES[case]
     rng = np.random.default_rng(0)
     lies = layout(at, path, shape)
@@ -63,7 +63,7 @@ def test_a_part_is_the_part_of_the_whole(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_writing_undoes_reading(case):
+def test_writing_is_the_inverse_of_reading(case):
     path, at, shape, in_words = CASES[case]
     lies = layout(at, path, shape)
     tensor = tensor_of(lies, np.random.default_rng(1))

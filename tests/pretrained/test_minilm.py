@@ -69,8 +69,8 @@ def test_long_texts_are_cut_where_the_published_pipeline_cuts_them(minilm, workd
     np.testing.assert_allclose(output["embedding"], theirs, rtol=0, atol=1e-5)
 
 
-def test_a_vocabulary_alone_goes_out_with_special_tokens(minilm, tmp_path):
-    """vocab.txt says nothing of [CLS] and [SEP], and what transformers then reads must."""
+def test_a_vocab_txt_is_exported_with_special_tokens(minilm, tmp_path):
+    """vocab.txt does not name [CLS] and [SEP], but the exported files must."""
     left_out = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     shutil.copytree(minilm, tmp_path / "source", ignore=shutil.ignore_patterns(*left_out))
     convert.convert(str(tmp_path / "source"), str(tmp_path / "in"))
@@ -78,6 +78,6 @@ def test_a_vocabulary_alone_goes_out_with_special_tokens(minilm, tmp_path):
     np.testing.assert_array_equal(their_embeddings(tmp_path / "out"), their_embeddings(minilm))
 
 
-def test_it_goes_back_as_it_came(minilm, workdir, tmp_path):
+def test_a_round_trip_keeps_the_embeddings(minilm, workdir, tmp_path):
     convert.convert(str(workdir), str(tmp_path / "out"))
     np.testing.assert_array_equal(their_embeddings(tmp_path / "out"), their_embeddings(minilm))

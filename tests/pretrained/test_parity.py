@@ -91,7 +91,7 @@ def test_fixtures_are_small():
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_models_drawn_anew(name, tmp_path, record_property):
+def test_random_models(name, tmp_path, record_property):
     seed = secrets.randbits(24)
     record_property("seed", seed)
     print(f"seed {seed}")

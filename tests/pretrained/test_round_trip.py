@@ -1,4 +1,4 @@
-"""In, out and in again is the same model, bit for bit, and transformers reads what goes out.
+"""Import, export and import again give the same model, bit for bit; transformers reads the export.
 
 Whole directories pass through convert.py, with a tokenizer made for the test.
 """
@@ -64,7 +64,7 @@ def named(params):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_everything_survives(name, words, tmp_path):
+def test_a_round_trip_keeps_everything(name, words, tmp_path):
     first, out, second = (tmp_path / f"{name}_{step}" for step in ("in", "out", "again"))
     come_in(FIXTURES / name, first, words, name)
     convert.convert(str(first), str(out))
@@ -84,7 +84,7 @@ def test_everything_survives(name, words, tmp_path):
 
 
 def same_tensors(source, out, name):
-    """What went out is what came in, but for rows of positions that mean nothing."""
+    """The exported tensors equal the imported ones, except for unused position rows."""
     theirs, ours = load_file(source / WEIGHTS), load_file(out / WEIGHTS)
     prefix = {"bert_base": "bert.", "vit_base": "vit."}.get(name, "")
     assert ours.keys() == {prefix + each for each in theirs}
@@ -115,7 +115,7 @@ def test_weights_of_sixteen_bits_are_read_exactly(words, tmp_path):
         )
 
 
-def test_parameters_may_be_kept_in_sixteen_bits(words, tmp_path):
+def test_parameters_can_be_imported_in_bfloat16(words, tmp_path):
     convert.convert(str(FIXTURES / "llama"), str(tmp_path / "in"), "bfloat16", words)
     model = loaded_run.load(tmp_path / "in")
     assert {leaf.dtype.name for leaf in jax.tree.leaves(model.params)} == {"bfloat16"}
@@ -136,7 +136,7 @@ def test_weights_in_several_files_are_the_same(words, tmp_path, monkeypatch):
     assert all(np.array_equal(first[path], second[path]) for path in first)
 
 
-def test_what_came_in_answers(words, tmp_path):
+def test_imported_models_generate(words, tmp_path):
     outputs = {}
     for name in ("t5", "bert_base", "bert_classifier", "roberta_masked_lm"):
         come_in(FIXTURES / name, tmp_path / name, words, name)
@@ -164,7 +164,7 @@ def test_special_ids_are_the_models_own(words, tmp_path):
 
 
 def forcing_bart(directory):
-    """As published ones are: every answer begins with <s>."""
+    """A BART that forces <s> at the start of every answer, as published ones do."""
     shutil.copytree(FIXTURES / "bart", directory)
     config = json.loads((directory / CONFIG).read_text()) | dict(forced_bos_token_id=0)
     (directory / CONFIG).write_text(json.dumps(config))
@@ -189,7 +189,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path):
     assert not (tmp_path / "in").exists()
 
 
-def test_a_rope_scaling_that_transformers_lacks_does_not_go_out():
+def test_a_rope_scaling_that_transformers_lacks_is_not_exported():
     style = {**llama_style(), "rope_scaling": "ntk", "rope_factor": 2.0}
     with pytest.raises(
         ConfigError, match=r"llama \(model\.rope_scaling=ntk is not one of: default,"
@@ -213,7 +213,7 @@ def test_a_refusal_begins_with_the_closest_architecture():
         describe(tiny_config(**style), Head("causal_lm"), (), Specials())
 
 
-# What docs/published.md says of our configs: as which class they go out, with which style.
+# As in docs/published.md: the class and style that each of our configs is exported as.
 EXPORTS = [
     ("c4", "", "LlamaForCausalLM"),
     ("lm1b", "", "GPT2LMHeadModel"),
@@ -233,7 +233,7 @@ EXPORTS = [
 
 
 @pytest.mark.parametrize(("name", "style", "expected"), EXPORTS)
-def test_our_configs_go_out_as_the_docs_say(name, style, expected):
+def test_our_configs_are_exported_as_the_docs_say(name, style, expected):
     config = importlib.import_module(f"configs.{name}").get_config(style or None)
     experiment = sections.from_mapping(config.to_dict())
     model = experiment.model.resolve(vocab_size=64, num_classes=2)
@@ -261,7 +261,7 @@ def with_more_positions(name, workdir):
     convert.save_params(run.params, workdir, run.experiment.checkpoint)
 
 
-def test_positions_that_no_image_has_do_not_go_out(tmp_path):
+def test_unused_image_positions_are_not_exported(tmp_path):
     with_more_positions("vit_classifier", tmp_path / "run")
     convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
     theirs, out = (

@@ -40,7 +40,7 @@ def refusal(source, target, **options):
         ("notes.txt", ("is a file",)),
     ],
 )
-def test_a_file_is_named_for_what_it_is(name, says, tmp_path):
+def test_the_error_names_the_format_of_a_file(name, says, tmp_path):
     file = tmp_path / name
     file.write_bytes(b"\x80\x04GGUF")
     line = refusal(file, tmp_path / "run")
@@ -49,7 +49,7 @@ def test_a_file_is_named_for_what_it_is(name, says, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_a_file_of_a_whole_model_leads_to_its_directory(name, changed, tmp_path):
+def test_a_path_to_a_model_file_is_refused_with_its_directory(name, changed, tmp_path):
     directory = changed("gpt2")
     assert f"--from={directory}" in refusal(directory / name, tmp_path / "run").partition(" is ")[2]
 
@@ -83,7 +83,7 @@ RUN_NEEDED = [
 
 
 @pytest.mark.parametrize(("script", "flag", "then"), RUN_NEEDED)
-def test_where_a_run_is_needed_a_published_model_is_to_be_converted(
+def test_a_published_model_in_place_of_a_run_is_refused_with_the_conversion(
     script, flag, then, changed, tmp_path
 ):
     directory = changed("gpt2")
@@ -122,7 +122,7 @@ def test_a_published_model_is_not_trained_over(changed):
     assert {path: path.read_bytes() for path in directory.glob("*.json")} == before
 
 
-def test_a_missing_path_is_a_path(tmp_path, monkeypatch):
+def test_a_misspelt_local_path_is_not_taken_for_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "minilm").mkdir(parents=True)
     line = refusal("runs/minilmm", tmp_path / "run")
@@ -217,7 +217,7 @@ def test_errors_of_the_tokenizer_name_the_flag(changed, tmp_path):
     assert "data.tokenizer" not in line
 
 
-def test_the_script_takes_the_flag_and_says_it_in_a_line(changed, tmp_path):
+def test_convert_py_takes_ignore_keys_and_refuses_in_one_line(changed, tmp_path):
     directory = changed("gpt2", foo_multiplier=2.0, foo_window=3)
     command = [sys.executable, "convert.py", f"--from={directory}", f"--to={tmp_path / 'run'}"]
 

@@ -65,7 +65,7 @@ def test_token_types_follow_the_tokenizers_files(
     expected = [0, 0, 0, 0, *[int(are_given)] * 3]
     convert.convert(str(tmp_path / "theirs"), str(tmp_path / "in"))
     assert types_in(tmp_path / "in") == expected
-    # Out it goes with files that say the same.
+    # The exported files have the same settings.
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     convert.convert(str(tmp_path / "out"), str(tmp_path / "again"))
     assert types_in(tmp_path / "again") == expected

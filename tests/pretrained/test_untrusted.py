@@ -1,4 +1,4 @@
-"""Files from strangers: whatever is wrong is refused by name, and nothing is left behind."""
+"""Untrusted files: every fault is refused by name, and nothing is left behind."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.
 
 @pytest.fixture
 def copy(tmp_path):
-    """A directory of one's own to spoil."""
+    """A copy that the test may damage."""
 
     def make(name="vit_classifier"):
         shutil.copytree(FIXTURES / name, tmp_path / "model")
@@ -63,7 +63,7 @@ def tensor(start, stop, shape=(2,), dtype="F32"):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
 
 
-def test_the_copy_is_good_before_it_is_spoilt(copy):
+def test_the_undamaged_copy_is_converted(copy):
     directory = copy()
     convert.convert(str(directory), str(directory.parent / "run"))
     assert (directory.parent / "run" / "model.json").is_file()
@@ -131,7 +131,7 @@ def test_a_file_that_ends_anywhere_is_refused(copy):
 
 
 def test_any_changed_byte_of_the_header_is_refused_or_harmless(copy):
-    """No byte makes the reader crash, hang, or fail in another way than by a refusal."""
+    """No byte makes the reader crash, hang, or raise anything but a refusal."""
     directory = copy()
     content = bytearray((directory / WEIGHTS).read_bytes())
     (size,) = struct.unpack("<Q", content[:8])
@@ -204,7 +204,7 @@ def shard(directory, where=None, also=()):
     return names
 
 
-def test_several_files(copy):
+def test_sharded_weights_are_read(copy):
     directory = copy()
     shard(directory)
     assert published.read(directory).tensors.shapes
@@ -314,7 +314,7 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("roberta_masked_lm", dict(pad_token_id=23), "pad_token_id=23 is not supported"),
     ],
 )  # fmt: skip
-def test_what_is_not_computed_here_is_named(name, changes, reason, copy):
+def test_unsupported_settings_are_refused_with_the_reason(name, changes, reason, copy):
     directory = copy(name)
     change_config(directory, **changes)
     with pytest.raises(ConfigError) as refused:
@@ -326,8 +326,8 @@ STRANGE = [None, -1, 0, 1, 10**30, 1e308, True, "x", "", [], [7], {}, {"0": "x"}
 
 
 @pytest.mark.parametrize("name", ["bert_classifier", "llama3", "t5", "vit_base", "bart"])
-def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
-    """No value of any key makes the reader fail in another way than by a refusal."""
+def test_any_config_value_is_accepted_or_refused(name, copy):
+    """No value of any key makes the reader raise anything but a refusal."""
     directory = copy(name)
     good = json.loads((directory / CONFIG).read_text())
     outcomes = {True: 0, False: 0}
@@ -345,7 +345,7 @@ def test_whatever_a_config_says_it_is_taken_or_refused(name, copy):
 
 
 def described(directory):
-    """What a directory says of itself, as our config; its weights are left alone."""
+    """The directory's config as ours, without reading its weights."""
     from configs import default
     from experiment.sections import from_mapping
 
@@ -387,7 +387,7 @@ def test_files_of_the_first_berts_are_read(copy):
     assert all(same) and len(same) > 20
 
 
-def test_what_belongs_to_other_heads_is_left_out(copy):
+def test_weights_of_other_heads_are_left_out(copy):
     directory = copy("bert_pretraining")
 
     def with_copies(weights):
@@ -405,7 +405,7 @@ def leaves(tree):
     return jax.tree.leaves(tree)
 
 
-def test_the_script_says_it_in_a_line(copy):
+def test_convert_py_refuses_in_one_line(copy):
     directory = copy()
     change_config(directory, model_type="mamba")
     command = [sys.executable, "convert.py", f"--from={directory}", f"--to={directory}-run"]

@@ -45,7 +45,7 @@ def write_texts(directory: Path) -> None:
 
 
 def config_of(family: str, texts: Path, steps: int, **sections) -> dict:
-    """Dropout, moving average, packing, a mixture and accumulation: all that could go astray."""
+    """With dropout, moving average, packing, a mixture and accumulation: all may go wrong."""
     if family == "encoder_decoder":
         source = "text_to_text_files"
         mixture = (("copy", 2.0), ("answer", 1.0))
@@ -125,7 +125,7 @@ class Command:
             "import ml_collections\n\n\ndef get_config(arg=None):\n"
             f"    return ml_collections.ConfigDict({config!r}).lock()\n"
         )
-        # What it prints goes into files: a pipe that nobody reads would stop it when full.
+        # Output goes into files: an unread pipe would block the process when full.
         self._out = (workdir.parent / f"{workdir.name}.{time.time_ns()}.txt").open("w+")
         self._process = subprocess.Popen(
             [*inside, sys.executable, script, f"--config={file}", f"--workdir={workdir}"],
@@ -184,7 +184,7 @@ class Command:
 
 
 def variables_of(count: int) -> list[dict[str, str]]:
-    """What each of so many processes is told of the others."""
+    """The environment variables of each process of a job."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -203,7 +203,7 @@ def started(config: dict, workdir: Path, count: int = 1, **options) -> Iterator[
 
 
 def finish(config: dict, workdir: Path, count: int = 1, **options) -> None:
-    """Runs a job to its good end."""
+    """Runs a job until it succeeds."""
     with started(config, workdir, count, **options) as commands:
         codes = [command.wait() for command in commands]
         assert not any(codes), "\n".join(command.text for command in commands)

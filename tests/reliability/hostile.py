@@ -28,16 +28,16 @@ def refused(open_it, path: Path) -> bool:
 
 def mutated_headers(directory: Path, count: int) -> int:
     weights = directory / "model.safetensors"
-    whole = bytearray(weights.read_bytes())
-    size = int.from_bytes(whole[:8], "little")
+    original = bytearray(weights.read_bytes())
+    size = int.from_bytes(original[:8], "little")
     rng, total = np.random.default_rng(0), 0
     for _ in range(count):
-        spoilt = whole.copy()
+        spoilt = original.copy()
         for place in rng.integers(0, 8 + size, rng.integers(1, 4)):
             spoilt[place] = rng.integers(256)
         weights.write_bytes(spoilt)
         total += refused(published.read, directory)
-    weights.write_bytes(whole)
+    weights.write_bytes(original)
     return total
 
 

@@ -1,4 +1,4 @@
-"""Rows 1, 2, 11, 12, 13: a run is one run, however often it is interrupted or moved."""
+"""Rows 1, 2, 11, 12, 13: interruptions and moves do not change a run."""
 
 import json
 import random
@@ -27,7 +27,7 @@ STEPS, STOPS = (12, (3, 6, 9)) if SHORT else (50, (10, 20, 30))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_twice_the_same_and_in_parts_the_same(family, texts, tmp_path, compiled_once, figure):
+def test_repeated_and_resumed_runs_are_identical(family, texts, tmp_path, compiled_once, figure):
     def run(workdir, steps=STEPS):
         train.train_and_evaluate(config_of(family, texts, steps), tmp_path / workdir)
 
@@ -73,7 +73,7 @@ def test_a_run_moves_to_another_number_of_devices(texts, tmp_path, figure):
     figure(11, f"8 -> {counts}: next 10 losses within {worst:.1e}; on 8 the state byte-identical")
 
 
-def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
+def test_the_number_of_processes_may_change(texts, tmp_path, figure):
     """Two processes of four, one of eight, and back."""
 
     def config(steps):
@@ -102,7 +102,7 @@ def test_processes_and_devices_are_exchanged(texts, tmp_path, figure):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_epoch_has_every_example_once(count, tmp_path, figure):
-    """By the rows that the steps were really given, killed several times on the way."""
+    """By the rows that the steps received, with several kills in between."""
     examples, batch, kills = (160, 4, 2) if SHORT else (400, 4, 5)
     data = tmp_path / "data"
     data.mkdir()
@@ -128,7 +128,7 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
             for command in commands:
                 command.wait()
     finish(config, workdir, count, **options)
-    seen, repeated = Counter(), 0
+    counts, repeated = Counter(), 0
     for index in range(count):
         given = {}
         for line in (workdir / f"rows-{index}.jsonl").read_text().splitlines():
@@ -137,8 +137,8 @@ def test_an_epoch_has_every_example_once(count, tmp_path, figure):
             # A step that is made again is made of the same rows.
             assert given.setdefault(record["step"], record["rows"]) == record["rows"]
         assert sorted(given) == list(range(1, steps + 1))
-        seen.update(row for rows in given.values() for row in rows)
-    assert len(seen) == examples
-    assert set(seen.values()) == {1}
+        counts.update(row for rows in given.values() for row in rows)
+    assert len(counts) == examples
+    assert set(counts.values()) == {1}
     assert repeated, "no step was lost, so no step was made again"
     figure(13, f"{count} processes, 5 kills: {examples} examples once each; {repeated} steps again")

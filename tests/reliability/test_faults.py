@@ -1,4 +1,4 @@
-"""Rows 15, 16, 21, 22: losses that are no numbers or leap, a standstill, a failed evaluation."""
+"""Rows 15, 16, 21, 22: NaN and infinite losses, loss spikes, hangs, a failed evaluation."""
 
 import json
 
@@ -33,9 +33,9 @@ def spoilt(monkeypatch):
     def counts_and_factor(task, batch):
         return counts_of(task, batch) | {"factor": batch["factor"].mean()}
 
-    def loss_times_factor(sums, counts):
+    def loss_times_factor(totals, counts):
         counts = dict(counts)
-        return counts.pop("factor") * loss_of(sums, counts)
+        return counts.pop("factor") * loss_of(totals, counts)
 
     monkeypatch.setattr(prefetch, "put_batch", put_with_factor)
     monkeypatch.setattr(training_step, "term_counts", counts_and_factor)
@@ -66,7 +66,7 @@ def job(texts, tmp_path, spoilt, compiled_once):
 
 
 @pytest.mark.parametrize("factor", [np.nan, pytest.param(np.inf, marks=pytest.mark.slow)])
-def test_the_run_stops_at_a_loss_that_is_no_number(job, factor, tmp_path, figure):
+def test_a_nonfinite_loss_stops_the_run(job, factor, tmp_path, figure):
     with pytest.raises(DivergedError) as stopped:
         job("run", factor)
     message = str(stopped.value)
@@ -102,7 +102,7 @@ def test_a_loss_that_is_no_number_is_skipped(job, tmp_path, figure):
 
 
 @pytest.mark.slow
-def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
+def test_too_many_skipped_steps_in_a_row_end_the_run(job, tmp_path, figure):
     with pytest.raises(DivergedError, match="after 3 steps in a row"):
         job("run", np.nan, bad=(6, 7, 8, 9), nonfinite="skip", limit=3)
     assert saved_steps(tmp_path / "run")[-1] == 6
@@ -110,7 +110,7 @@ def test_too_many_in_a_row_end_the_run(job, tmp_path, figure):
 
 
 @pytest.mark.slow
-def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure):
+def test_a_skipped_spike_does_not_enter_the_loss_window(job, tmp_path, figure):
     job("run", 1e4, spike="skip")
     job("nan", np.nan, nonfinite="skip")
     ours, theirs = contents(tmp_path / "run", 12), contents(tmp_path / "nan", 12)
@@ -118,7 +118,7 @@ def test_a_spike_is_skipped_and_the_window_is_not_poisoned(job, tmp_path, figure
     figure(16, "skip: exactly the spike's step dropped, the window as if it had not been")
 
 
-def test_a_spike_is_gone_back_from_the_same_way_each_time(job, tmp_path, figure):
+def test_rollbacks_from_a_spike_are_reproducible(job, tmp_path, figure):
     options = dict(spike="rollback", rollback_steps=2, rollback_batches=3)
     given = job("run", 1e4, **options)
     # Step 7 spiked (8 may be under way by then); back to 4, and from there on three batches later.
@@ -148,7 +148,7 @@ def test_a_rollback_may_come_while_the_run_is_profiled(job, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
+def test_the_run_ends_if_no_checkpoint_can_be_rolled_back_to(job, monkeypatch, figure):
     monkeypatch.setattr(digests, "fault", lambda directory: f"{directory}/x is damaged")
     with pytest.raises(
         DivergedError, match=r"^step 7 is a loss spike, with nothing to roll back to: .* is damaged"
@@ -158,7 +158,7 @@ def test_the_run_ends_if_it_has_to_go_back_and_cannot(job, monkeypatch, figure):
 
 
 @pytest.mark.slow
-def test_the_batches_after_a_rollback_are_those_after_the_ones_left_out(job, texts, tmp_path):
+def test_a_rollback_continues_after_the_skipped_batches(job, texts, tmp_path):
     given = job("run", 1e4, spike="rollback", rollback_steps=2, rollback_batches=5)
     config = config_of(
         "decoder", texts, 12, data=dict(packing=False, mixture=(), path=str(texts / "one"))
@@ -177,7 +177,7 @@ def test_a_spike_that_comes_back_ends_the_run(job, figure):
 
 
 @pytest.mark.slow
-def test_a_step_that_never_ends_is_told_and_ended(texts, tmp_path, figure):
+def test_the_watchdog_ends_a_step_that_never_ends(texts, tmp_path, figure):
     watches = dict(watchdog_seconds=20.0, watchdog_ends=True)
     config = config_of("decoder", texts, 20, failure=watches)
     with Command(config, tmp_path / "run", script="tests/reliability/stuck.py") as command:

@@ -100,7 +100,7 @@ def test_a_flipped_bit_is_never_read(texts, finished, tmp_path, monkeypatch, fig
         *(pytest.param(d, marks=pytest.mark.slow) for d in ("truncated", "deleted", "emptied")),
     ],
 )
-def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, capsys, figure):
+def test_the_newest_intact_checkpoint_is_restored(damage, texts, finished, run, capsys, figure):
     path = max(files_of(run, 6), key=lambda path: path.stat().st_size)
     data = path.read_bytes()
     match damage:
@@ -122,7 +122,7 @@ def test_the_newest_sound_checkpoint_is_taken(damage, texts, finished, run, caps
     figure(8, f"{damage}: went on from 4, naming both; final state byte-identical")
 
 
-def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
+def test_a_run_without_an_intact_checkpoint_does_not_start_over(texts, run):
     for step in (2, 4, 6):
         path = run / "checkpoints" / str(step) / "params" / "_METADATA"
         path.write_bytes(path.read_bytes() + b" ")
@@ -131,7 +131,7 @@ def test_without_a_sound_checkpoint_nothing_is_begun_anew(texts, run):
     assert saved_steps(run) == [2, 4, 6]
 
 
-def test_what_an_interrupted_save_left_is_cleared_away(texts, finished, run, figure):
+def test_leftovers_of_an_interrupted_save_are_removed(texts, finished, run, figure):
     leftover = run / "checkpoints" / "8.orbax-checkpoint-tmp"
     shutil.copytree(run / "checkpoints" / "6", leftover)
     (run / "config.json.new").write_text("{")

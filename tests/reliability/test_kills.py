@@ -1,4 +1,4 @@
-"""Rows 3 to 6: killed, or asked to stop, alone or as one of two."""
+"""Rows 3 to 6: kills and stop signals, to one process or to one of two."""
 
 import random
 import signal
@@ -24,13 +24,13 @@ EVERY = 20
 
 
 def endless(texts, **sections):
-    """A run that does not end by itself while a test looks on."""
+    """A run that does not end by itself during a test."""
     return config_of("decoder", texts, 1_000_000, checkpoint=dict(every=10_000), **sections)
 
 
 @pytest.mark.parametrize("overlap", [{}, {"overlap": 5}])
 def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
-    """By default at most an interval is lost; else also what was made while a save went on."""
+    """By default at most one interval is lost; otherwise also the steps made during a save."""
     may_be_lost = EVERY + overlap.get("overlap", 0)
     steps, kills, inside_a_save = (300, 4, 1) if SHORT else (2_000, 20, 5)
     config = config_of("decoder", texts, steps, checkpoint=dict(every=EVERY, keep=2, **overlap))
@@ -66,7 +66,7 @@ def test_killed_at_random_moments(overlap, texts, tmp_path, figure):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop(number, texts, tmp_path, figure):
+def test_stop_signals_save_and_exit(number, texts, tmp_path, figure):
     config = endless(texts)
     with Command(config, tmp_path / "run") as command:
         command.until_step(5)
@@ -85,8 +85,8 @@ def test_asked_to_stop(number, texts, tmp_path, figure):
     figure(4, f"{number.name}: saved at step {step}, exit code {code} after {seconds:.1f} s")
 
 
-def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
-    """Here for a step that never ends, which the first one waits for."""
+def test_the_second_interrupt_ends_the_run_at_once(texts, tmp_path, figure):
+    """The first one waits for the current step, which here never ends."""
     with Command(endless(texts), tmp_path / "run", script="tests/reliability/stuck.py") as command:
         command.until(lambda: "stuck at step 5" in command.text, "step 5")
         command.signal(signal.SIGINT)
@@ -98,7 +98,7 @@ def test_the_second_interrupt_waits_for_nothing(texts, tmp_path, figure):
     figure(4, f"second SIGINT in a step that never ends: exit code {AT_ONCE} after {seconds:.1f} s")
 
 
-def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
+def test_sigterm_to_one_of_two_processes(texts, tmp_path, figure):
     config = endless(texts)
     with started(config, tmp_path / "run", 2) as commands:
         commands[0].until_step(5)
@@ -113,7 +113,7 @@ def test_one_of_two_is_asked_to_stop(texts, tmp_path, figure):
     figure(5, f"SIGTERM to one: both stopped at step {step}, committed; going on byte-identical")
 
 
-def test_one_of_two_is_killed(texts, tmp_path, figure):
+def test_one_of_two_processes_is_killed(texts, tmp_path, figure):
     steps = 80 if SHORT else 300
     config = config_of(
         "decoder", texts, steps, checkpoint=dict(every=EVERY), failure=dict(heartbeat_seconds=10)

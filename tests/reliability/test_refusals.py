@@ -1,4 +1,4 @@
-"""Rows 14, 17 to 20, 23 and 24: what must be refused, in time, in few lines and without harm."""
+"""Rows 14, 17 to 20, 23 and 24: bad input is refused early, in few lines and without harm."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def test_another_run_is_refused_with_what_differs(texts, tmp_path, figure):
         slowest = max(slowest, time.monotonic() - begin)
         assert "holds a run with another config (" in command.text, name
         assert len(command.text.splitlines()) == 1
-    # Other text at the same place is told from the text that was there.
+    # Other text at the same path is detected.
     shutil.copytree(texts, tmp_path / "moved")
     (tmp_path / "moved" / "one" / "00.txt").write_text("something else")
     with Command(config_of("decoder", tmp_path / "moved", 4), tmp_path / "run") as command:
@@ -76,7 +76,7 @@ def test_bad_records_are_counted_in_the_metrics(texts, tmp_path, figure):
     figure(17, "3 kinds of bad records: refused with file and line, or skipped and counted")
 
 
-def test_nothing_to_train_on_or_to_measure_is_refused(texts, tmp_path, figure):
+def test_empty_training_and_eval_sets_are_refused(texts, tmp_path, figure):
     for name in ("hollow", "unheld"):
         (tmp_path / name).mkdir()
     (tmp_path / "hollow" / "train.txt").write_text("")
@@ -201,7 +201,7 @@ def test_a_workdir_is_for_one_run_at_a_time(texts, tmp_path, figure):
 
 @pytest.mark.slow
 def test_processes_that_share_no_workdir_are_refused(texts, tmp_path, figure):
-    """As on two hosts, each with a disk of its own; they used to wait for each other forever."""
+    """As on two hosts, each with its own disk."""
     config = config_of("decoder", texts, 3)
     places = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     places[0].parent.mkdir()

@@ -1,7 +1,7 @@
 """Jobs on a mesh of eight devices, and on one: python -m tests.training.on_meshes MEASURE
 
 The number of devices is fixed when jax starts, so eight need a process of their own, which prints
-what it measured as JSON. test_mesh.py judges it.
+its measurements as JSON. test_mesh.py checks them.
 """
 
 import dataclasses
@@ -147,13 +147,13 @@ def gradients_of(family, mesh, **changes):
         for _ in range(2):
             state, metrics = step(state, batch, NO_FROZEN_INPUTS)
             losses.append(np.asarray(metrics["train/loss"]))
-    seen = {
+    observed = {
         "share": bytes_on_first_device(state.params) / bytes_of(state.params),
         "gathered": sorted(gathered(step.as_text())),
         "collectives": sorted(set(re.findall(rf" ({COLLECTIVES})(?:-start)?\(", step.as_text()))),
         "matrices": sorted(set(map(tuple, whole_matrices(state.params, mesh)))),
     }
-    return losses, jax.device_get(optax.tree.get(state.opt_state, "trace")), seen
+    return losses, jax.device_get(optax.tree.get(state.opt_state, "trace")), observed
 
 
 COLLECTIVES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
@@ -228,7 +228,7 @@ def measure(what):
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_disable_most_optimizations", True)
     one_device = make_mesh(mesh_config({}), jax.devices()[:1])
-    return measure_family(what, one_device) if what in FAMILIES else MEASURES[what](one_device)
+    return measure_family(what, one_device) if what in FAMILIES else MEASUREMENTS[what](one_device)
 
 
 def measure_family(family, one_device):
@@ -236,9 +236,9 @@ def measure_family(family, one_device):
     losses, gradients, _ = gradients_of(family, one_device, accumulate=1)
     found = {}
     for mesh in ON_ALL:
-        ours, slopes, seen = gradients_of(family, make_mesh(mesh_config(MESHES[mesh])))
-        far = {"loss": apart(ours, losses), "gradients": apart(slopes, gradients)}
-        found[mesh] = dict(seen, deviation=far)
+        ours, mesh_gradients, observed = gradients_of(family, make_mesh(mesh_config(MESHES[mesh])))
+        far = {"loss": apart(ours, losses), "gradients": apart(mesh_gradients, gradients)}
+        found[mesh] = dict(observed, deviation=far)
     return found
 
 
@@ -270,7 +270,7 @@ def measure_what_is_held(_):
     return found
 
 
-MEASURES = {"other jobs": measure_other_jobs, "what is held": measure_what_is_held}
+MEASUREMENTS = {"other jobs": measure_other_jobs, "what is held": measure_what_is_held}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small models that generate, and what they say when everything is computed anew for each token."""
+"""Small models that generate, and their tokens when everything is recomputed for each token."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ SOURCE = pack(*([tokens(n, seed=10 + n)] for n in SOURCE_LENGTHS), columns=COLUM
 
 
 def small(**changes) -> TransformerConfig:
-    """A model with much to say: with random biases or a tied output it repeats one token."""
+    """A model whose tokens vary: with random biases or a tied output it would repeat one token."""
     return tiny_config(tie_output=False, embedding_scale=True, bias=False, vocab_size=61, **changes)
 
 

@@ -1,4 +1,4 @@
-"""A step at fault changes nothing, bit by bit, and the next one is as if it had never been."""
+"""A skipped step changes no bit of the state, and does not affect the next step."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ def job():
 
 
 def scaled(batch, by):
-    """The same batch with a loss that is so many times as large, or no number."""
+    """The same batch with its loss multiplied by a factor, which may be NaN."""
     weights = batch["weights"].copy()
     weights[0, 0] = by
     return {**batch, "weights": weights}
@@ -91,7 +91,7 @@ def statuses(losses, config=SKIPS):
     return found, anomalies
 
 
-def test_a_spike_is_dropped_and_does_not_move_the_bar():
+def test_a_spike_is_skipped_and_does_not_enter_the_median():
     losses = [3, 2, 4, 3, 300, 301, 3, 29, 36]
     found, anomalies = statuses(losses)
     assert found == [OK] * 4 + [SPIKE, SPIKE, OK, OK, SPIKE]  # medians 3, 3, 3, 3, 3.5
@@ -99,7 +99,7 @@ def test_a_spike_is_dropped_and_does_not_move_the_bar():
     assert anomalies.skipped == 3
 
 
-def test_nothing_is_a_spike_before_there_is_something_to_compare_with():
+def test_spikes_need_enough_earlier_losses():
     assert statuses([1, 1000])[0] == [OK, OK]
     assert statuses([1, 1, 1000])[0] == [OK, OK, OK]  # the median of 1, 1, inf, inf is inf
     assert statuses([1, 1, 1, 1000])[0] == [OK, OK, OK, SPIKE]

@@ -27,7 +27,7 @@ def test_two_devices_share_a_chip(device_kind, chip_tflops):
 @pytest.mark.parametrize(
     "device_kind", ["cpu", "NVIDIA A10G", "NVIDIA GeForce RTX 4090 Laptop GPU", "TPU v99"]
 )
-def test_what_is_not_known_is_not_guessed(device_kind):
+def test_an_unknown_chip_has_no_peak_flops(device_kind):
     assert peak_flops(device_kind) is None
 
 

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept."""
+"""The cache of compiled programs."""
 
 import os
 import subprocess
@@ -25,40 +25,40 @@ def jax_as_it_was(monkeypatch, tmp_path):
     compilation_cache.reset_cache()
 
 
-def kept(directory: Path) -> int:
+def cached_programs(directory: Path) -> int:
     return len(list(directory.glob("*-cache"))) if directory.exists() else 0
 
 
 @pytest.fixture
 def compile_something():
-    """A program that was never compiled before; jax keeps even the quickest."""
+    """Compiles a new program; jax caches even those that compile quickly."""
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     yield lambda number: jax.jit(lambda x: x * number + 0.5)(1.0)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
-def test_programs_are_kept_by_default(tmp_path, compile_something):
+def test_programs_are_cached_by_default(tmp_path, compile_something):
     keep_programs("")
     compile_something(17.0)
-    assert kept(tmp_path / "home" / "programs") > 0
+    assert cached_programs(tmp_path / "home" / "programs") > 0
 
 
-def test_they_are_kept_where_the_config_says(tmp_path, compile_something):
+def test_programs_are_cached_where_the_config_says(tmp_path, compile_something):
     keep_programs("")
     keep_programs(str(tmp_path / "there"))
     compile_something(19.0)
-    assert kept(tmp_path / "there") > 0
-    assert kept(tmp_path / "home" / "programs") == 0
+    assert cached_programs(tmp_path / "there") > 0
+    assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
-def test_off_keeps_nothing(tmp_path, compile_something):
+def test_off_caches_nothing(tmp_path, compile_something):
     keep_programs("")
     keep_programs("off")
     compile_something(23.0)
-    assert kept(tmp_path / "home" / "programs") == 0
+    assert cached_programs(tmp_path / "home" / "programs") == 0
 
 
-def test_the_directory_that_jax_was_told_of_is_the_default(tmp_path):
+def test_a_cache_directory_set_in_jax_is_the_default(tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
     keep_programs("")
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "theirs")
@@ -72,14 +72,14 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
         keep_programs(str(tmp_path / "file" / "x"))
 
 
-def test_without_a_home_nothing_is_kept(tmp_path, monkeypatch):
+def test_an_unwritable_default_directory_disables_the_cache(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(compilation, "DEFAULT_DIRECTORY", str(tmp_path / "file" / "programs"))
     keep_programs("")
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_another_process_finds_them(tmp_path):
+def test_another_process_uses_the_cached_programs(tmp_path):
     code = (
         "import jax, jax.monitoring\n"
         "from training.compilation import keep_programs\n"

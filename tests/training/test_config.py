@@ -70,7 +70,7 @@ def test_the_defaults_are_accepted(section, kind):
         ("eval", dict(batches=-1), "eval.batches=-1 must be at least 0"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(section, changes, message):
+def test_invalid_settings_are_refused_by_name(section, changes, message):
     kind = SECTIONS.get(section, sections.RunConfig)
     _, problems = schema.build(kind, defaults(section) | changes, section)
     assert len(problems) == 1

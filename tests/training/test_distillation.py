@@ -45,7 +45,7 @@ def test_the_divergence_and_its_gradient_are_those_of_the_formula(temperature):
     assert np.all(of_teacher == 0), "a teacher does not learn"
 
 
-def test_several_right_answers_have_one_teacher():
+def test_mixup_rows_have_one_teacher_distribution():
     """Mixup gives a row two targets, whose weights add up to the row's."""
     rng = np.random.default_rng(1)
     student, teacher = rng.normal(size=(2, 3, 5)).astype(np.float32)
@@ -112,7 +112,7 @@ def test_a_teacher_without_weight_changes_nothing():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen_inputs.teacher))
 
 
-def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
+def test_micro_batches_with_teacher_and_adapters_equal_one_batch():
     batch = make_batch("causal_lm")
     taught = teacher_job("causal_lm")
 
@@ -130,9 +130,11 @@ def test_micro_batches_with_a_teacher_and_adapters_add_up_to_the_whole_batch():
         state, metrics = job.step(state, batch, frozen_inputs)
         return before, state.params, metrics
 
-    before, whole, metrics = one_step(1)
+    before, full_batch, metrics = one_step(1)
     _, parts, parts_metrics = one_step(4)
-    for start, found, expected in zip(*map(jax.tree.leaves, (before, parts, whole)), strict=True):
+    for start, found, expected in zip(
+        *map(jax.tree.leaves, (before, parts, full_batch)), strict=True
+    ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
         assert np.abs(expected - start).max() > 1e-4, "or there was nothing to compare"
     for name, value in metrics.items():

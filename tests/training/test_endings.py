@@ -38,8 +38,8 @@ def config(**changes):
 
 
 def metrics(workdir, name):
-    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
-    return {record["step"]: record[name] for record in records if name in record}
+    reports = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {report["step"]: report[name] for report in reports if name in report}
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def minutes(seconds):
     return seconds / 60
 
 
-def test_a_run_ends_at_its_time_limit_as_if_done(tmp_path, a_second_a_step, capsys):
+def test_a_run_ends_complete_at_its_time_limit(tmp_path, a_second_a_step, capsys):
     limited = config(time_limit=minutes(20))
     scores = train.train_and_evaluate(limited, tmp_path)
     last = saved_steps(tmp_path)[-1]
@@ -72,7 +72,7 @@ def test_a_run_ends_at_its_time_limit_as_if_done(tmp_path, a_second_a_step, caps
     assert rates[last] == pytest.approx(0.1 * peak)
     assert all(a >= b for a, b in itertools.pairwise(list(rates.values())[2:]))
 
-    # Run again it makes no step, and says the same.
+    # Run again, it makes no step and reports the same scores.
     before = saved(tmp_path, last)
     assert train.train_and_evaluate(limited, tmp_path) == scores
     assert saved_steps(tmp_path)[-1] == last
@@ -165,8 +165,8 @@ def scored(monkeypatch):
     def use(*accuracies):
         given = iter(accuracies)
 
-        def evaluate(self, params, held_out):
-            del self, params, held_out
+        def evaluate(self, params, eval_set):
+            del self, params, eval_set
             return {"loss": 1.0, "accuracy": next(given)}
 
         monkeypatch.setattr(evaluator.Evaluator, "evaluate", evaluate)
@@ -192,7 +192,7 @@ def test_a_run_that_does_not_get_better_ends_and_keeps_its_best(tmp_path, scored
     assert f"ended at step 10 of {LONG}: eval/held_out/accuracy has not improved in the" in said
     assert "best: step 4, eval/held_out/accuracy 0.5; " in said
 
-    # Run again it is complete: only evaluated. With more patience it goes on.
+    # Run again, it is complete and only evaluated. With more patience it continues.
     scored(0.2)
     assert train.train_and_evaluate(config(**PATIENT), tmp_path) == scores
     scored(0.6, 0.1, 0.1, 0.1, 0.1)
@@ -201,7 +201,7 @@ def test_a_run_that_does_not_get_better_ends_and_keeps_its_best(tmp_path, scored
     assert saved_steps(tmp_path) == [12, 20]
 
 
-def test_an_interruption_takes_no_patience_and_gives_none(tmp_path, scored, monkeypatch):
+def test_an_interruption_does_not_change_the_patience_count(tmp_path, scored, monkeypatch):
     scored(0.5, 0.4, 0.4, 0.4, 0.9)
     monkeypatch.setattr(train.Loop, "_step", stopping_at(5))
     with pytest.raises(StoppedError):
@@ -212,7 +212,7 @@ def test_an_interruption_takes_no_patience_and_gives_none(tmp_path, scored, monk
     assert saved_steps(tmp_path) == [2, 8]
 
 
-def test_the_loss_of_what_has_no_classes_is_to_fall():
+def test_patience_watches_the_loss_of_language_models():
     patient = tiny(pydoc, eval=dict(patience=1))
     experiment = train.with_best_metric(from_mapping(patient), {"held_out": None})
     assert experiment.checkpoint.best_metric == "eval/held_out/loss"

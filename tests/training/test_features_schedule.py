@@ -1,4 +1,4 @@
-"""Random features are drawn anew every so many steps, as a function of seed and step alone."""
+"""Random features are redrawn every few steps, as a function of seed and step alone."""
 
 import functools
 
@@ -24,7 +24,7 @@ def job(redraw=2, seed=0, accumulate=1, **model):
 
 
 def loss_at(step, **options):
-    """Of the same parameters, had the run come to this step."""
+    """The loss of the same parameters at this step."""
     chosen = job(**options)
     return float(chosen.step(chosen.start(step), BATCH)[1]["train/loss"])
 
@@ -36,7 +36,7 @@ def eval_loss():
     return float(total / count)
 
 
-def test_the_same_within_a_period_and_others_after_it():
+def test_features_are_redrawn_once_per_period():
     losses = [loss_at(step) for step in range(6)]
     assert losses[0::2] == losses[1::2]
     assert len(set(losses)) == 3
@@ -44,22 +44,22 @@ def test_the_same_within_a_period_and_others_after_it():
     assert loss_at(0, seed=1) not in losses
 
 
-def test_by_default_training_sees_what_evaluation_sees():
-    """Else parameters fit features that evaluation and generation do not use."""
+def test_by_default_training_uses_the_features_of_evaluation():
+    """Otherwise parameters would fit features that evaluation and generation do not use."""
     losses = {loss_at(step, redraw=None) for step in (0, 1, 5000)}
     assert len(losses) == 1
     np.testing.assert_allclose(losses.pop(), eval_loss(), rtol=1e-6)
     assert abs(loss_at(0) - eval_loss()) > 1e-5
 
 
-def test_a_resumed_run_goes_on_exactly():
+def test_a_resumed_run_is_identical():
     chosen = job()
-    whole, _ = chosen.run(chosen.start(), BATCH, steps=5)
+    uninterrupted, _ = chosen.run(chosen.start(), BATCH, steps=5)
     half, _ = chosen.run(chosen.start(), BATCH, steps=3)
     saved = jax.tree.map(np.asarray, half)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, chosen.abstract)
     resumed, _ = chosen.run(jax.device_put(saved, shardings), BATCH, steps=2)
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+    for one, other in zip(jax.tree.leaves(uninterrupted), jax.tree.leaves(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -71,7 +71,7 @@ MIXED = dict(attention="performer,linear")  # different kinds are computed by co
     [(dict(accumulate=4), {}), (dict(remat="full"), {}), (MIXED | dict(remat="full"), MIXED)],
     ids=str,
 )
-def test_the_same_draw_however_a_step_is_computed(changes, plain):
+def test_features_do_not_depend_on_accumulation_or_remat(changes, plain):
     (after, metrics), (expected, expected_metrics) = (
         job(**options).step(job(**options).start(3), BATCH) for options in (changes, plain)
     )

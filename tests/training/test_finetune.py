@@ -1,4 +1,4 @@
-"""What is trained and what is not: adapters, frozen parameters, rates that differ by layer."""
+"""Fine-tuning: adapters, frozen parameters, and learning rates by layer."""
 
 import dataclasses
 import functools
@@ -58,24 +58,24 @@ def assert_same(tree, other):
 # Adapters
 
 
-def test_a_model_with_new_adapters_is_its_base():
+def test_new_adapters_do_not_change_the_base_model():
     job, batch = lora_job(), make_batch("classify_text")
     own, base = job.init(jax.random.key(0)).params, job.frozen_inputs().base
     assert set(by_name(own)) == ADAPTERS | set(HEAD)
     assert set(by_name(base)) == set(by_name(job.model_params)) - set(HEAD)
-    whole = job.tuning.merge(own, base)
-    assert_same(whole, {**base, "classes": own["classes"]})
+    merged = job.tuning.merge(own, base)
+    assert_same(merged, {**base, "classes": own["classes"]})
     for kernel in (QUERY, VALUE):
         assert np.all(by_name(own)[f"{kernel}/lora_b"] == 0)
         spread = by_name(own)[f"{kernel}/lora_a"].std() * job.config.width**0.5
         assert 0.7 < spread < 1.3, "A draws with the deviation of width ** -0.5"
     assert not np.array_equal(by_name(own)[f"{QUERY}/lora_a"], by_name(own)[f"{VALUE}/lora_a"])
-    answers = forward(job.model, job.task, whole, batch)["logits"]
+    answers = forward(job.model, job.task, merged, batch)["logits"]
     plain = forward(job.model, job.task, {**base, "classes": own["classes"]}, batch)["logits"]
     np.testing.assert_array_equal(answers, plain)
 
 
-def test_every_layer_has_a_product_of_its_own():
+def test_every_layer_has_its_own_low_rank_update():
     shapes = {  # rows and columns of the matrix, as the model multiplies by it
         "query/kernel": ((3, 8, 4, 5), (8, 20)),
         "out/kernel": ((3, 4, 5, 8), (20, 8)),
@@ -92,8 +92,8 @@ def test_every_layer_has_a_product_of_its_own():
         base = {"blocks": {module: {"kernel": jnp.asarray(kernel)}}}
         found = merge_lora(own, base, ALPHA)["blocks"][module]["kernel"]
         for layer in range(3):
-            product = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
-            expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * product
+            low_rank = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
+            expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * low_rank
             np.testing.assert_allclose(found[layer].reshape(rows, columns), expected, rtol=1e-5)
 
 
@@ -102,10 +102,10 @@ def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():
     state, frozen_inputs = job.start(), job.frozen_inputs()
     own, base = arrays(state.params), arrays(frozen_inputs.base)
 
-    # An ordinary gradient at the merged parameters, with no adapters in mask_spec.
+    # An ordinary gradient at the merged parameters, without adapters.
     def loss(params):
-        sums, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
-        return total_loss(sums, term_counts(job.task, batch))
+        totals, _ = term_sums(job.task, forward(job.model, job.task, params, batch), batch)
+        return total_loss(totals, term_counts(job.task, batch))
 
     gradients = arrays(jax.jit(jax.grad(loss))(job.tuning.merge(state.params, frozen_inputs.base)))
     after = arrays(job.step(state, batch, frozen_inputs)[0].params)
@@ -134,7 +134,7 @@ def leaves_of_optimizer(job):
     return set(by_name(adam.mu))
 
 
-def test_the_optimizer_knows_what_is_trained_alone():
+def test_the_optimizer_holds_state_of_trainable_parameters_only():
     batch = make_batch("classify_text")
     adapters = make_job("classify_text", batch, finetune=LORA, new=HEAD)
     assert leaves_of_optimizer(adapters) == ADAPTERS | set(HEAD)
@@ -171,7 +171,7 @@ def test_patterns_that_cannot_be_meant_are_refused(changes, message):
     assert message in line
 
 
-def test_a_kernel_that_is_new_is_not_adapted():
+def test_adapters_on_a_new_kernel_are_refused():
     with pytest.raises(ConfigError, match=f"matches {QUERY}/kernel, which is new"):
         select_trainable(
             dataclasses.replace(FINETUNE, **LORA), lora_job().model_params, (f"{QUERY}/kernel",)
@@ -181,7 +181,7 @@ def test_a_kernel_that_is_new_is_not_adapted():
 # Freezing
 
 
-def test_what_is_frozen_keeps_every_bit():
+def test_frozen_parameters_keep_every_bit():
     batch = make_batch("classify_text")
     adamw = dict(name="adamw", weight_decay=0.1, learning_rate=0.01, ema_decay=0.9)
     frozen = r"backbone/token_embedding/.*|.*/blocks/.*/bias"
@@ -320,9 +320,9 @@ def expected_model(seed):
 
 
 def like_adapted():
-    whole = {"backbone": base_params()["backbone"], "classes": {"bias": jnp.zeros(3)}}
+    merged = {"backbone": base_params()["backbone"], "classes": {"bias": jnp.zeros(3)}}
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), whole
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), merged
     )
 
 
@@ -344,7 +344,7 @@ def test_adapters_are_read_merged_into_their_base(runs):
     )
 
 
-def test_a_run_with_adapters_is_something_to_start_from(runs):
+def test_init_from_a_run_with_adapters_loads_merged_parameters(runs):
     ours = {"backbone": base_params()["backbone"], "new": {"bias": jnp.zeros(2)}}
     ours = jax.tree.map(jnp.zeros_like, ours)
     found, new, _ = load_params(f"{runs / 'adapted'}:1", ours)
@@ -354,7 +354,7 @@ def test_a_run_with_adapters_is_something_to_start_from(runs):
     assert_close({"backbone": found["backbone"]}, expected)
 
 
-def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
+def test_a_base_may_move_with_its_adapters_but_not_change_or_disappear(runs, tmp_path):
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("base", "adapted"):
@@ -377,7 +377,7 @@ def test_a_base_may_move_with_its_adapters_but_not_go_or_change(runs, tmp_path):
     assert load_base(moved / "base", like_adapted()) is None
 
 
-def test_a_fingerprint_tells_values_places_and_types_apart():
+def test_fingerprints_depend_on_values_positions_and_dtypes():
     value = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     swapped = value.copy()
     swapped[0, 0, 0], swapped[1, 2, 3] = value[1, 2, 3], value[0, 0, 0]

@@ -79,7 +79,7 @@ def test_the_count_agrees_with_the_compiler(case):
     assert 0.97 < counted / xla_flops(config, objective, batch) < 1
 
 
-def test_a_step_is_three_times_the_forward_pass():
+def test_a_training_step_costs_three_forward_passes():
     config = tiny_config(family="decoder")
     assert train_flops(config, "causal_lm", 16) == 3 * forward_flops(config, "causal_lm", 16)
 
@@ -100,7 +100,7 @@ def per_pair(config):
 
 
 def attention_pairs(config, objective, length):
-    """All that grows otherwise than with the length: as many pairs, for each layer."""
+    """The FLOPs that do not grow linearly with the length, as pairs for each layer."""
     (layers,) = {config.encoder_layers, config.decoder_layers}
     total = forward_flops(config, objective, length)
     rest = length * (forward_flops(config, objective, 1) - layers * per_pair(config))
@@ -108,7 +108,7 @@ def attention_pairs(config, objective, length):
 
 
 def pairs_by_hand(kind, config, length, causal):
-    """Loops over queries and keys, by the rules that tests/attention_oracle.py has."""
+    """Loops over queries and keys, by the rules of tests/model/attention/oracle.py."""
     chunk, found = config.attention_chunk, 0
     for query in range(length):
         keys = [key for key in range(length) if key <= query or not causal]

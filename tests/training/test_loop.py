@@ -41,7 +41,7 @@ class Reporter:
         self.reported.setdefault(step, {}).update(metrics)
 
     def rewind(self, step):
-        self.reported = {each: kept for each, kept in self.reported.items() if each <= step}
+        self.reported = {each: metrics for each, metrics in self.reported.items() if each <= step}
 
     def progress(self, step):
         pass
@@ -174,7 +174,7 @@ def test_a_run_without_anomalies_takes_one_batch_after_another(tmp_path):
     assert saved_steps(tmp_path) == [2, 4, 6, 8, 10, 12]
 
 
-def test_the_batches_up_to_the_spike_are_left_out_where_that_is_more(tmp_path):
+def test_a_rollback_skips_at_least_the_batches_up_to_the_spike(tmp_path):
     """rollback_batches=1 is less than the distance from step 4 to the spike at step 7."""
     run = FakeRun(tmp_path, statuses={6: SPIKE}, failure=dict(rollback_batches=1))
     assert run.run() == [0, 1, 2, 3, *range(7, 15)]
@@ -183,7 +183,7 @@ def test_the_batches_up_to_the_spike_are_left_out_where_that_is_more(tmp_path):
     assert "3 batches are left out so far" in "".join(run.reporter.lines)
 
 
-def test_rollback_batches_are_left_out_where_that_is_more(tmp_path):
+def test_a_rollback_skips_rollback_batches_if_that_is_more(tmp_path):
     run = FakeRun(tmp_path, statuses={6: SPIKE}, failure=dict(rollback_batches=5))
     assert run.run() == [0, 1, 2, 3, *range(9, 17)]
     assert run.state.anomalies.batches_left_out == 5
@@ -241,14 +241,14 @@ def test_rollbacks_end_at_their_limit(tmp_path):
     assert len(run.rollbacks) == 2
 
 
-def test_later_checkpoints_are_forgotten_and_made_again(tmp_path):
+def test_checkpoints_after_a_rollback_step_are_replaced(tmp_path):
     run = FakeRun(tmp_path, statuses={8: SPIKE}, failure=dict(rollback_steps=5))
     assert run.run() == [0, 1, 2, 3, *range(9, 17)]
     assert run.rollbacks == [4]
     assert saved_steps(tmp_path) == [2, 4, 6, 8, 10, 12]
 
 
-def test_an_anomaly_names_its_own_step_however_late_it_is_read(tmp_path):
+def test_an_anomaly_read_late_names_its_own_step(tmp_path):
     far = MAX_PENDING + 9
     run = FakeRun(
         tmp_path, steps=2 * far, statuses={far - 1: NOT_FINITE}, failure=dict(nonfinite="stop"),
@@ -303,11 +303,13 @@ def test_batches_are_on_the_device_before_their_step(tmp_path, monkeypatch):
 
     monkeypatch.setattr(prefetch, "put_batch", noted)
     run = FakeRun(tmp_path)
-    step, seen = run.train_step, []
-    run.train_step = lambda *args: seen.append(len(put_numbers)) or step(*args)
+    step, put_counts = run.train_step, []
+    run.train_step = lambda *args: put_counts.append(len(put_numbers)) or step(*args)
     run.run()
     assert put_numbers == list(range(12))
-    assert seen == [*range(2, 13), 12], "the batch after each step's is there, but for the last"
+    assert put_counts == [*range(2, 13), 12], (
+        "the batch after each step's is there, but for the last"
+    )
 
 
 def test_profiles_name_the_steps(tmp_path, monkeypatch):

@@ -76,15 +76,15 @@ def test_the_gradient_is_the_slope_of_the_definition(smoothing, z_loss):
             jnp.asarray([1.0, 3.0]),
         )
     )(logits_btv)
-    step, slopes = 1e-5, np.zeros(logits_btv.shape)
+    step, differences = 1e-5, np.zeros(logits_btv.shape)
     for place in np.ndindex(logits_btv.shape):
         moved = np.asarray(logits_btv, np.float64)[None].repeat(2, axis=0)
         moved[:, *place] += [-step, step]
         low, high = (
             np.dot(by_hand(m, targets_bt, weights_bt, smoothing, z_loss)[:2], [1, 3]) for m in moved
         )
-        slopes[place] = (high - low) / (2 * step)
-    np.testing.assert_allclose(gradient_btv, slopes, atol=1e-5)
+        differences[place] = (high - low) / (2 * step)
+    np.testing.assert_allclose(gradient_btv, differences, atol=1e-5)
 
 
 def test_smoothing_and_z_loss_stay_out_of_the_likelihood():
@@ -95,7 +95,7 @@ def test_smoothing_and_z_loss_stay_out_of_the_likelihood():
     assert changed.loss != plain.loss
 
 
-def test_weights_are_weights():
+def test_weights_scale_the_loss_of_each_token():
     targets_bt, logits_btv = token_batch()["targets"], random_logits(B, T, V)
     weights_bt = jnp.asarray(np.random.default_rng(2).uniform(size=(B, T)), jnp.float32)
     result = cross_entropy(logits_btv, targets_bt, weights_bt, 0.1, 0.01)
@@ -127,7 +127,7 @@ def test_ties_and_nans_are_not_right_answers(logits_v):
     assert result.correct == 0
 
 
-def test_padding_has_exactly_no_gradient():
+def test_padding_gets_exactly_zero_gradient():
     batch, logits_btv = token_batch(), random_logits(B, T, V)
     gradient_btv = jax.grad(
         lambda x: cross_entropy(x, batch["targets"], batch["weights"], 0.1, 0.01).loss
@@ -141,22 +141,22 @@ def test_padding_has_exactly_no_gradient():
 @pytest.mark.parametrize("objective", TOKEN_OBJECTIVES)
 def test_token_objectives_have_one_term(objective):
     batch, logits_btv = token_batch(), random_logits(B, T, V)
-    sums, metrics = term_sums(task(objective), {"logits": logits_btv}, batch)
+    totals, metrics = term_sums(task(objective), {"logits": logits_btv}, batch)
     loss, nll, correct = by_hand(logits_btv, batch["targets"], batch["weights"], 0, 0)
     assert term_counts(task(objective), batch) == {"tokens": 9}
-    assert sums == {"tokens": pytest.approx(loss)}
+    assert totals == {"tokens": pytest.approx(loss)}
     assert metrics == {"nll": (pytest.approx(nll), 9), "accuracy": (correct, 9)}
 
 
 @pytest.mark.parametrize("objective", ["classify_text", "classify_images"])
 def test_classification_has_one_term(objective):
     batch, logits_bc = label_batch(), random_logits(B, V)
-    sums, metrics = term_sums(
+    totals, metrics = term_sums(
         task(objective, label_smoothing=0.1, z_loss=0.01), {"logits": logits_bc}, batch
     )
     loss, nll, correct = by_hand(logits_bc, batch["labels"], batch["weights"], 0.1, 0.01)
     assert term_counts(task(objective), batch) == {"labels": 3}
-    assert sums == {"labels": pytest.approx(loss)}
+    assert totals == {"labels": pytest.approx(loss)}
     assert metrics == {"nll": (pytest.approx(nll), 3), "accuracy": (correct, 3)}
 
 
@@ -193,12 +193,12 @@ def test_next_sentence_is_a_term_of_its_own_and_skips_empty_rows():
     bert = task("masked_lm", next_sentence=True)
     batch = token_batch()
     outputs = {"logits": random_logits(B, T, V), "next_sentence": random_logits(B, 2, seed=3)}
-    sums, metrics = term_sums(bert, outputs, batch)
+    totals, metrics = term_sums(bert, outputs, batch)
     loss, nll, correct = by_hand(
         outputs["next_sentence"], batch["next_sentence"], [1.0, 1.0, 1.0, 0.0], 0, 0
     )
     assert term_counts(bert, batch) == {"tokens": 9, "next_sentence": 3}
-    assert sums["next_sentence"] == pytest.approx(loss)
+    assert totals["next_sentence"] == pytest.approx(loss)
     assert metrics["next_sentence_nll"] == (pytest.approx(nll), 3)
     assert metrics["next_sentence_accuracy"] == (correct, 3)
     assert metrics["nll"][1] == 9
@@ -243,15 +243,15 @@ def test_a_term_without_data_is_zero_and_so_is_its_gradient():
     batch = token_batch() | {"weights": jnp.zeros((B, T))}
 
     def loss(logits_btv):
-        sums, _ = term_sums(task("causal_lm"), {"logits": logits_btv}, batch)
-        return total_loss(sums, term_counts(task("causal_lm"), batch))
+        totals, _ = term_sums(task("causal_lm"), {"logits": logits_btv}, batch)
+        return total_loss(totals, term_counts(task("causal_lm"), batch))
 
     value, gradient_btv = jax.value_and_grad(loss)(random_logits(B, T, V))
     assert value == 0
     assert np.all(np.asarray(gradient_btv) == 0)
 
 
-def test_micro_batches_add_up_to_the_whole_batch():
+def test_micro_batches_equal_one_batch():
     bert = task("masked_lm", next_sentence=True, label_smoothing=0.1, z_loss=0.01)
     inputs_btd = random_logits(B, T, D, seed=4)
     batch = token_batch() | {"inputs": inputs_btd}
@@ -262,16 +262,18 @@ def test_micro_batches_add_up_to_the_whole_batch():
             "logits": batch["inputs"] @ params["tokens"],
             "next_sentence": batch["inputs"][:, 0] @ params["rows"],
         }
-        sums, metrics = term_sums(bert, outputs, batch)
-        return total_loss(sums, counts), metrics
+        totals, metrics = term_sums(bert, outputs, batch)
+        return total_loss(totals, counts), metrics
 
     step = jax.jit(jax.value_and_grad(loss, has_aux=True))
     counts = term_counts(bert, batch)
-    whole = step(params, batch, counts)
+    full_batch = step(params, batch, counts)
     # Rows of 5, 3, 1 and 0 tokens: the parts differ in size, so means of means would be wrong.
     parts = [
         step(params, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], batch), counts)
         for i in range(B)
     ]
     added = jax.tree.map(lambda *leaves: sum(leaves), *parts)
-    jax.tree.map(lambda a, w: np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6), added, whole)
+    jax.tree.map(
+        lambda a, w: np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6), added, full_batch
+    )

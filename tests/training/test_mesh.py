@@ -44,7 +44,7 @@ PARTS = {
 
 
 def measured(what):
-    """A process for each test, so that those who share out the tests share these out, too."""
+    """A process for each test, so that parallel test workers divide the work."""
     found, log = measured_on(DEVICES, "tests.training.on_meshes", what)
     # So it warns where it finds no way from one sharding to another but by all of an array.
     assert "Involuntary full rematerialization" not in log
@@ -52,7 +52,7 @@ def measured(what):
 
 
 def far_off(deviations):
-    """Those that are not near, which NaN is not, either."""
+    """Deviations above the tolerance, and NaN."""
     return {name: by for name, by in deviations.items() if not all(x <= 1e-5 for x in by.values())}
 
 
@@ -60,13 +60,13 @@ def far_off(deviations):
 def test_a_mesh_computes_what_one_device_computes(family):
     found = measured(family)
     assert list(found) == ON_ALL
-    assert far_off({mesh: seen["deviation"] for mesh, seen in found.items()}) == {}
-    for mesh, seen in found.items():
-        check_what_is_communicated(f"{family} on {mesh}", seen)
-        check_share(mesh, seen["share"])
+    assert far_off({mesh: observed["deviation"] for mesh, observed in found.items()}) == {}
+    for mesh, observed in found.items():
+        check_what_is_communicated(f"{family} on {mesh}", observed)
+        check_share(mesh, observed["share"])
 
 
-def test_so_do_other_optimizers_adapters_int8_and_uneven_lengths():
+def test_other_jobs_compute_the_same_on_a_mesh():
     found = measured("other jobs")
     assert len(found) == 3 + len(OTHER_OPTIMIZERS)
     assert far_off(found) == {}
@@ -83,8 +83,8 @@ def test_a_device_holds_no_more_than_its_share():
     assert found["shapes"]["fsdp 2 x sequence 2 x tensor 2"] == [1, 2, 2, 2]
 
 
-def check_what_is_communicated(name, seen):
-    """Gradients are summed everywhere; what else there is, each axis has its reason for."""
+def check_what_is_communicated(name, observed):
+    """Every mesh sums gradients; every other collective belongs to an axis."""
     expected = {"all-reduce"}
     if "fsdp" in name:
         expected.add("all-gather")  # of matrices, before they are used
@@ -95,10 +95,10 @@ def check_what_is_communicated(name, seen):
     allowed = expected | ({"collective-permute"} if "2 x" in name else set())
     if "sharing keys on tensor 8" in name:
         allowed.add("all-gather")  # of four heads of keys, which eight devices do not split
-    assert expected <= set(seen["collectives"]) <= allowed, name
+    assert expected <= set(observed["collectives"]) <= allowed, name
     if "sequence" in name and "ViT" in name:
         return
-    matrices, others = map(tuple, seen["matrices"]), map(tuple, seen["gathered"])
+    matrices, others = map(tuple, observed["matrices"]), map(tuple, observed["gathered"])
     assert set(others) <= set(matrices), f"{name}: more is gathered than a layer's matrices"
 
 

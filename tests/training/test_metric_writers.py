@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def records(workdir):
+def reported(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -29,9 +29,9 @@ def test_metrics_arrive_in_the_file_under_their_names(tmp_path):
     with Reporter(tmp_path, resume_step=0, last_step=100) as reporter:
         reporter.report(50, {"train/loss": jnp.asarray(1.5), "perf/mfu": 0.25})
         # On the disk at once: a crash must not lose it.
-        assert records(tmp_path) == [{"step": 50, "train/loss": 1.5, "perf/mfu": 0.25}]
+        assert reported(tmp_path) == [{"step": 50, "train/loss": 1.5, "perf/mfu": 0.25}]
         reporter.report(100, {"eval/dates/exact_match": 1})
-    assert records(tmp_path)[1] == {"step": 100, "eval/dates/exact_match": 1.0}
+    assert reported(tmp_path)[1] == {"step": 100, "eval/dates/exact_match": 1.0}
 
 
 def test_nan_and_infinity_are_valid_json(tmp_path):
@@ -50,7 +50,7 @@ def test_nan_and_infinity_are_valid_json(tmp_path):
     }
 
 
-def test_a_resumed_run_tells_one_story(tmp_path):
+def test_a_resumed_run_drops_later_metrics(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(
         '{"step": 10, "train/loss": 3.0}\n'
@@ -60,7 +60,7 @@ def test_a_resumed_run_tells_one_story(tmp_path):
     )
     with Reporter(tmp_path, resume_step=20, last_step=40) as reporter:
         reporter.report(30, {"train/loss": 1.0})
-    assert records(tmp_path) == [
+    assert reported(tmp_path) == [
         {"step": 10, "train/loss": 3.0},
         {"step": 20, "train/loss": 2.0},
         {"step": 30, "train/loss": 1.0},
@@ -72,10 +72,10 @@ def test_a_last_line_without_its_newline_is_kept_whole(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 10}')
     with Reporter(tmp_path, resume_step=10, last_step=20) as reporter:
         reporter.report(20, {})
-    assert records(tmp_path) == [{"step": 10}, {"step": 20}]
+    assert reported(tmp_path) == [{"step": 10}, {"step": 20}]
 
 
-def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
+def test_tensorboard_gets_the_same_metrics_and_a_restart_mark(tmp_path):
     from tensorboardX.proto.event_pb2 import SessionLog
 
     with Reporter(tmp_path, resume_step=20, last_step=100) as reporter:
@@ -87,7 +87,7 @@ def test_tensorboard_gets_the_same_numbers_and_hides_those_of_a_crash(tmp_path):
 
 
 def events(file):
-    """Those that are whole."""
+    """The complete events of a file."""
     from tensorboardX.proto.event_pb2 import Event
 
     data = file.read_bytes()
@@ -125,7 +125,7 @@ with Reporter(sys.argv[1], resume_step=0, last_step=300) as reporter:
 
 
 def test_a_full_disk_does_not_stop_reports(tmp_path):
-    """They are not recorded then, which is told, and are again when there is room."""
+    """While the disk is full, reports are dropped, which is logged; later ones are recorded."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", REPORTS_ON_A_FULL_DISK, tmp_path],
         cwd=ROOT,
@@ -144,7 +144,7 @@ def test_a_full_disk_does_not_stop_reports(tmp_path):
     assert len(files) < 10  # it is not tried again all the time
     steps = {step for file in files for step, _, _ in scalars(file)}
     assert steps == {*range(1, 11), *range(291, 301)}
-    assert [record["step"] for record in records(tmp_path)][-10:] == [*range(291, 301)]
+    assert [record["step"] for record in reported(tmp_path)][-10:] == [*range(291, 301)]
 
 
 def test_plain_lines_where_stderr_is_no_terminal(tmp_path, capsys):
@@ -223,7 +223,7 @@ def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
     assert first == resumed != fresh
 
 
-def test_a_log_line_says_what_a_person_wants_to_know():
+def test_a_log_line_shows_the_main_metrics():
     metrics = {
         "perf/mfu": 0.4123,
         "train/loss": 2.34567,
@@ -242,7 +242,7 @@ def test_a_log_line_says_what_a_person_wants_to_know():
     assert "MFU" not in log_line(1200, 50000, metrics)
 
 
-def test_a_log_line_tells_losses_and_images_from_their_like():
+def test_a_log_line_distinguishes_total_loss_and_images():
     metrics = {"train/total_loss": 2.5, "train/loss": 2.0, "perf/images_per_second": 1234.5}
     assert log_line(1, 9, metrics) == "step 1/9  loss 2.0000  total loss 2.5000  1,234 images/s"
 

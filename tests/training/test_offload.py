@@ -22,7 +22,7 @@ def after_two_steps(**optimizer):
     return job.run(job.start(), batch, steps=2)
 
 
-def test_it_changes_where_the_state_is_and_nothing_else():
+def test_offloading_moves_the_optimizer_state_and_changes_no_value():
     plain, losses = after_two_steps()
     state, same_losses = after_two_steps(offload=True)
     assert losses == same_losses

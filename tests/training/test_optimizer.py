@@ -171,11 +171,11 @@ def test_sgd_has_momentum():
     transform = optimizer(rate=0.5, name="sgd", beta1=0.5)
     params = {"kernel": jnp.ones(2)}
     state = transform.init(params)
-    seen = []
+    update_values = []
     for _ in range(3):
         updates, state = transform.update({"kernel": jnp.ones(2)}, state, params)
-        seen.append(float(updates["kernel"][0]))
-    assert seen == [-0.5, -0.75, -0.875]
+        update_values.append(float(updates["kernel"][0]))
+    assert update_values == [-0.5, -0.75, -0.875]
 
 
 def test_lion_takes_steps_of_one_size():

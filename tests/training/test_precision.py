@@ -1,4 +1,4 @@
-"""What reaches parameters of bfloat16: on average, or in a float32 copy, all of it."""
+"""Updates of bfloat16 parameters are not lost: by stochastic rounding or a float32 master copy."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def test_rounding_at_random_is_right_on_average(x):
     assert abs(found - share) < 4 * (share * (1 - share) / draws) ** 0.5
 
 
-def test_what_is_a_bfloat16_stays_as_it_is():
+def test_stochastic_rounding_keeps_bfloat16_values():
     x = np.array([0.0, -0.0, 1.0, -1.5, 3e38, np.inf, -np.inf, np.nan], np.float32)
     x = np.asarray(x.astype(BF16), np.float32)
     for seed in range(8):
@@ -79,18 +79,21 @@ def test_a_master_copy_is_float32_training_of_what_the_model_sees_rounded():
     rng = np.random.default_rng(0)
     start, target, matrix = (rng.normal(size=s).astype(np.float32) for s in (8, 8, (8, 8)))
 
-    def slope(seen):
-        return jax.grad(lambda p: jnp.square(matrix @ (p - target)).sum())(seen)
+    def gradient(point):
+        return jax.grad(lambda p: jnp.square(matrix @ (p - target)).sum())(point)
 
     plain, ours = optax.adam(0.05), with_precision(optax.adam(0.05), "master")
     expected = jnp.asarray(start.astype(BF16), jnp.float32)
     params = jnp.asarray(start, BF16)
     plain_state, state = plain.init(expected), ours.init(params)
     for number in range(20):
-        slopes = slope(expected.astype(BF16).astype(jnp.float32)), slope(params.astype(jnp.float32))
+        gradients = (
+            gradient(expected.astype(BF16).astype(jnp.float32)),
+            gradient(params.astype(jnp.float32)),
+        )
         with jax.numpy_dtype_promotion("standard"):  # optax is not strict
-            changes, plain_state = plain.update(slopes[0], plain_state, expected)
-            ours_changes, state = ours.update(slopes[1], state, params)
+            changes, plain_state = plain.update(gradients[0], plain_state, expected)
+            ours_changes, state = ours.update(gradients[1], state, params)
         expected = optax.apply_updates(expected, changes)
         params = updated("master", params, ours_changes, state, jax.random.key(number))
     np.testing.assert_array_equal(state.master, expected)
@@ -117,19 +120,19 @@ def test_a_job_repeats_itself_from_any_step(rounding):
     )  # fmt: skip
     state, _ = job.run(job.init(jax.random.key(0)), batch, steps=1)
     saved = jax.device_get(state)
-    whole, _ = job.run(state, batch, steps=2)
+    uninterrupted, _ = job.run(state, batch, steps=2)
     places = jax.tree.map(lambda leaf: leaf.sharding, job.abstract)
     again, _ = job.run(jax.device_put(saved, places), batch, steps=2)
-    jax.tree.map(np.testing.assert_array_equal, whole, again)
-    assert {leaf.dtype for leaf in jax.tree.leaves(whole.params)} == {jnp.dtype(BF16)}
-    floats = {leaf.dtype for leaf in jax.tree.leaves(whole.opt_state) if leaf.ndim}
+    jax.tree.map(np.testing.assert_array_equal, uninterrupted, again)
+    assert {leaf.dtype for leaf in jax.tree.leaves(uninterrupted.params)} == {jnp.dtype(BF16)}
+    floats = {leaf.dtype for leaf in jax.tree.leaves(uninterrupted.opt_state) if leaf.ndim}
     assert floats == {jnp.dtype(jnp.float32)}, "moments too are float32"
     if rounding == "master":
-        seen = jax.tree.map(lambda own: own.astype(BF16), whole.opt_state.master)
-        jax.tree.map(np.testing.assert_array_equal, seen, whole.params)
+        rounded_master = jax.tree.map(lambda own: own.astype(BF16), uninterrupted.opt_state.master)
+        jax.tree.map(np.testing.assert_array_equal, rounded_master, uninterrupted.params)
 
 
-def test_another_step_and_another_seed_round_otherwise():
+def test_rounding_depends_on_step_and_seed():
     batch = make_batch("causal_lm")
     asked = dict(
         model=dict(param_dtype="bfloat16"), optimizer=dict(rounding="stochastic", name="sgd")

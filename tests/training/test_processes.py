@@ -1,6 +1,6 @@
-"""Arrays that are spread over processes come together again, row by row.
+"""Arrays that are sharded over processes are gathered row by row.
 
-Two processes of two devices each run this file as a script; the tests judge what they print.
+Two processes of two devices each run this file as a script; the tests check its output.
 """
 
 import json
@@ -73,7 +73,7 @@ def test_every_process_has_every_row(measured, order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_it_is_known_which_row_is_where(measured, order):
+def test_the_rows_of_every_process_are_known(measured, order):
     for each in measured:
         assert [row for row, _ in each[order]["x"]] == each[order]["rows"]
 

@@ -23,11 +23,11 @@ def losses(matmul, finetune):
 
 
 @pytest.mark.parametrize(
-    ("finetune", "near"), [({}, dict(int8=0.05, fp8=0.2)), (ADAPTERS, dict(int8=0.05))]
+    ("finetune", "tolerances"), [({}, dict(int8=0.05, fp8=0.2)), (ADAPTERS, dict(int8=0.05))]
 )
-def test_training_is_much_the_same(finetune, near):
+def test_quantized_training_stays_close_to_float_training(finetune, tolerances):
     plain = losses("float", finetune)
     assert plain[-1] < 0.8 * plain[0]
-    for matmul, bound in near.items():
+    for matmul, bound in tolerances.items():
         apart = np.abs(losses(matmul, finetune) / plain - 1)
         assert 1e-6 < apart.max() < bound, matmul

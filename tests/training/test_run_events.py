@@ -91,7 +91,7 @@ def test_a_rollback_to_the_beginning_counts_from_zero(tmp_path, clock):
 
 
 def test_a_run_that_is_older_than_its_events_has_no_tokens(tmp_path, clock):
-    """Nothing is known of the steps before, so nothing is claimed."""
+    """The tokens of the steps before are unknown."""
     with event_log(tmp_path, start=5) as events:
         clock[0] += 3
         events.count(100)

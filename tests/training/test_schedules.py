@@ -111,8 +111,8 @@ def test_decay_ends_with_the_time_if_that_is_first(schedule):
     assert got[0] == pytest.approx(PEAK)
     np.testing.assert_allclose(got[-1], 0.2 * PEAK, rtol=1e-5)
     # As in a run of 1,000 steps at the same share of them.
-    whole = rates(1001, updates=1001, decay_steps=1000, **changes)
-    np.testing.assert_allclose(got[1:], whole[20::20], rtol=1e-4)
+    untimed = rates(1001, updates=1001, decay_steps=1000, **changes)
+    np.testing.assert_allclose(got[1:], untimed[20::20], rtol=1e-4)
     # Later is not lower.
     np.testing.assert_allclose(timed(1000, [70], [1.5], **changes), 0.2 * PEAK, rtol=1e-5)
 
@@ -134,6 +134,6 @@ def test_warm_up_counts_updates_whatever_the_time():
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt"])
-def test_what_has_no_end_does_not_see_the_time(schedule):
+def test_schedules_without_an_end_ignore_the_time_limit(schedule):
     got = timed(50, np.arange(50), np.linspace(0, 1, 50), schedule=schedule, warmup_steps=5)
     np.testing.assert_allclose(got, rates(50, schedule=schedule, warmup_steps=5), rtol=1e-6)

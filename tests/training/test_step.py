@@ -1,4 +1,4 @@
-"""One step: the same from any split of the batch, repeatable, and in the right direction."""
+"""One training step: independent of micro-batches, repeatable, and downhill."""
 
 import functools
 
@@ -65,19 +65,21 @@ def one_step(objective, accumulate):
 
 
 @pytest.mark.parametrize("objective", TASKS)
-def test_micro_batches_add_up_to_the_whole_batch(objective):
+def test_micro_batches_equal_one_batch(objective):
     weights = uneven_batch(objective)["weights"]
     shares = [float(weights[part::4].sum()) for part in range(4)]
     assert shares[1] == 0
     assert len(set(shares)) > 2
 
-    _, start, whole, whole_metrics = one_step(objective, 1)
+    _, start, full_batch, full_metrics = one_step(objective, 1)
     _, _, parts, parts_metrics = one_step(objective, 4)
-    for name, value in arrays(whole).items():
+    for name, value in arrays(full_batch).items():
         np.testing.assert_allclose(arrays(parts)[name], value, rtol=0, atol=2e-7, err_msg=name)
-    moved = [np.abs(value - arrays(start)[name]).max() for name, value in arrays(whole).items()]
+    moved = [
+        np.abs(value - arrays(start)[name]).max() for name, value in arrays(full_batch).items()
+    ]
     assert np.median(moved) > 1e-3, "or there was nothing to compare"
-    for name, value in whole_metrics.items():
+    for name, value in full_metrics.items():
         np.testing.assert_allclose(parts_metrics[name], value, rtol=1e-6, err_msg=name)
 
 
@@ -85,14 +87,14 @@ def test_micro_batches_add_up_to_the_whole_batch(objective):
 def test_the_loss_of_training_is_the_one_that_evaluation_reports(objective):
     """Smoothing, z-loss and other predictions are in the total alone."""
     job, start, _, metrics = one_step(objective, 4)
-    sums, _ = make_eval_step(job.model, job.task)(start, uneven_batch(objective))
-    nll, count = sums["nll"]
+    eval_totals, _ = make_eval_step(job.model, job.task)(start, uneven_batch(objective))
+    nll, count = eval_totals["nll"]
     np.testing.assert_allclose(metrics["train/loss"], nll / count, rtol=1e-5)
     assert ("train/total_loss" in metrics) == bool(TASKS[objective])
     if TASKS[objective]:
         assert metrics["train/total_loss"] > 1.01 * metrics["train/loss"]
     if objective == "masked_lm":
-        nll, count = sums["next_sentence_nll"]
+        nll, count = eval_totals["next_sentence_nll"]
         added = metrics["train/total_loss"] - metrics["train/loss"]
         np.testing.assert_allclose(added, nll / count, rtol=1e-4)
 
@@ -152,18 +154,18 @@ def test_micro_batches_do_not_share_their_dropout():
     assert abs(loss(twice, 2) - loss(half, 1)) > 1e-3
 
 
-def test_the_old_state_is_given_up():
+def test_the_old_state_is_donated():
     job, batch = job_with_dropout(0), make_batch("causal_lm")
     state = job.start()
     job.step(state, batch)
-    kept = [path for path, leaf in jax.tree.leaves_with_path(state) if not leaf.is_deleted()]
-    assert kept == []
+    remaining = [path for path, leaf in jax.tree.leaves_with_path(state) if not leaf.is_deleted()]
+    assert remaining == []
 
 
 @pytest.mark.parametrize(
     "objective", ["causal_lm", "seq2seq", "masked_lm", "classify_text", "classify_images"]
 )
-def test_a_batch_can_be_learned_by_heart(objective):
+def test_training_overfits_a_single_batch(objective):
     job = job_for_learning(objective)
     _, losses = job.run(job.start(), make_batch(objective), steps=60)
     assert losses[-1] < 0.2 * losses[0]

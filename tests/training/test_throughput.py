@@ -51,7 +51,7 @@ def test_images_are_not_called_tokens(clock):
     assert "perf/tokens_per_second" not in rates
 
 
-def test_waiting_for_data_counts_and_is_told(clock):
+def test_waiting_for_data_counts_and_is_reported(clock):
     meter = Throughput("tokens", clock)
     for _ in range(2):
         with meter.waiting_for_data():

@@ -1,4 +1,4 @@
-"""The watchdog tells where a run stands still."""
+"""The watchdog logs the stacks of a run that hangs."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ with Watchdog(Path(sys.argv[1]), seconds=0.2, ends=True):
 """
 
 
-def test_a_standstill_is_told_with_all_stacks_and_ended(tmp_path):
+def test_a_hang_is_logged_with_all_stacks_and_ended(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, text=True
     )
@@ -29,7 +29,7 @@ def test_a_standstill_is_told_with_all_stacks_and_ended(tmp_path):
         assert "in stands_still_here" in text
 
 
-def test_without_a_time_nothing_is_watched(tmp_path):
+def test_zero_seconds_disable_the_watchdog(tmp_path):
     with Watchdog(tmp_path, seconds=0.0, ends=False):
         pass
     assert list(tmp_path.iterdir()) == []

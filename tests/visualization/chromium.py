@@ -19,7 +19,7 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HANG = 120_000  # milliseconds: only a page that hangs takes so long, on any machine
-# A browser that talks to nobody by itself, and runs as root in a container without a GPU.
+# No background requests; runs as root in a container without a GPU.
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",

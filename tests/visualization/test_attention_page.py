@@ -140,7 +140,7 @@ def test_larger_pages_have_8_bits():
     assert page_data.weight_bits(example_views.long_view(4, 16, 256)) == 8
 
 
-def test_what_is_not_a_number_is_left_out():
+def test_infinite_values_become_null():
     view = example_views.decoder_view()
     scores = view.scores
     scores.log_probabilities[2] = -np.inf

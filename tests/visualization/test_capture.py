@@ -9,9 +9,11 @@ from PIL import Image
 
 from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
-from input_pipeline import objectives
+from input_pipeline.objectives.causal_lm import causal_lm
+from input_pipeline.objectives.prefix_lm import prefix_lm_pair
+from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.test_generate import ask, untrained, writer
+from tests.test_generate import ask, text_model, untrained
 from training.losses import cross_entropy
 from training.mesh import put_batch
 from training.model_for_task import forward
@@ -25,7 +27,7 @@ T = ByteTokenizer()
 pytestmark = pytest.mark.usefixtures("compile_once")
 
 
-def look(run, prompt, target=None, **options):
+def view_of(run, prompt, target=None, **options):
     return model_view(run, prompt, target, title="a run", **options)
 
 
@@ -73,7 +75,7 @@ def classifier(compile_once):
 
 @pytest.fixture(scope="module")
 def decoder(compile_once):
-    return writer(length=40, **TWO)
+    return text_model(length=40, **TWO)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def translator(compile_once):
 
 
 def test_masked_lm(masked):
-    view = look(masked, "a[MASK]c")
+    view = view_of(masked, "a[MASK]c")
     assert_complete(masked, view, 2)
     (attention,) = view.maps
     assert attention.name == "encoder"
@@ -101,11 +103,11 @@ def test_masked_lm(masked):
 
 
 def test_masked_lm_without_a_mask(masked):
-    assert look(masked, "abc").maps[0].queries == ("[CLS]", "a", "b", "c", "[SEP]")
+    assert view_of(masked, "abc").maps[0].queries == ("[CLS]", "a", "b", "c", "[SEP]")
 
 
 def test_classifier_and_its_gradients(classifier):
-    view = look(classifier, "Anna Kournikova")
+    view = view_of(classifier, "Anna Kournikova")
     assert_complete(classifier, view, 2)
     (attention,) = view.maps
     assert attention.gradients_lhts.shape == attention.weights_lhts.shape
@@ -119,7 +121,7 @@ def test_classifier_and_its_gradients(classifier):
 
 
 def test_decoder(decoder):
-    view = look(decoder, "hello world")
+    view = view_of(decoder, "hello world")
     assert_complete(decoder, view, 2)
     (attention,) = view.maps
     assert attention.name == "decoder"
@@ -129,16 +131,16 @@ def test_decoder(decoder):
     assert len(view.lens.layers) == 3 and view.lens.positions == attention.queries
 
 
-def test_a_target_goes_on_after_the_prompt(decoder):
-    view, whole = look(decoder, "hel", "lo"), look(decoder, "hello")
-    assert view.maps[0].queries == whole.maps[0].queries
-    np.testing.assert_array_equal(view.maps[0].weights_lhts, whole.maps[0].weights_lhts)
+def test_a_target_continues_the_prompt(decoder):
+    view, full_view = view_of(decoder, "hel", "lo"), view_of(decoder, "hello")
+    assert view.maps[0].queries == full_view.maps[0].queries
+    np.testing.assert_array_equal(view.maps[0].weights_lhts, full_view.maps[0].weights_lhts)
     assert view.scores.tokens == tuple("hello")
 
 
 def test_log_probabilities_are_those_of_the_loss(decoder):
     text = "def f(x): return x"
-    view = look(decoder, text)
+    view = view_of(decoder, text)
     given = read_input(decoder, text, None)
     logits = outputs(decoder, given.batch(decoder.mesh))["logits"][0].astype(np.float64)
     logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
@@ -147,7 +149,7 @@ def test_log_probabilities_are_those_of_the_loss(decoder):
     ranks = [1 + (logs[t] > logs[t, id]).sum() for t, id in enumerate(T.encode(text))]
     assert view.scores.ranks.tolist() == ranks
     # The row of training and evaluation, and their loss.
-    row = objectives.causal_lm({"text": T.encode(text)}, None, tokenizer=T)
+    row = causal_lm({"text": T.encode(text)}, None, tokenizer=T)
     batch = {name: np.asarray(x)[None] for name, x in row.items()}
     found = outputs(decoder, {"inputs": batch["inputs"].astype(np.int32)})["logits"]
     nll = cross_entropy(found, batch["targets"], batch["weights"]).nll
@@ -155,7 +157,7 @@ def test_log_probabilities_are_those_of_the_loss(decoder):
 
 
 def test_candidates_are_the_likeliest(decoder):
-    view = look(decoder, "abc")
+    view = view_of(decoder, "abc")
     shares = view.scores.candidates.probabilities
     assert (np.diff(shares, axis=-1) <= 0).all()
     for n, rank in enumerate(view.scores.ranks):
@@ -165,7 +167,7 @@ def test_candidates_are_the_likeliest(decoder):
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_the_last_layer_of_the_lens_is_the_model(placement):
-    run = writer(norm_placement=placement, **TWO)
+    run = text_model(norm_placement=placement, **TWO)
     batch = read_input(run, "hello", None).batch(run.mesh)
     found = run_and_capture(run, batch)
     hidden = found.hidden["decoder"]
@@ -176,14 +178,14 @@ def test_the_last_layer_of_the_lens_is_the_model(placement):
         ]
     np.testing.assert_allclose(of_layers[-1], outputs(run, batch)["logits"], atol=2e-5)
     assert np.abs(of_layers[-2] - of_layers[-1]).max() > 0.01
-    view = look(run, "hello")
+    view = view_of(run, "hello")
     for layer, candidates in zip(of_layers, view.lens.layers, strict=True):
         shares = np.sort(np.exp(log_softmax(layer[0, :6])))[:, ::-1][:, :5]
         np.testing.assert_allclose(candidates.probabilities, shares, rtol=1e-4, atol=1e-6)
 
 
 def test_encoder_decoder_with_its_own_answer(translator):
-    view = look(translator, "1. Mai")
+    view = view_of(translator, "1. Mai")
     assert [each.name for each in view.maps] == ["encoder", "decoder", "cross"]
     assert_complete(translator, view, 2)
     encoder, decoder, cross = view.maps
@@ -199,11 +201,11 @@ def test_encoder_decoder_with_its_own_answer(translator):
 
 
 def test_encoder_decoder_with_a_target(translator):
-    view = look(translator, "1. Mai", "05-01")
+    view = view_of(translator, "1. Mai", "05-01")
     assert view.maps[1].queries == ("[BOS]", *"05-01")
     assert view.scores.tokens == (*"05-01", "[EOS]")
     row = {"source": T.encode("1. Mai"), "target": T.encode("05-01")}
-    fields = objectives.seq2seq(row, None, tokenizer=T)
+    fields = seq2seq(row, None, tokenizer=T)
     given = read_input(translator, "1. Mai", "05-01")
     np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
     np.testing.assert_array_equal(given.fields["encoder_inputs"], fields["encoder_inputs"])
@@ -217,15 +219,15 @@ def test_encoder_decoder_with_a_target(translator):
 
 @pytest.mark.parametrize("target", [None, "ab"])
 def test_prefix_lm_of_pairs(target):
-    run = writer("prefix_lm pairs", length=24, **TWO)
-    view = look(run, "1. Mai", target)
+    run = text_model("prefix_lm pairs", length=24, **TWO)
+    view = view_of(run, "1. Mai", target)
     assert_complete(run, view, 2)
     (attention,) = view.maps
     assert attention.queries[:8] == ("[BOS]", *"1. Mai", "[SEP]")
     assert attention.visible_lts[..., :8].all()
     if target:
         row = {"source": T.encode("1. Mai"), "target": T.encode(target)}
-        fields = objectives.prefix_lm_pair(row, None, tokenizer=T)
+        fields = prefix_lm_pair(row, None, tokenizer=T)
         given = read_input(run, "1. Mai", target)
         np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
         np.testing.assert_array_equal(given.fields["prefix"], fields["prefix"])
@@ -234,8 +236,8 @@ def test_prefix_lm_of_pairs(target):
 
 
 def test_prefix_lm_of_documents():
-    run = writer("prefix_lm", length=24, **TWO)
-    alone, more = look(run, "abc"), look(run, "abc", "de")
+    run = text_model("prefix_lm", length=24, **TWO)
+    alone, more = view_of(run, "abc"), view_of(run, "abc", "de")
     assert alone.maps[0].visible_lts.all() and alone.scores is None
     assert more.maps[0].visible_lts[..., :4].all()
     assert more.scores.tokens == ("d", "e")
@@ -246,7 +248,7 @@ def test_images(tmp_path):
     path = tmp_path / "digit.png"
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
-    view = look(run, str(path))
+    view = view_of(run, str(path))
     assert_complete(run, view, 2)
     rows, columns = view.patch_grid
     (attention,) = view.maps
@@ -258,10 +260,10 @@ def test_images(tmp_path):
 @pytest.mark.parametrize(
     "attention", ["dot", "local", "longformer", "performer", "linear", "chunked", "recurrent"]
 )
-def test_masked_is_told_from_small(attention):
-    run = writer(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
+def test_masked_weights_differ_from_small_ones(attention):
+    run = text_model(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
                  attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
-    view = look(run, "hello world")
+    view = view_of(run, "hello world")
     assert_complete(run, view, 2)
     visible = view.maps[0].visible_lts[0]
     is_local = attention in ("local", "longformer", "chunked", "recurrent")
@@ -271,44 +273,44 @@ def test_masked_is_told_from_small(attention):
 
 
 def test_layers_are_chosen_and_the_rollout_is_of_all(decoder):
-    whole, last = look(decoder, "hello"), look(decoder, "hello", layers=[1])
+    full_view, last = view_of(decoder, "hello"), view_of(decoder, "hello", layers=[1])
     assert last.maps[0].layers == (1,)
-    np.testing.assert_array_equal(last.maps[0].weights_lhts, whole.maps[0].weights_lhts[1:])
-    np.testing.assert_array_equal(last.maps[0].rollout_ts, whole.maps[0].rollout_ts)
+    np.testing.assert_array_equal(last.maps[0].weights_lhts, full_view.maps[0].weights_lhts[1:])
+    np.testing.assert_array_equal(last.maps[0].rollout_ts, full_view.maps[0].rollout_ts)
 
 
-def test_views_hold_what_they_are_about(decoder):
-    lens, logs = look(decoder, "hello", view="lens"), look(decoder, "hello", view="logprobs")
-    whole = look(decoder, "hello")
+def test_each_view_computes_only_its_own_parts(decoder):
+    lens, logs = view_of(decoder, "hello", view="lens"), view_of(decoder, "hello", view="logprobs")
+    full_view = view_of(decoder, "hello")
     assert not lens.maps and lens.scores is None and lens.lens.layers and lens.norms
     assert not logs.maps and logs.lens is None and logs.scores is not None
     np.testing.assert_array_equal(
-        lens.lens.layers[-1].probabilities, whole.lens.layers[-1].probabilities
+        lens.lens.layers[-1].probabilities, full_view.lens.layers[-1].probabilities
     )
     np.testing.assert_allclose(
-        logs.scores.log_probabilities, whole.scores.log_probabilities, rtol=1e-5
+        logs.scores.log_probabilities, full_view.scores.log_probabilities, rtol=1e-5
     )
 
 
 def test_refusals(decoder, classifier):
     with pytest.raises(ConfigError, match=r"--layers: there is no layer 2; .* are 0 to 1"):
-        look(decoder, "hello", layers=[0, 2])
+        view_of(decoder, "hello", layers=[0, 2])
     with pytest.raises(ConfigError, match="--target is the text that a model writes"):
-        look(classifier, "hello", "x")
+        view_of(classifier, "hello", "x")
     with pytest.raises(ConfigError, match="--view=logprobs"):
-        look(classifier, "hello", view="logprobs")
+        view_of(classifier, "hello", view="logprobs")
     with pytest.raises(ConfigError, match="--view=heads is not one of"):
-        look(decoder, "hello", view="heads")
+        view_of(decoder, "hello", view="heads")
     with pytest.raises(ConfigError, match="--target is not valid UTF-8"):
-        look(decoder, "hello", "\udc80")
+        view_of(decoder, "hello", "\udc80")
     with pytest.raises(ConfigError, match="attention weights"):
-        look(decoder, "x" * 30_000)
+        view_of(decoder, "x" * 30_000)
 
 
 def test_a_prompt_beyond_the_learned_positions_is_refused():
-    run = writer(position="learned", max_length=16)
-    assert look(run, "x" * 14)
+    run = text_model(position="learned", max_length=16)
+    assert view_of(run, "x" * 14)
     with pytest.raises(ConfigError, match=r"model\.max_length=16; shorten it"):
-        look(run, "x" * 17)
+        view_of(run, "x" * 17)
     with pytest.raises(ConfigError, match=r"model\.max_length=16"):
-        look(run, "x" * 10, "y" * 9)
+        view_of(run, "x" * 10, "y" * 9)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from checkpointing.run_records import Series, read_run
+from checkpointing.recorded_run import Series, read_run
 from tests.recorded_runs import EVENTS, METRICS, write_run
 from visualization import curves
 

@@ -36,7 +36,7 @@ def test_figures_are_the_same_every_time(tmp_path):
 
 
 @needs_matplotlib
-def test_tokens_are_text_in_the_figure_whatever_they_are(tmp_path):
+def test_tokens_with_markup_are_drawn_as_text(tmp_path):
     tokens = (
         "<script>",
         "$x$",

@@ -22,21 +22,21 @@ def looped(attention, view, layer: int, head: int) -> dict[str, float]:
     queries, keys = len(attention.queries), len(attention.keys)
     for t in range(queries):
         row = [float(w) for w in attention.weights_lhts[layer, head, t]]
-        seen = [s for s in range(keys) if attention.visible_lts[layer, t, s]]
-        if len(seen) < 2:
+        visible = [s for s in range(keys) if attention.visible_lts[layer, t, s]]
+        if len(visible) < 2:
             continue
         entropy = -sum(w * math.log(w) for w in row if w > 0)
         found["entropy"].append(entropy)
-        found["evenness"].append(entropy / math.log(len(seen)))
+        found["evenness"].append(entropy / math.log(len(visible)))
         own = t + keys - queries
         targets = {"first": [0]}
-        special = [s for s in seen if attention.keys[s] in view.special_tokens]
+        special = [s for s in visible if attention.keys[s] in view.special_tokens]
         targets["special"] = special
         if attention.name != "cross":
             targets |= {"previous": [own - 1], "itself": [own], "following": [own + 1]}
             found["distance"].append(sum(w * abs(s - own) for s, w in enumerate(row)))
         for name, places in targets.items():
-            if any(s in seen for s in places):
+            if any(s in visible for s in places):
                 found[name].append(sum(row[s] for s in places if 0 <= s < keys))
     return {name: mean(values) for name, values in found.items()}
 
@@ -73,7 +73,7 @@ def test_heads_are_called_after_what_they_do():
 
 
 def test_rows_without_a_choice_do_not_count():
-    # The first query of a causal model sees only itself, which says nothing about the head.
+    # The first query of a causal model sees only itself, which does not describe the head.
     attention = example_views.attention("decoder", ("a", "b"), causal=True, layers=1, heads=1)
     weights = np.array([[[[1, 0], [0.25, 0.75]]]], np.float32)
     attention = dataclasses.replace(attention, weights_lhts=weights)
@@ -83,7 +83,7 @@ def test_rows_without_a_choice_do_not_count():
     (row,) = summaries.rows((7,))
     assert row["layer"] == 7
     assert row["special"] is None  # no special token is there
-    assert row["following"] is None  # the mask hides it
+    assert row["following"] is None  # it is masked
 
 
 def test_distances_between_patches_are_those_of_the_image():

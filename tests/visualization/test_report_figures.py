@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from experiment.schema import ConfigError
 from tests.recorded_runs import write_run
 from visualization import report_figures

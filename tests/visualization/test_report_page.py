@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from experiment.schema import ConfigError
 from tests.recorded_runs import ANSWERS, CLASSES, CONFIG, EVENTS, METRICS, POSITIONS, write_run
 from visualization import report_page
@@ -75,7 +75,7 @@ def test_every_metric_of_every_run_has_a_plot(tmp_path):
     assert sorted(plots) == sorted(expected)
 
 
-def test_what_differs_between_configs_is_a_table(tmp_path):
+def test_config_differences_are_a_table(tmp_path):
     wide = {**CONFIG, "model": {**CONFIG["model"], "width": 128}}
     page = page_of(write_run(tmp_path / "a"), write_run(tmp_path / "b", config=wide))
     diff = page[page.index('<section id="config">') : page.index("<details>")]

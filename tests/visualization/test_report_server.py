@@ -47,7 +47,7 @@ def ask(server, method="GET", path="/", host=None, body=None):
     return found
 
 
-def test_it_listens_on_the_loopback_address_only(server):
+def test_the_server_listens_on_the_loopback_address_only(server):
     assert server.server_address[0] == "127.0.0.1"
     assert server.url == f"http://127.0.0.1:{server.server_port}/"
 

@@ -30,7 +30,7 @@ def test_classify_text_by_hand():
 @pytest.mark.parametrize(
     ("masked", "first", "weights"), [(True, MASK, [0, 1, 0, 0]), (False, A, [0, 0, 0, 0])]
 )
-def test_classify_text_masks_tokens_where_it_is_told_by_hand(masked, first, weights):
+def test_classify_text_masks_chosen_rows_by_hand(masked, first, weights):
     row = {"text": ids("ab"), "label": 7, "masked": masked}
     script = Scripted([1, 2], [0.0], [at(E)])
     check(

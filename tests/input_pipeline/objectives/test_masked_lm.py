@@ -57,7 +57,7 @@ def test_next_sentence_by_hand(draws, second, follows):
     )
 
 
-def test_whole_words_are_masked_or_left_by_hand():
+def test_whole_word_masking_by_hand():
     # Words of 2, 3 and 1 letters with the space before each; drawn in the order 2, 0, 1.
     text = ids("ab cde a")
     script = Scripted([2, 0, 1], [0.0] * 4, [at(A)] * 4)
@@ -77,7 +77,7 @@ def masked_rows(count=300):
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def test_masked_lm_hides_its_share_and_leaves_everything_else_alone():
+def test_masked_lm_masks_its_share_and_changes_nothing_else():
     batch = masked_rows()
     chosen = batch["weights"] > 0
     assert (chosen.sum(1) == 30).all()

@@ -52,7 +52,7 @@ def test_the_config_accepts_it_by_name():
     assert "Did you mean 'backwards_lm'?" in refusal(objective="backward_lm")
 
 
-def test_what_it_cannot_do_is_refused_by_name():
+def test_unsupported_combinations_of_a_new_objective_are_refused():
     assert refusal(model=dict(family="encoder")).startswith(
         "task.objective=backwards_lm needs model.family=decoder, not encoder; with family=encoder "
         "choose one of: masked_lm, classify_text"
@@ -100,10 +100,10 @@ def test_a_batch_by_hand(monkeypatch):
     }
 
 
-def test_it_trains_and_is_evaluated(monkeypatch, tmp_path):
+def test_a_new_objective_trains_and_is_evaluated(monkeypatch, tmp_path):
     texts = [" ".join("abcdefgh"[n:] * 4) for n in range(8)]
-    train_set, held_out = ([{"text": text} for text in part] for part in (texts[2:], texts[:2]))
-    splits = Splits("documents", train_set, {"held_out": held_out}, (), {}, "d", "memory")
+    train_set, eval_set = ([{"text": text} for text in part] for part in (texts[2:], texts[:2]))
+    splits = Splits("documents", train_set, {"held_out": eval_set}, (), {}, "d", "memory")
     stand_in(monkeypatch, "pydoc", splits)
     scores = train.train_and_evaluate(
         config(
@@ -130,7 +130,7 @@ def test_it_trains_and_is_evaluated(monkeypatch, tmp_path):
     assert sample.read_text().startswith("given: ")
 
 
-def test_what_does_not_differ_is_that_of_a_language_model():
+def test_a_new_objective_inherits_the_rest_from_causal_lm():
     decoder = tiny_config(family="decoder")
     assert forward_flops(decoder, "backwards_lm", 9) == forward_flops(decoder, "causal_lm", 9)
     prompt = TextPrompts("backwards_lm", "documents", T)("ab", "line 1")

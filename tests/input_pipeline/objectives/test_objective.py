@@ -19,7 +19,7 @@ def test_the_document_has_a_row_for_each_objective(name):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_keys_that_are_declared_exist(name):
+def test_declared_keys_exist(name):
     objective, task = OBJECTIVES[name], get_config().task
     switches = [term.key for term in objective.terms if term.key]
     assert {*objective.keys, *switches} <= set(task)

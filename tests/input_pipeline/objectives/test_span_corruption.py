@@ -42,8 +42,8 @@ def restored(fields):
             masked[sentinel] = []
         else:
             masked[sentinel].append(token)
-    seen = fields["encoder_inputs"][:-1]
-    return [t for token in seen for t in masked.pop(token, [token])], masked
+    visible = fields["encoder_inputs"][:-1]
+    return [t for token in visible for t in masked.pop(token, [token])], masked
 
 
 def test_span_counts_by_hand():
@@ -55,7 +55,7 @@ def test_span_counts_by_hand():
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 40, 300])
-def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
+def test_span_corruption_loses_nothing_and_masks_its_share(size):
     noise, spans = span_counts(size, 0.15, 3.0)
     lengths = []
     for seed in range(50):
@@ -67,8 +67,8 @@ def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
             noise_rate=0.15,
             mean_span=3.0,
         )
-        whole, left_over = restored(fields)
-        assert whole == text.tolist() and not left_over
+        tokens, left_over = restored(fields)
+        assert tokens == text.tolist() and not left_over
         target = fields["targets"][:-1]
         starts = np.flatnonzero(np.isin(target, T.sentinel_ids))
         assert target[starts].tolist() == T.sentinel_ids[:spans].tolist()
@@ -79,7 +79,7 @@ def test_span_corruption_loses_nothing_and_hides_what_it_should(size):
         assert min(lengths) == 2 and max(lengths) > 8  # a sentinel and 1 token; far above the mean
 
 
-def test_a_single_token_is_not_hidden():
+def test_a_single_token_is_not_masked():
     fields = span_corruption(
         {"text": ids("a")},
         rng(),

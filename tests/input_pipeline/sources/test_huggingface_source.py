@@ -31,8 +31,8 @@ def load(name, kind, **changes):
 @pytest.fixture
 def pairs(datasets, tmp_path):
     features = datasets.Features({"translation": datasets.Translation(["de", "en"])})
-    records = [{"translation": {"de": f"Größe {n}", "en": f"size {n}"}} for n in range(20)]
-    made = datasets.Dataset.from_list(records, features=features)
+    rows = [{"translation": {"de": f"Größe {n}", "en": f"size {n}"}} for n in range(20)]
+    made = datasets.Dataset.from_list(rows, features=features)
     splits = {"train": made.select(range(15)), "test": made.select(range(15, 20))}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "pairs")
     return tmp_path / "pairs"
@@ -48,11 +48,11 @@ def reviews(datasets, tmp_path):
             "score": datasets.Value("float32"),
         }
     )
-    records = [
+    rows = [
         {"premise": f"a{n}", "hypothesis": f"b{n}", "label": n % 2, "score": 0.5} for n in range(10)
     ]
-    records.append({"premise": "secret", "hypothesis": "", "label": -1, "score": 0.5})
-    datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "reviews")
+    rows.append({"premise": "secret", "hypothesis": "", "label": -1, "score": 0.5})
+    datasets.Dataset.from_list(rows, features=features).save_to_disk(tmp_path / "reviews")
     return tmp_path / "reviews"
 
 
@@ -74,10 +74,10 @@ def test_labelled_text_and_a_split_of_its_own(reviews):
     assert list(splits.train) == [
         {"text": f"a{n}", "text_pair": f"b{n}", "label": n % 2} for n in range(8)
     ]
-    held_out = splits.evals["train[8:]"]
-    assert [held_out[n]["text"] for n in range(2)] == ["a8", "a9"]
+    eval_set = splits.evals["train[8:]"]
+    assert [eval_set[n]["text"] for n in range(2)] == ["a8", "a9"]
     with pytest.raises(BadRecordError, match=r"split train\[8:\], record 2: its label is -1"):
-        _ = held_out[2]
+        _ = eval_set[2]
 
 
 NAMED = [("noun", "Haus"), ("verb", "gehen"), ("adjective", "rot"), ("noun", "Baum")]
@@ -165,8 +165,8 @@ def test_an_image_that_cannot_be_read_is_named(datasets, tmp_path, stored):
         {"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=1)}
     )
     good = {"bytes": png(1), "path": None}
-    records = [{"image": image, "label": 0} for image in (good, stored, good)]
-    datasets.Dataset.from_list(records, features=features).save_to_disk(tmp_path / "images")
+    rows = [{"image": image, "label": 0} for image in (good, stored, good)]
+    datasets.Dataset.from_list(rows, features=features).save_to_disk(tmp_path / "images")
     keys = dict(train_split="train[:2]", eval_split="train[2:]", cache_dir=str(tmp_path / "cache"))
     with pytest.raises(
         ConfigError, match=r"record 1: its image is not a PNG or JPEG image; mend it"
@@ -186,11 +186,11 @@ def test_a_directory_of_files(datasets, tmp_path):
 
 
 def test_the_digest_follows_the_examples(pairs):
-    whole = load(pairs, "pairs", **LANGUAGES).digest
-    assert whole == load(pairs, "pairs", **LANGUAGES).digest
+    digest = load(pairs, "pairs", **LANGUAGES).digest
+    assert digest == load(pairs, "pairs", **LANGUAGES).digest
     swapped = {"source_language": "de", "target_language": "en"}
-    assert whole != load(pairs, "pairs", **swapped).digest
-    assert whole != load(pairs, "pairs", train_split="train[:5]", **LANGUAGES).digest
+    assert digest != load(pairs, "pairs", **swapped).digest
+    assert digest != load(pairs, "pairs", train_split="train[:5]", **LANGUAGES).digest
 
 
 def refusal(*args, **changes):
@@ -201,7 +201,7 @@ def refusal(*args, **changes):
     return message
 
 
-def test_what_is_not_there_is_refused(pairs, reviews):
+def test_missing_fields_and_splits_are_refused(pairs, reviews):
     changes = {**LANGUAGES, "target_language": "fr"}
     assert "has no field 'fr' but 'de', 'en'." in refusal(pairs, "pairs", **changes)
     assert "It has: train, test" in refusal(pairs, "pairs", eval_split="dev", **LANGUAGES)

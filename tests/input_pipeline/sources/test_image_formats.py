@@ -28,7 +28,7 @@ EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
-    """What has been noted so far; it is known that Pillow would have called."""
+    """The calls noted so far. Pillow alone is known to call the program."""
     log, program = tmp_path / "calls.log", tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$0 $@" >> {log}\n')
@@ -70,7 +70,7 @@ def test_an_eps_as_a_prompt_is_refused_by_name(calls, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "WEBP", "PPM"])
-def test_formats_that_nobody_promised_are_refused(tmp_path, format):
+def test_unsupported_image_formats_are_refused(tmp_path, format):
     (tmp_path / "a.png").write_bytes(encoded(format))
     with pytest.raises(ConfigError, match=r"a\.png is not a PNG or JPEG image"):
         ImagePrompts(6, 1, data_config())(str(tmp_path / "a.png"), "--prompt")
@@ -101,10 +101,8 @@ def test_hugging_face_decodes_no_column(calls, monkeypatch, tmp_path):
         }
     )
     beside = {"thumbnail": eps, "frames": [eps], "scene": {"views": [eps]}}
-    records = [
-        {"image": image, "text": "a film", "label": 1, **beside} for image in (png, eps, png)
-    ]
-    made = datasets.Dataset.from_list(records, features=features)
+    rows = [{"image": image, "text": "a film", "label": 1, **beside} for image in (png, eps, png)]
+    made = datasets.Dataset.from_list(rows, features=features)
     made.save_to_disk(tmp_path / "saved")
     cut = dict(train_split="train[:2]", eval_split="train[2:]", cache_dir=str(tmp_path / "cache"))
     data = data_config(source="huggingface", name=str(tmp_path / "saved"), kind="labelled", **cut)

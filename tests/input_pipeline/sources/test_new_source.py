@@ -44,7 +44,7 @@ def test_the_config_accepts_it_by_name():
     assert "Did you mean 'counting'?" in refusal(source="countin")
 
 
-def test_its_own_options_are_checked_by_name():
+def test_options_of_a_new_source_are_checked_by_name():
     assert sections.from_mapping(config()).data.options == {"documents": 8}
     assert "data.options.documents=0 must be at least 1" in refusal(options={"documents": 0})
     assert "data.options.document is not a config key" in refusal(options={"document": 3})
@@ -71,7 +71,7 @@ def test_a_batch_by_hand():
     assert batch["weights"].all()
 
 
-def test_it_can_be_mixed():
+def test_a_new_source_can_be_mixed():
     data = data_config(mixture=(("counting", 3.0), ("dates", 1.0)), options={"documents": 3})
     with pytest.raises(ConfigError, match="counting and dates cannot be mixed, their kinds differ"):
         components(data)
@@ -80,24 +80,24 @@ def test_it_can_be_mixed():
 
 
 def test_batch_n_does_not_depend_on_where_a_run_began():
-    whole = list(load(tokenizer="byte").train_iterator(0, 9))
+    uninterrupted = list(load(tokenizer="byte").train_iterator(0, 9))
     for start in (1, 4, 8):
         for batch, expected in zip(
-            load(tokenizer="byte").train_iterator(start, 9), whole[start:], strict=True
+            load(tokenizer="byte").train_iterator(start, 9), uninterrupted[start:], strict=True
         ):
             assert batch.keys() == expected.keys()
             for name in batch:
                 np.testing.assert_array_equal(batch[name], expected[name])
 
 
-def test_an_interrupted_run_is_the_uninterrupted_run(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    scores = train.train_and_evaluate(config(), whole)
+def test_an_interrupted_run_equals_the_uninterrupted_run(tmp_path):
+    uninterrupted, parts = tmp_path / "uninterrupted", tmp_path / "parts"
+    scores = train.train_and_evaluate(config(), uninterrupted)
     assert "eval/larger/bits_per_byte" in scores
     train.train_and_evaluate(config(steps=3), parts)
     shutil.rmtree(parts / "checkpoints" / "3")
     assert train.train_and_evaluate(config(), parts) == scores
-    expected, found = saved(whole, 4), saved(parts, 4)
+    expected, found = saved(uninterrupted, 4), saved(parts, 4)
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)

@@ -55,7 +55,7 @@ def test_empty_files_are_refused_before_anything_is_made(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_what_is_unlike_cannot_be_mixed(stand_in):
+def test_mixing_incompatible_sources_is_refused(stand_in):
     def image(size):
         return [{"image": np.zeros((size, size, 1), np.uint8), "label": 0}]
 
@@ -91,7 +91,7 @@ def test_parts_of_a_mixture_have_names_and_weights(stand_in, tmp_path):
     found = registry.components(data_config(mixture=((f"text_files:{path}", 3.0), ("pydoc", 1.0))))
     assert [each.weight for each in found] == [3.0, 1.0]
     assert found[0].name.endswith("_a_b_txt") and found[1].name == "pydoc"
-    # A part that says no place of its own takes data.path.
+    # A part without its own path takes data.path.
     (alone,) = registry.components(data_config(path=str(path), mixture=(("text_files", 1.0),)))
     assert len(alone.splits.train) == len(found[0].splits.train)
 

@@ -86,9 +86,9 @@ def test_images_have_the_channels_of_the_data_set(config, channels):
 
 def test_splits_are_cut_as_tfds_cuts_them():
     cut = pairs(train_split="train[:75%]+validation", eval_split="train[-5:]")
-    whole = list(pairs().train)
-    assert list(cut.train)[:15] == whole[:15]
-    assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, whole[15:])
+    full_split = list(pairs().train)
+    assert list(cut.train)[:15] == full_split[:15]
+    assert (len(cut.train), list(cut.evals["train[-5:]"])) == (20, full_split[15:])
 
 
 def test_the_pipeline_batches_them(tmp_path):
@@ -122,8 +122,8 @@ assert not {{"tensorflow", "jax"}} & set(sys.modules)
 
 
 def test_the_digest_follows_the_examples():
-    whole = pairs().digest
-    assert whole == pairs(version="1.2.0").digest
+    digest = pairs().digest
+    assert digest == pairs(version="1.2.0").digest
     others = [
         pairs(train_split="train[:50%]").digest,
         pairs(eval_split="validation[:3]").digest,
@@ -131,11 +131,11 @@ def test_the_digest_follows_the_examples():
         load("tiny_reviews", "documents", text_field="sentence").digest,
         load("tiny_reviews", "documents", text_field="reply").digest,
     ]
-    assert len({whole, *others}) == 6
+    assert len({digest, *others}) == 6
 
 
 def failing(splits):
-    """What is said of each example that cannot be used."""
+    """The error of each example that cannot be used."""
     for index in range(len(splits.train)):
         try:
             splits.train[index]
@@ -184,7 +184,7 @@ def test_a_wrong_field_is_refused_with_the_right_ones():
     )
 
 
-def test_a_split_that_is_not_there_is_refused_with_those_that_are():
+def test_a_missing_split_is_refused_with_the_known_ones():
     assert "It has: train, validation" in refusal(pairs, eval_split="dev")
     with pytest.raises(MissingSplitError) as refused:
         pairs(eval_split="dev")
@@ -199,7 +199,7 @@ def test_a_record_cannot_be_in_both_splits(eval_split):
     assert "share records" in refusal(pairs, eval_split=eval_split)
 
 
-def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepared):
+def test_an_unprepared_data_set_is_refused_with_the_command_that_prepares_it(prepared):
     for name in ("wmt17_translate/de-en", "cifar10"):
         message = refusal(load, name, "documents")
         assert message.startswith(f"{name} is not prepared in {prepared} (TFDS_DATA_DIR); prepare")
@@ -238,9 +238,7 @@ MyReviews(data_dir=sys.argv[1], file_format="array_record").download_and_prepare
 """
 
 
-def test_a_builder_of_one_s_own_is_prepared_without_tensorflow_and_found_by_name(
-    tmp_path, monkeypatch
-):
+def test_a_custom_builder_is_prepared_without_tensorflow_and_found_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     refused = refusal(load, "my_reviews", "labelled")
     assert (
@@ -265,9 +263,7 @@ def test_a_builder_of_one_s_own_is_prepared_without_tensorflow_and_found_by_name
     assert "data.version='2.0.0', but" in refusal(load, str(directory), "labelled", version="2.0.0")
 
 
-def test_a_version_or_configuration_that_is_not_there_is_refused_with_those_that_are(
-    prepared, monkeypatch
-):
+def test_a_missing_version_or_configuration_is_refused_with_the_known_ones(prepared, monkeypatch):
     assert refusal(pairs, version="3.0.0") == (
         f"data.version='3.0.0' of tiny_pairs is not in {prepared} (TFDS_DATA_DIR), which has "
         "1.2.0; choose one of these, or '' for the newest"

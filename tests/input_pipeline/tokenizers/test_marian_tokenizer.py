@@ -41,7 +41,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_text_is_split_as_by_the_source_alone(directory):
+def test_target_pieces_do_not_change_the_splitting(directory):
     pieces = t5_pieces()
     # Each word as a piece of the target, which would spell it at once.
     words = {f"▁{word}" for s in STRINGS for word in s.split() if "▁" not in word}
@@ -71,7 +71,7 @@ def test_ids_with_a_role_are_the_vocabularys(directory):
     assert tokenizer.decode([0, 1, last]) == ""
 
 
-def test_what_only_the_target_spells_is_known_to_the_letter(directory):
+def test_target_only_pieces_are_spelt_by_character(directory):
     assert not {"☃", "☄", "☃☄"} & set(t5_pieces())
     vocab = write_vocab(directory, [*t5_pieces(), "☃", "☄", "☃☄", "▁☃", ">>fra<<"])
     tokenizer = open_tokenizer(directory / "source.spm")

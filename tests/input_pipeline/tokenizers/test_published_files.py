@@ -93,9 +93,9 @@ def test_bytes_lose_nothing(opened, name):
     # Names of special ids in the text become those ids, which decoding drops. Llama's writes ▁ for
     # a space, and puts one in front of a text unless there is one.
     lost = {"gpt2": r"<\|endoftext\|>", "llama": "^ |▁|<(s|/s|unk)>"}[name]
-    kept = [string for string in STRINGS if not re.search(lost, string)]
-    assert len(kept) > 950
-    for string in kept:
+    lossless = [string for string in STRINGS if not re.search(lost, string)]
+    assert len(lossless) > 950
+    for string in lossless:
         assert opened[name].decode(opened[name].encode(string)) == string
 
 
@@ -107,7 +107,7 @@ def test_ids_cover_every_byte_of_a_text(opened, name):
         assert sizes.sum() == (len(string.encode()) if len(ids) else 0), repr(string)
 
 
-def test_what_is_lost_is_covered_by_what_follows(opened):
+def test_bytes_of_dropped_whitespace_count_to_the_next_word(opened):
     text = "  Friday\n\tFRIDAY Größe "
     pieces = opened["bert_uncased"].byte_sizes(text)
     ids = opened["bert_uncased"].encode(text)
@@ -116,7 +116,7 @@ def test_what_is_lost_is_covered_by_what_follows(opened):
     assert words.tolist() == [len(part.encode()) for part in ("  Friday", "\n\tFRIDAY", " Größe ")]
 
 
-def test_what_cannot_be_spelt_is_what_gets_the_unknown_id(opened):
+def test_unspelt_text_is_the_text_with_unknown_ids(opened):
     for name in NAMES:
         vocab = json.loads(opened[name].content)["model"]["vocab"]
         pieces = list(vocab) if isinstance(vocab, dict) else [piece for piece, _ in vocab]
@@ -149,7 +149,7 @@ def test_saved_and_loaded(opened, tmp_path, name):
         assert loaded.encode(STRINGS[8]).tolist() == opened[name].encode(STRINGS[8]).tolist()
 
 
-def test_a_start_of_texts_is_kept_and_leaves_other_digests_alone(opened, tmp_path):
+def test_text_start_ids_are_saved_and_change_no_other_digest(opened, tmp_path):
     plain = opened["library"]
     six = dict(zip(("pad", "bos", "eos", "mask", "cls", "sep"), roles(plain), strict=True))
     everything = json.dumps([plain.content, six, []])
@@ -162,7 +162,7 @@ def test_a_start_of_texts_is_kept_and_leaves_other_digests_alone(opened, tmp_pat
     assert loaded.with_roles({"pad": 0}).text_start_ids == (1,)
 
 
-def test_a_config_beside_decides_lower_case(opened, tmp_path):
+def test_tokenizer_config_decides_lower_casing(opened, tmp_path):
     shutil.copy(PATHS["bert_cased"], tmp_path)
     text = "Friday MONTAG Ünited"
     assert open_tokenizer(tmp_path / "vocab.txt").encode(text).tolist() == (
@@ -173,7 +173,7 @@ def test_a_config_beside_decides_lower_case(opened, tmp_path):
     assert lowered == opened["bert_cased"].encode("friday montag united").tolist()
 
 
-def test_a_config_beside_names_the_specials(tmp_path):
+def test_tokenizer_config_names_the_special_tokens(tmp_path):
     shutil.copy(PATHS["library"], tmp_path)
     config = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "pad_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -238,14 +238,14 @@ def test_no_model_cut_anywhere_raises_anything_but_value_error():
             raise AssertionError(f"cut at {end}") from error
 
 
-def test_a_broken_config_beside_is_named(tmp_path):
+def test_a_broken_tokenizer_config_is_named(tmp_path):
     path = copied("bert_cased", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"vocab\.txt .*tokenizer_config\.json beside it is no"):
         open_tokenizer(path)
 
 
-def test_a_model_of_words_is_refused(tmp_path):
+def test_a_sentencepiece_word_model_is_refused(tmp_path):
     # Field 2 (the trainer's), of 2 bytes: its field 3 (the model type) is 3, words.
     path = tmp_path / "words.model"
     path.write_bytes(b"\x0a\x03\x0a\x01a" + b"\x12\x02\x18\x03")

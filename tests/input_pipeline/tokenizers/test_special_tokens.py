@@ -67,7 +67,7 @@ def ids(*values):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_the_post_processor_is_asked(name):
+def test_the_template_is_read_from_the_post_processor(name):
     processor, expected = PROCESSORS[name]
     assert read_template(Tokenizer.from_str(content(processor))) == expected
     assert published(processor).template == expected
@@ -77,7 +77,7 @@ def test_the_post_processor_is_asked(name):
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_a_template_that_is_written_is_what_the_library_then_does(name):
+def test_a_written_template_is_applied_by_the_library(name):
     processor, template = PROCESSORS[name]
     assert with_template(content(processor), template) == content(processor)
     written = Tokenizer.from_str(
@@ -207,7 +207,7 @@ def test_files_without_a_post_processor_are_framed_as_their_class_does(name, mod
     assert plain.template is None and plain.encode("ab").tolist() == tokenizer.encode("ab").tolist()
 
 
-def test_a_source_without_eos_by_wish():
+def test_source_eos_can_be_switched_off():
     plain = open_tokenizer(PATHS["t5"])
     tokenizer = as_published(plain, PATHS["t5"], "t5", source_eos=False)
     assert tokenizer.source_affixes == ((), ())

@@ -89,7 +89,7 @@ def test_saved_and_loaded(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "no json", "[]", '{"kind": "byte", "digest": "0"}'])
-def test_what_is_no_tokenizer_of_ours_is_refused_by_its_path(tmp_path, content):
+def test_an_invalid_tokenizer_file_is_refused_by_its_path(tmp_path, content):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):

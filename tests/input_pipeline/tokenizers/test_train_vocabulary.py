@@ -38,7 +38,7 @@ def tokenizer(request, trained):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_layout_is_the_byte_tokenizers(trained, kind):
+def test_special_ids_are_those_of_the_byte_tokenizer(trained, kind):
     t = trained[kind]
     special = [t.pad_id, t.bos_id, t.eos_id, t.mask_id, t.cls_id, t.sep_id]
     assert special == [0, 1, 2, 3, 4, 5]
@@ -85,7 +85,7 @@ def test_word_knows_the_most_frequent_words():
         train_tokenizer("word", texts, 106)
 
 
-def test_word_reads_as_a_person_would_write_it():
+def test_word_decodes_punctuation_without_spaces():
     text = "It's fine , isn't it ? Yes ."
     t = train_tokenizer("word", [text, text], 9999)
     assert t.decode(t.encode(text)) == "It ' s fine, isn ' t it? Yes."
@@ -135,7 +135,7 @@ def test_common_words_take_few_ids(tokenizer):
     assert len(tokenizer.encode("Englisch (Vereinigte Staaten)")) < 20
 
 
-def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path):
+def test_a_vocabulary_of_single_bytes_is_warned_about(trained, caplog, tmp_path):
     for kind in ("bpe", "unigram", "wordpiece"):
         assert spelling_problem(kind, trained[kind], SIZE, TEXTS) is None
     assert spelling_problem("word", trained["word"], SIZE, ["Friday and Montag"] * 2) is None
@@ -159,7 +159,7 @@ def test_a_vocabulary_that_only_spells_is_pointed_out(trained, caplog, tmp_path)
         "words that occur once in it: new text will be worse; set data.tokenizer=wordpiece, bpe or "
         "byte"
     )
-    # It is said wherever the tokenizer comes from: made now, or found in the cache.
+    # The warning appears for new and for cached tokenizers.
     examples = [{"text": text, "label": 0} for text in TEXTS]
     splits = Splits("labelled", examples, {}, ("a",), {}, "digest")
     keys = dict(tokenizer="unigram", tokenizer_size=size, cache_dir=str(tmp_path))
@@ -194,7 +194,7 @@ def test_saved_and_loaded(tokenizer, tmp_path):
         np.testing.assert_array_equal(loaded.encode(text), tokenizer.encode(text))
 
 
-def test_what_decides_ids_decides_the_digest(trained):
+def test_the_digest_depends_on_kind_and_size(trained):
     assert len({t.digest for t in trained.values()}) == len(KINDS)
     assert train_tokenizer("bpe", TEXTS, SIZE - 1).digest != trained["bpe"].digest
 
@@ -264,7 +264,7 @@ def test_wordpiece_needs_its_alphabet():
     assert train_tokenizer("wordpiece", ["ab ba"], 111).vocab_size == 111
 
 
-def test_little_text_makes_a_small_vocabulary():
+def test_small_corpora_give_small_vocabularies():
     for kind in KINDS:
         assert train_tokenizer(kind, ["ab ab ab"], 9999).vocab_size < 400
         with pytest.raises(ConfigError, match="no text"):

@@ -1,7 +1,7 @@
 """Every kind of attention written out in full, one pair of query and key after another.
 
 Nothing here knows blocks, scans or caches: masks come from loops over positions, and every weight
-is in memory. What the kernels of model/attention give is compared with this.
+is in memory. It is the reference for the kernels of model/attention.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from model.config import TransformerConfig
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Where each token stands, which example it belongs to (0: padding), and what it is."""
+    """Position, segment (0: padding), prefix flag and global flag of each token."""
 
     positions: np.ndarray
     segments: np.ndarray
@@ -34,7 +34,7 @@ def may_see(rows: Rows, r: int, query: int, key: int, causal: bool) -> bool:
 
 
 def is_local(kind: str, config: TransformerConfig, query: int, key: int) -> bool:
-    """What a kind adds to that, of two positions."""
+    """Whether a kind's locality lets a query see a key, by their positions."""
     distance, first = abs(query - key), query - query % config.attention_chunk
     match kind:
         case "local":
@@ -52,7 +52,7 @@ def is_local(kind: str, config: TransformerConfig, query: int, key: int) -> bool
 
 
 def pairs(rows: Rows, rule) -> np.ndarray:
-    """What `rule` says of each (row, query, key), as (B, 1, T, T)."""
+    """`rule` of each (row, query, key), as (B, 1, T, T)."""
     count, length = rows.positions.shape
     return np.array(
         [
@@ -106,14 +106,14 @@ def explicit(
         case "hierarchical":
             of_one_text = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal=False))
             together_bsu = (same_chunk & of_one_text)[:, 0].astype(np.float32)
-            sums = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
+            chunk_totals = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
             counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
-            scores = jnp.where(same_chunk, scores, sums / np.maximum(counts, 1))
+            scores = jnp.where(same_chunk, scores, chunk_totals / np.maximum(counts, 1))
     return _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
 
 
 def masked_average(heads: QKV, mask: np.ndarray, scale: float, feature_map=None) -> Array:
-    """By softmax of the products, or by the products of features if there is a map to them."""
+    """Weights by softmax of the scores, or by products of features if there is a feature map."""
     if feature_map is None:
         return _average(_exp(_products(heads) * scale, mask), heads.v_bsgk)
     q, k = (feature_map(x.astype(jnp.float32)) for x in heads[:2])
@@ -135,6 +135,6 @@ def _average(weights: Array, values: Array, keep: Array | float = 1.0, total=Non
     """Of values by weights; zeros where there is no weight at all."""
     total = weights.sum(axis=-1) if total is None else total
     values = jnp.repeat(values.astype(jnp.float32), weights.shape[1] // values.shape[2], axis=2)
-    sums = jnp.einsum("bhts,bshk->bthk", weights * keep, values, precision="highest")
+    weighted_values = jnp.einsum("bhts,bshk->bthk", weights * keep, values, precision="highest")
     total = jnp.moveaxis(total, 1, 2)[..., None]
-    return jnp.where(total > 0, sums / jnp.where(total > 0, total, 1), 0)
+    return jnp.where(total > 0, weighted_values / jnp.where(total > 0, total, 1), 0)

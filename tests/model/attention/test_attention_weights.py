@@ -1,4 +1,4 @@
-"""The weights that are read from a kind's own pass are those of its formula, written out."""
+"""Captured attention weights equal each kind's formula."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ cells = [
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    """So that even short rows are cut into several."""
+    """Small blocks, so that even short rows have several."""
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 3)
 
 
@@ -73,8 +73,8 @@ def test_weights_are_those_of_the_formula(kind, feature):
     expected = np.where(real[:, None, :, None], oracle_weights(found), 0)
     found_weights = np.where(real[:, None, :, None], weights_bhts, 0)
     np.testing.assert_allclose(found_weights, expected, rtol=0, atol=1e-5)
-    sums = found_weights.sum(axis=-1)
-    np.testing.assert_allclose(sums, np.broadcast_to(real[:, None], sums.shape), atol=1e-5)
+    row_sums = found_weights.sum(axis=-1)
+    np.testing.assert_allclose(row_sums, np.broadcast_to(real[:, None], row_sums.shape), atol=1e-5)
     spec = KINDS[kind].mask_spec(found.config, found.mask_spec)
     visible = np.broadcast_to(spec.mask_b1ts(), weights_bhts.shape)
     assert not np.asarray(weights_bhts)[~visible].any(), "exactly zero where the mask forbids it"
@@ -146,8 +146,8 @@ def test_weights_of_cross_attention(kind):
     np.testing.assert_allclose(y_bthk, expected, rtol=0, atol=1e-5)
 
 
-def test_a_kind_that_nobody_knows_needs_no_code():
-    """Even positions alone: a rule that is nowhere but in its own pass."""
+def test_weights_of_an_unregistered_kind_are_captured():
+    """It sees even positions only, a rule that only its own code knows."""
 
     def attend(inputs):
         q, k, v = inputs.qkv

@@ -1,4 +1,4 @@
-"""Blockwise attention equals plain attention under the mask written out, in all that it can do."""
+"""Blockwise attention equals plain attention with an explicit mask, for every feature."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def positions_of(segments):
     return positions
 
 
-def side(segments, positions=None, prefix=None, is_global=None):
+def sequence_info(segments, positions=None, prefix=None, is_global=None):
     positions = positions_of(segments) if positions is None else positions
     as_array = lambda x, dtype: None if x is None else jnp.asarray(x, dtype)  # noqa: E731
     return SequenceInfo(
@@ -44,16 +44,16 @@ def side(segments, positions=None, prefix=None, is_global=None):
 
 
 def itself(causal, locality=None, **options):
-    both = side(**options)
+    both = sequence_info(**options)
     return MaskSpec(both, both, causal, locality)
 
 
 ALL = np.ones((1, T), int)
 SHUFFLED = np.random.default_rng(5).permutation(T)[None]
-SOURCE = side(np.array([[1] * 4 + [2] * 6, [2] * 3 + [3] * 5 + [0] * 2]))
+SOURCE = sequence_info(np.array([[1] * 4 + [2] * 6, [2] * 3 + [3] * 5 + [0] * 2]))
 FLAGS = np.arange(T)[None] % 6 == 1
 
-SIGHTS = {
+MASK_SPECS = {
     "two-sided": itself(False, segments=ALL),
     "causal": itself(True, segments=ALL),
     "padding": itself(False, segments=(ROW < [[13], [7]]).astype(int)),
@@ -72,8 +72,10 @@ SIGHTS = {
     ),
     "causal, window, global tokens": itself(True, Locality(2), segments=ALL, is_global=FLAGS),
     "chunks": itself(False, Locality(chunk=4, before=2, after=1), segments=PACKED),
-    "a source": MaskSpec(side(PACKED), SOURCE, causal=False),
-    "a source that nobody sees": MaskSpec(side(PACKED), side(np.full((1, S), 7)), causal=False),
+    "a source": MaskSpec(sequence_info(PACKED), SOURCE, causal=False),
+    "a source that nobody sees": MaskSpec(
+        sequence_info(PACKED), sequence_info(np.full((1, S), 7)), causal=False
+    ),
 }
 
 
@@ -89,18 +91,18 @@ def arrays(keys=T, dtype=jnp.float32, groups=G):
     return draw(B, T, H, K), draw(B, keys, groups, K), draw(B, keys, groups, K)
 
 
-def plain(q, k, v, mask_spec, bias=None, kept_bhts=None):
+def plain(q, k, v, mask_spec, bias=None, keep_bhts=None):
     """dot_attention with everything written out."""
     bias_bhts = None
     if bias is not None:
         bias_bhts = bias(None, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
     given = dict(mask_b1ts=mask_spec.mask_b1ts(), bias_bhts=bias_bhts, scale=SCALE)
-    if kept_bhts is None:
+    if keep_bhts is None:
         return dot_attention(q, k, v, **given)
     # The identity as values shows the weights, dropped ones are then taken away by hand.
     eye = jnp.broadcast_to(jnp.eye(k.shape[1])[None, :, None], (B, k.shape[1], G, k.shape[1]))
     weights_bhts = jnp.moveaxis(dot_attention(q, k, eye, **given), 2, 1)
-    return jnp.einsum("bhts,bshk->bthk", weights_bhts * kept_bhts, jnp.repeat(v, H // G, axis=2))
+    return jnp.einsum("bhts,bshk->bthk", weights_bhts * keep_bhts, jnp.repeat(v, H // G, axis=2))
 
 
 def blockwise(q, k, v, mask_spec, bias=None, **options):
@@ -108,7 +110,7 @@ def blockwise(q, k, v, mask_spec, bias=None, **options):
 
 
 def with_gradients(attention, qkv, mask_spec, bias=None, **options):
-    """The output and what a random probe of it gives as gradients of q, k, v and the table."""
+    """The output, and the gradients of a random projection of it to q, k, v and the bias table."""
     probe = np.random.default_rng(1).normal(size=(B, T, H, qkv[2].shape[-1])).astype(np.float32)
 
     def probed(qkv, bias):
@@ -129,9 +131,9 @@ def assert_same(found, expected, tolerance):
             np.testing.assert_allclose(one, other, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
-def test_it_equals_plain_attention(name):
-    mask_spec = SIGHTS[name]
+@pytest.mark.parametrize("name", MASK_SPECS)
+def test_blockwise_equals_plain_attention(name):
+    mask_spec = MASK_SPECS[name]
     qkv, bias = arrays(mask_spec.keys.segments_bt.shape[1]), t5_bias(not mask_spec.causal)
     expected = with_gradients(plain, qkv, mask_spec, bias)
     assert_same(with_gradients(blockwise, qkv, mask_spec, bias), expected, 1e-5)
@@ -139,13 +141,13 @@ def test_it_equals_plain_attention(name):
 
 @pytest.mark.parametrize("groups", [1, H])
 def test_groups_of_heads(groups):
-    mask_spec, qkv = SIGHTS["packed, causal"], arrays(groups=groups)
+    mask_spec, qkv = MASK_SPECS["packed, causal"], arrays(groups=groups)
     expected = with_gradients(plain, qkv, mask_spec)
     assert_same(with_gradients(blockwise, qkv, mask_spec), expected, 1e-5)
 
 
 def test_alibi():
-    mask_spec, bias = SIGHTS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
+    mask_spec, bias = MASK_SPECS["packed, causal"], ScoreBias("alibi", jnp.asarray(alibi_slopes(H)))
     expected = with_gradients(plain, arrays(), mask_spec, bias)
     assert_same(with_gradients(blockwise, arrays(), mask_spec, bias), expected, 1e-5)
 
@@ -153,7 +155,7 @@ def test_alibi():
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_in_bfloat16_it_is_as_near_to_float32_as_plain_attention(name):
     """Both round inputs, weights and output; accumulators are of float32."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     keys, bias = mask_spec.keys.segments_bt.shape[1], t5_bias(not mask_spec.causal)
     qkv = arrays(keys, jnp.bfloat16)
     found = with_gradients(blockwise, qkv, mask_spec, bias)
@@ -165,7 +167,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_plain_attention(name):
 
 def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
     for name in ("padding on the left, causal", "a source that nobody sees"):
-        mask_spec = SIGHTS[name]
+        mask_spec = MASK_SPECS[name]
         found = with_gradients(blockwise, arrays(mask_spec.keys.segments_bt.shape[1]), mask_spec)
         blind_bt = ~np.asarray(mask_spec.mask_b1ts()).any(axis=(1, 3))
         assert blind_bt.any()
@@ -177,24 +179,24 @@ def test_queries_that_see_nothing_get_zeros_and_give_no_gradients():
 @pytest.mark.parametrize("name", ["packed, causal", "a source"])
 def test_dropped_weights_are_the_same_in_both_passes(name):
     """The mask is read off the output for values of identity, then given to plain attention."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     keys = mask_spec.keys.segments_bt.shape[1]
     q, k, v = arrays(keys)
     drop = dict(dropout_rate=RATE, dropout_key=jax.random.key(3))
     eye = jnp.broadcast_to(jnp.eye(keys)[None, :, None], (B, keys, G, keys))
-    dropped, whole = (
+    dropped, undropped = (
         jnp.moveaxis(blockwise(q, k, eye, mask_spec, **options), 2, 1) for options in (drop, {})
     )
-    softmax = np.asarray(whole) > 0
-    kept = np.where(softmax, np.asarray(dropped) / np.where(softmax, whole, 1), 0)
-    values = np.unique(kept[softmax].round(4))
+    softmax = np.asarray(undropped) > 0
+    keep = np.where(softmax, np.asarray(dropped) / np.where(softmax, undropped, 1), 0)
+    values = np.unique(keep[softmax].round(4))
     np.testing.assert_allclose(values, [0, 1 / (1 - RATE)], atol=1e-3)
-    expected = with_gradients(plain, (q, k, v), mask_spec, kept_bhts=jnp.asarray(kept))
+    expected = with_gradients(plain, (q, k, v), mask_spec, keep_bhts=jnp.asarray(keep))
     assert_same(with_gradients(blockwise, (q, k, v), mask_spec, **drop), expected, 1e-5)
 
 
-def test_so_many_weights_are_kept():
-    """Over all blocks, with no two alike: none of the streams is drawn twice."""
+def test_dropout_keeps_its_share_of_weights_in_every_block():
+    """Over all blocks; and no two blocks have the same mask."""
     length, head = 64, 64
     mask_spec = itself(False, segments=np.ones((1, length), int), positions=np.arange(length)[None])
     q = jnp.zeros((1, length, 2, head))
@@ -204,15 +206,15 @@ def test_so_many_weights_are_kept():
             q, q, eye, mask_spec, dropout_rate=RATE, dropout_key=jax.random.key(0), block=16
         )
     )(q, eye)
-    kept_hts = np.moveaxis(np.asarray(y[0]), 1, 0) > 0
+    is_kept_hts = np.moveaxis(np.asarray(y[0]), 1, 0) > 0
     # 8,192 draws: three standard deviations are 0.015
-    assert abs(kept_hts.mean() - (1 - RATE)) < 0.015
-    blocks = kept_hts.reshape(2, 4, 16, 4, 16).swapaxes(2, 3).reshape(32, -1)
+    assert abs(is_kept_hts.mean() - (1 - RATE)) < 0.015
+    blocks = is_kept_hts.reshape(2, 4, 16, 4, 16).swapaxes(2, 3).reshape(32, -1)
     assert len(np.unique(blocks, axis=0)) == 32
 
 
 def in_blocks(one_side):
-    """A side cut by hand, into blocks of BLOCK columns."""
+    """A sequence in blocks of BLOCK columns, cut by hand."""
 
     def cut(x):
         x = np.asarray(x)
@@ -223,9 +225,9 @@ def in_blocks(one_side):
     return jax.tree.map(cut, one_side)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
-def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
-    mask_spec = SIGHTS[name]
+@pytest.mark.parametrize("name", MASK_SPECS)
+def test_no_block_with_a_visible_pair_is_skipped(name):
+    mask_spec = MASK_SPECS[name]
     visited = visible_pairs(
         in_blocks(mask_spec.queries),
         in_blocks(mask_spec.keys),
@@ -238,8 +240,8 @@ def test_no_pair_of_blocks_is_skipped_in_which_anything_is_seen(name):
         assert visited[i, j] or not softmax, (i, j)
 
 
-def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
-    """Wherever blocks are cut along segments or positions, so that bounds say all."""
+def test_fully_masked_blocks_are_skipped():
+    """Blocks are cut along segments or positions, so that their bounds decide."""
     length = 32
     segments = np.repeat([[1, 1, 1, 2, 2, 3, 3, 0]], 4, axis=1)
     halves = dict(segments=segments, positions=positions_of(segments))
@@ -262,9 +264,9 @@ def test_pairs_of_blocks_in_which_nothing_is_seen_are_skipped():
 
 
 def test_skipped_blocks_are_never_touched():
-    """NaN in keys that lie in blocks which nobody sees does no harm."""
-    mask_spec, (q, k, v) = SIGHTS["padding"], arrays()
-    mask_spec = dataclasses.replace(mask_spec, keys=side((ROW[None] < 4).astype(int)))
+    """NaN in the keys of fully masked blocks does no harm."""
+    mask_spec, (q, k, v) = MASK_SPECS["padding"], arrays()
+    mask_spec = dataclasses.replace(mask_spec, keys=sequence_info((ROW[None] < 4).astype(int)))
     k, v = (x.at[:, BLOCK:].set(jnp.nan) for x in (k, v))
     assert np.isfinite(quick_jit(blockwise)(q, k, v, mask_spec)).all()
 

@@ -1,4 +1,4 @@
-"""Every kind of attention x everything that can be asked of it: it is right, or it is refused.
+"""Every kind of attention x every feature: the result is right, or the config is refused.
 
 `python -m tests.model.attention.test_conformance` writes the table of docs/attention.md, in which
 each of these tests is a cell.
@@ -45,13 +45,13 @@ cells = [
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    """So that even short rows are cut into several: that is where a kind would go wrong."""
+    """Small blocks, so that even short rows have several: kinds go wrong at block borders."""
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One cell of the table: the arrays that go in, and who sees whom."""
+    """One cell of the table: the input arrays and the mask."""
 
     kind: str
     config: TransformerConfig
@@ -64,14 +64,16 @@ class Case:
     @property
     def mask_spec(self) -> MaskSpec:
         # Some are global whatever the kind, as in a pattern: it is a longformer's business alone.
-        side = SequenceInfo(
+        sequence_info = SequenceInfo(
             jnp.asarray(self.rows.positions),
             jnp.asarray(self.rows.segments),
             global_bt=jnp.asarray(self.rows.is_global),
         )
         if self.rows.prefix.any():
-            side = dataclasses.replace(side, prefix_bt=jnp.asarray(self.rows.prefix))
-        return MaskSpec(side, side, self.causal)
+            sequence_info = dataclasses.replace(
+                sequence_info, prefix_bt=jnp.asarray(self.rows.prefix)
+            )
+        return MaskSpec(sequence_info, sequence_info, self.causal)
 
     def score_bias(self, arrays: dict) -> ScoreBias | None:
         match self.bias:
@@ -118,7 +120,7 @@ class Case:
 
 
 def formula_of_features(kind: str, config: TransformerConfig):
-    """What a summed kind sees queries and keys through, by its formula; None for the others."""
+    """The feature map of a linear kind, by its formula; None for the others."""
     match kind:
         case "linear":
             return lambda x: jnp.where(x > 0, x + 1, jnp.exp(x))
@@ -177,7 +179,7 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
 
 
 def output_and_gradients(function, arrays: dict, rows: Rows, seed: int = 0):
-    """Of the real tokens, weighed at random."""
+    """The output and gradients of real tokens, with random weights."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=(B, T, H, 1)) * (rows.segments > 0)[:, :, None, None]
 
@@ -203,7 +205,7 @@ def assert_right(case: Case, tolerance: dict, keep_bhts=1.0) -> None:
 
 
 def refused_config(kind: str, feature: str) -> None:
-    """Builds what the cell asks for, through the door that any config goes through."""
+    """Builds the cell's config through the usual validation."""
     reason = re.escape(f"model.attention={kind} does not go with {FEATURES[feature]}")
     changes = {
         "two_sided": [dict(family="encoder"), dict(family="encoder_decoder")],
@@ -225,7 +227,7 @@ def refused_config(kind: str, feature: str) -> None:
 
 
 def check_cross(kind: str) -> None:
-    """Two packed examples a row, of other lengths in the source; one has nothing to look at."""
+    """Two packed examples a row, with other lengths in the source; one has no source."""
     rng = np.random.default_rng(0)
     source = 31
     target_segments, source_segments = np.zeros((B, T), np.int32), np.zeros((B, source), np.int32)
@@ -284,13 +286,12 @@ def check_dropout(kind: str) -> None:
     with_all = dataclasses.replace(dropped, dropout=False).ours(shown)
     is_kept = np.moveaxis(np.asarray(dropped.ours(shown) / jnp.maximum(with_all, 1e-30)), 1, 2)
     there = np.moveaxis(np.asarray(with_all) > 1e-6, 1, 2)
-    kept = is_kept[there]
+    factors = is_kept[there]
     factor = 1 / (1 - RATE)
-    assert np.isclose(kept, 0, atol=1e-3).sum() + np.isclose(kept, factor, rtol=1e-2).sum() == (
-        kept.size
-    )
-    share = np.isclose(kept, factor, rtol=1e-2).mean()
-    draws = kept.size if kind != "hierarchical" else kept.size / SETTINGS["attention_chunk"]
+    is_zero, is_scaled = np.isclose(factors, 0, atol=1e-3), np.isclose(factors, factor, rtol=1e-2)
+    assert is_zero.sum() + is_scaled.sum() == factors.size
+    share = is_scaled.mean()
+    draws = factors.size if kind != "hierarchical" else factors.size / SETTINGS["attention_chunk"]
     assert abs(share - (1 - RATE)) < 4 * np.sqrt(RATE * (1 - RATE) / draws)
     keep_bhts = np.where(there & (is_kept > 0.5), factor, 0.0).astype(np.float32)
     assert_right(dropped, dict(rtol=0, atol=2e-4), keep_bhts)

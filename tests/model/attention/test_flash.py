@@ -1,4 +1,4 @@
-"""One name for several kernels: each is chosen where it can do what is asked, and nowhere else."""
+"""`flash` stands for several kernels: each is chosen only where it supports what is asked."""
 
 import dataclasses
 import functools
@@ -35,23 +35,25 @@ def packed(lengths, length=T):
     return np.pad(positions, rest), np.pad(segments, rest)
 
 
-def side(*rows, **flags):
+def sequence_info(*rows, **flags):
     positions, segments = (jnp.asarray(np.stack(x), jnp.int32) for x in zip(*rows, strict=True))
     return SequenceInfo(positions, segments, **flags)
 
 
-def mask_spec_of(one_side, causal, locality=None):
-    return MaskSpec(one_side, one_side, causal, locality)
+def mask_spec_of(info, causal, locality=None):
+    return MaskSpec(info, info, causal, locality)
 
 
-PACKED = side(packed([150, 60, 120]), packed([384]))
-SIGHTS = {
+PACKED = sequence_info(packed([150, 60, 120]), packed([384]))
+MASK_SPECS = {
     "causal": mask_spec_of(PACKED, True),
     "two-sided": mask_spec_of(PACKED, False),
     "causal window": mask_spec_of(PACKED, True, Locality(window=100)),
     "two-sided window": mask_spec_of(PACKED, False, Locality(window=50)),
     # The second row's queries find nothing of their segment; the third segment is in no key.
-    "source": MaskSpec(PACKED, side(packed([100, 28], 128), ([0] * 128, [2] * 128)), False),
+    "source": MaskSpec(
+        PACKED, sequence_info(packed([100, 28], 128), ([0] * 128, [2] * 128)), False
+    ),
 }
 
 
@@ -82,10 +84,10 @@ def assert_same(found, expected):
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("name", SIGHTS)
+@pytest.mark.parametrize("name", MASK_SPECS)
 def test_splash_equals_plain_attention(name):
     """As a TPU would run it, step by step on the CPU."""
-    mask_spec = SIGHTS[name]
+    mask_spec = MASK_SPECS[name]
     qkv = arrays(mask_spec.keys.segments_bt.shape[1])
     assert splash_can(*qkv, mask_spec) and splash_may(mask_spec)
     found = with_gradients(
@@ -111,9 +113,9 @@ UNSUITED = {
 
 
 @pytest.mark.parametrize("name", ["causal", *UNSUITED])
-def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name, monkeypatch):
+def test_masks_that_columns_do_not_describe_avoid_the_splash_kernel(name, monkeypatch):
     """The TPU's choice, made on a CPU: with its kernel alone, each of these would be wrong."""
-    mask_spec, qkv = (SIGHTS | UNSUITED)[name], arrays()
+    mask_spec, qkv = (MASK_SPECS | UNSUITED)[name], arrays()
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
     kernel = functools.partial(splash_attention, interpret=True)
     monkeypatch.setattr(flash, "splash_attention", kernel)
@@ -126,18 +128,18 @@ def test_a_kernel_that_goes_by_columns_is_left_aside_where_columns_mislead(name,
         assert np.abs(misled - expected["y"]).max() > 0.1
 
 
-def test_what_cudnn_takes_for_granted():
-    """It knows where a row ends, nothing else."""
-    whole, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
-    fits = lambda *rows: bool(cudnn_may(mask_spec_of(side(*rows), True)))  # noqa: E731
-    assert fits(whole) and fits(whole, ended)
-    assert not fits(whole, packed([100, 200])), "packed"
-    assert not fits(whole, begun), "padding on the left"
-    assert not fits(whole, packed([0])), "nothing at all"
-    assert not fits((whole[0][::-1], whole[1])), "positions reversed"
-    source = MaskSpec(side(whole), side(packed([9], 16)), False)
+def test_cudnn_needs_unpacked_rows_without_left_padding():
+    """Its kernel only knows where a row ends."""
+    full_row, ended, begun = packed([T]), packed([200]), [np.roll(x, 100) for x in packed([200])]
+    fits = lambda *rows: bool(cudnn_may(mask_spec_of(sequence_info(*rows), True)))  # noqa: E731
+    assert fits(full_row) and fits(full_row, ended)
+    assert not fits(full_row, packed([100, 200])), "packed"
+    assert not fits(full_row, begun), "padding on the left"
+    assert not fits(full_row, packed([0])), "nothing at all"
+    assert not fits((full_row[0][::-1], full_row[1])), "positions reversed"
+    source = MaskSpec(sequence_info(full_row), sequence_info(packed([9], 16)), False)
     assert cudnn_may(source)
-    assert not cudnn_may(dataclasses.replace(source, keys=side((np.arange(16), [2] * 16))))
+    assert not cudnn_may(dataclasses.replace(source, keys=sequence_info((np.arange(16), [2] * 16))))
 
 
 def lowered_for(platform, mask_spec, qkv, **options):
@@ -149,7 +151,7 @@ def lowered_for(platform, mask_spec, qkv, **options):
 
 
 def test_the_platform_is_that_for_which_the_program_is_lowered():
-    mask_spec, qkv = SIGHTS["causal"], arrays(dtype=jnp.bfloat16)
+    mask_spec, qkv = MASK_SPECS["causal"], arrays(dtype=jnp.bfloat16)
     on_tpu = lowered_for("tpu", mask_spec, qkv)
     assert on_tpu.count("tpu_custom_call") == 3, "forward, and backward to queries and to keys"
     assert "stablehlo.case" in on_tpu, "the data may turn out otherwise"
@@ -159,8 +161,8 @@ def test_the_platform_is_that_for_which_the_program_is_lowered():
 PREFIX = dataclasses.replace(PACKED, prefix_bt=jnp.ones_like(PACKED.segments_bt))
 FLAGGED = dataclasses.replace(PACKED, global_bt=PACKED.positions_bt == 0)
 NOT_FUSED = {
-    "dropout": (SIGHTS["causal"], dict(dropout_rate=0.1, dropout_key=jax.random.key(0))),
-    "bias": (SIGHTS["causal"], dict(bias=ScoreBias("alibi", jnp.asarray(alibi_slopes(H))))),
+    "dropout": (MASK_SPECS["causal"], dict(dropout_rate=0.1, dropout_key=jax.random.key(0))),
+    "bias": (MASK_SPECS["causal"], dict(bias=ScoreBias("alibi", jnp.asarray(alibi_slopes(H))))),
     "prefix": (mask_spec_of(PREFIX, True), {}),
     "gaps": (mask_spec_of(PACKED, False, Locality(window=9, dilation=2)), {}),
     "chunks": (mask_spec_of(PACKED, False, Locality(chunk=9)), {}),
@@ -169,29 +171,29 @@ NOT_FUSED = {
 
 
 @pytest.mark.parametrize("feature", NOT_FUSED)
-def test_what_a_kernel_does_not_know_is_never_asked_of_it(feature, monkeypatch):
+def test_unsupported_features_do_not_use_fused_kernels(feature, monkeypatch):
     mask_spec, options = NOT_FUSED[feature]
     qkv = arrays(dtype=jnp.bfloat16)
     assert "tpu_custom_call" not in lowered_for("tpu", mask_spec, qkv, **options)
     if not options:
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        assert cudnn_can(*qkv, SIGHTS["causal"]) and not cudnn_can(*qkv, mask_spec)
+        assert cudnn_can(*qkv, MASK_SPECS["causal"]) and not cudnn_can(*qkv, mask_spec)
 
 
 def test_lengths_that_splash_does_not_take():
-    short = mask_spec_of(side(packed([100], 100)), True)
+    short = mask_spec_of(sequence_info(packed([100], 100)), True)
     assert not splash_can(*arrays(100, queries=100), short)
 
 
 def test_a_bias_that_needs_all_distances_is_refused():
     bias = ScoreBias("transformer_xl", jnp.zeros((T, H, K)), shift_hk=jnp.zeros((H, K)))
     with pytest.raises(ValueError, match="transformer_xl"):
-        flash_attention(*arrays(), SIGHTS["causal"], bias=bias)
+        flash_attention(*arrays(), MASK_SPECS["causal"], bias=bias)
 
 
 @pytest.mark.parametrize("position", ["rope", "alibi", "t5_bias"])
 def test_a_model_computes_the_same_with_flash_as_with_dot(position):
-    """Its encoder, its decoder and what lies between, packed and padded."""
+    """In encoder, decoder and cross-attention, packed and padded."""
     rng = np.random.default_rng(0)
     source, target = (jnp.asarray(rng.integers(1, 17, (2, n))) for n in (9, 7))
     segments = [
@@ -265,11 +267,11 @@ def measure():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_disable_most_optimizations", True)
     cut = [packed([n, 20 - n], T_MESH) for n in range(2, 18, 2)]
-    one_for_all = mask_spec_of(side(packed([T_MESH], T_MESH)), True)
+    one_for_all = mask_spec_of(sequence_info(packed([T_MESH], T_MESH)), True)
     found = {}
     for name, shape in MESHES.items():
         rows = 6 if "does not divide" in name else 8
-        found[name] = deviation(shape, mask_spec_of(side(*cut[:rows]), True), rows)
+        found[name] = deviation(shape, mask_spec_of(sequence_info(*cut[:rows]), True), rows)
     shape = MESHES["rows, queries and heads over 2"]
     found["positions of one row for all"] = deviation(shape, one_for_all, 8)
     return found
@@ -277,18 +279,18 @@ def measure():
 
 def masks_on_a_mesh():
     """Which weights are dropped on each of eight devices: rows of equal queries and keys."""
-    mask_spec = mask_spec_of(side((np.arange(T_MESH), np.ones(T_MESH))), False)
+    mask_spec = mask_spec_of(sequence_info((np.arange(T_MESH), np.ones(T_MESH))), False)
     q = jnp.zeros((2, T_MESH, 2, T_MESH))
     eye = jnp.broadcast_to(jnp.eye(T_MESH)[None, :, None], q.shape)
     with jax.set_mesh(jax.make_mesh((2, 1, 2, 2), MESH_AXES, axis_types=(AxisType.Auto,) * 4)):
         options = dict(dropout_rate=0.5, dropout_key=jax.random.key(0))
         y_bthk = jax.jit(lambda q, eye: flash_attention(q, q, eye, mask_spec, **options))(q, eye)
-    kept = np.asarray(y_bthk) > 0
+    is_kept = np.asarray(y_bthk) > 0
     parts = [
-        kept[b, n : n + T_MESH // 2, h].tobytes()
+        is_kept[b, n : n + T_MESH // 2, h].tobytes()
         for b in range(2) for n in (0, T_MESH // 2) for h in range(2)
     ]  # fmt: skip
-    return {"different": len(set(parts)), "kept": float(kept.mean())}
+    return {"different": len(set(parts)), "kept": float(is_kept.mean())}
 
 
 def test_a_mesh_computes_what_one_device_computes():
@@ -325,8 +327,8 @@ def test_the_real_tpu_compiler_takes_the_kernel(causal):
         qkv = [given(rows, 2048, 8, 64, dtype=jnp.bfloat16, spec=("data", None, "tensor"))] * 3
         row = given(rows, 2048, dtype=jnp.int32, spec=("data",))
 
-        def total(qkv, one_side):
-            y_bthk = attention(*qkv, mask_spec_of(one_side, causal))
+        def total(qkv, info):
+            y_bthk = attention(*qkv, mask_spec_of(info, causal))
             return y_bthk.astype(jnp.float32).sum()
 
         with jax.set_mesh(mesh):

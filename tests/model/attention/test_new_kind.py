@@ -1,7 +1,7 @@
 """A new kind of attention is one file and one line in the table: nothing else names a kind.
 
 The kind below sees the keys at even positions, and its query's own. With the table alone changed,
-it passes through the config door, trains, decodes from a cache, counts its FLOPs and passes its
+it passes config validation, trains, decodes from a cache, counts its FLOPs and passes its
 row of the conformance matrix.
 """
 
@@ -59,8 +59,8 @@ class Even(AttentionKind):
 
     def pairs(self, config, length, *, causal):
         positions = np.arange(length)
-        seen = self.locality(config)(positions[:, None], positions)
-        return int((seen & (positions[:, None] >= positions if causal else True)).sum())
+        visible = self.locality(config)(positions[:, None], positions)
+        return int((visible & (positions[:, None] >= positions if causal else True)).sum())
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_the_config_accepts_it_and_what_it_cannot_do_is_refused():
         decoder(attention="evn")
 
 
-def test_its_own_options_are_checked_by_name():
+def test_options_of_a_new_kind_are_checked_by_name():
     assert decoder().attention_option("stride") == 2
     assert decoder(attention_options=(("stride", 3),)).attention_option("stride") == 3
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_cached_decoding_equals_the_training_pass():
     assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
 
 
-def test_its_flops_are_those_of_its_pairs():
+def test_flops_of_a_new_kind_follow_its_visible_pairs():
     everything, even = decoder(attention="dot"), decoder()
     length = 10
     pairs = sum(1 for t in range(length) for s in range(t + 1) if s % 2 == 0 or s == t)
@@ -129,9 +129,9 @@ def test_its_flops_are_those_of_its_pairs():
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_its_row_of_the_conformance_matrix(feature):
+def test_a_new_kind_passes_the_conformance_matrix(feature):
     conformance.test_cell("even", feature)
 
 
-def test_its_row_of_the_table_in_the_docs():
+def test_a_new_kind_has_a_row_in_the_docs_table():
     assert "| `even` | yes" in conformance.table()

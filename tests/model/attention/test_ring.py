@@ -1,7 +1,7 @@
-"""Keys that travel round a ring of devices are seen as if all were at hand, and never are.
+"""Ring attention equals plain attention, and no device ever holds all keys.
 
 The number of devices is fixed when jax starts, so eight of them need a process of their own: this
-file run as a script, which prints what it measured as JSON. The tests only judge it.
+file run as a script, which prints its measurements as JSON. The tests check these.
 """
 
 import dataclasses
@@ -19,18 +19,19 @@ from model.masks import Locality, MaskSpec
 from model.positions import ScoreBias, alibi_slopes
 from model.sharding import MESH_AXES
 from tests.devices import measured_on
-from tests.model.attention.test_flash import mask_spec_of, packed, side
+from tests.model.attention.test_flash import mask_spec_of, packed, sequence_info
 
 DEVICES = 8
 T, S, K, SCALE = 32, 16, 8, 0.4
 
-PACKED = side(packed([9, 12, 5], T), packed([32], T))
-ALONE = side(packed([T], T))  # one row for all
+PACKED = sequence_info(packed([9, 12, 5], T), packed([32], T))
+ALONE = sequence_info(packed([T], T))  # one row for all
 PREFIX = dataclasses.replace(PACKED, prefix_bt=(PACKED.positions_bt < 6).astype(jnp.int32))
 # Of the second row's queries there is nothing in the source.
-SOURCE = MaskSpec(PACKED, side(packed([4, 7], S), (range(S), [2] * S)), False)
-SHORT = MaskSpec(PACKED, side(packed([4, 7], 13), packed([9], 13)), False)
-LONG = side(packed([500, 700], 1280))  # two blocks on each of eight devices, the second in part
+SOURCE = MaskSpec(PACKED, sequence_info(packed([4, 7], S), (range(S), [2] * S)), False)
+SHORT = MaskSpec(PACKED, sequence_info(packed([4, 7], 13), packed([9], 13)), False)
+# Two blocks on each of eight devices, the second in part.
+LONG = sequence_info(packed([500, 700], 1280))
 
 ROUND_ALL, FOUR, MIXED = (1, 1, 8, 1), (2, 1, 4, 1), (1, 2, 2, 2)
 T5 = ScoreBias("t5_bias", jnp.zeros((8, 4)), bidirectional=False, max_distance=9)
@@ -59,7 +60,7 @@ def arrays(mask_spec, groups):
     rng = np.random.default_rng(0)
     rows = 2 if len(mask_spec.queries.segments_bt) == 2 or mask_spec.queries is ALONE else 1
     heads = 4 if mask_spec.queries is not LONG else 1
-    shape = lambda side, heads: (rows, side.segments_bt.shape[1], heads, K)  # noqa: E731
+    shape = lambda info, heads: (rows, info.segments_bt.shape[1], heads, K)  # noqa: E731
     shapes = (
         shape(mask_spec.queries, heads),
         shape(mask_spec.keys, groups),
@@ -69,7 +70,7 @@ def arrays(mask_spec, groups):
 
 
 def probed(attention, qkv, *tables):
-    """What it gives, and its gradients to everything."""
+    """The output, and the gradients to every input."""
     probe = np.random.default_rng(1).normal(size=qkv[0].shape).astype(np.float32)
 
     def total(qkv, tables):
@@ -126,38 +127,40 @@ def deviation_with_dropout():
     eye = jnp.broadcast_to(jnp.eye(T)[None, :, None], (2, T, 4, T))
     with on_mesh(shape):
         found = probed(ring, qkv)
-        kept_bths = jax.jit(ring)(*qkv[:2], eye) > 0
-    kept_bhts = np.moveaxis(np.asarray(kept_bths), 2, 1)
+        is_kept_bths = jax.jit(ring)(*qkv[:2], eye) > 0
+    is_kept_bhts = np.moveaxis(np.asarray(is_kept_bths), 2, 1)
     mask_b1ts = np.asarray(mask_spec.mask_b1ts())
 
     def plain(q, k, v):
         scores_bhts = jnp.einsum("bthk,bshk->bhts", q, k) * SCALE
         weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, None)
-        weights_bhts = jnp.where(kept_bhts & mask_b1ts, weights_bhts / total_bht1 / (1 - rate), 0.0)
+        weights_bhts = jnp.where(
+            is_kept_bhts & mask_b1ts, weights_bhts / total_bht1 / (1 - rate), 0.0
+        )
         return jnp.einsum("bhts,bshk->bthk", weights_bhts, v)
 
-    visible = np.broadcast_to(mask_b1ts, kept_bhts.shape)
+    visible = np.broadcast_to(mask_b1ts, is_kept_bhts.shape)
     # The same stretch of queries meets keys in several places: (row, stretch, head, stretch).
-    pieces = kept_bhts[1].reshape(4, 4, T // 4, 4, T // 4)[:, 3, :, :3]  # all visible
+    pieces = is_kept_bhts[1].reshape(4, 4, T // 4, 4, T // 4)[:, 3, :, :3]  # all visible
     pieces = {pieces[h, :, j].tobytes() for h in range(4) for j in range(3)}
     return {
         "apart": apart(found, probed(plain, qkv)),
-        "kept": float(kept_bhts[visible].mean()),
+        "kept": float(is_kept_bhts[visible].mean()),
         "draws": int(visible.sum()),
         "different": len(pieces),
     }
 
 
 def skipped():
-    """Values that are no number at all spoil whoever multiplies them, even by nothing."""
-    halves = mask_spec_of(side(packed([16, 16], T)), False)
-    whole = mask_spec_of(ALONE, True)
+    """Puts NaN into masked values: NaN times zero is NaN, so a block that is not skipped shows."""
+    halves = mask_spec_of(sequence_info(packed([16, 16], T)), False)
+    one_segment = mask_spec_of(ALONE, True)
     q, k, v = (x[:1] for x in arrays(halves, groups=4))
     found = {}
     with on_mesh(ROUND_ALL):
         for name, mask_spec, bad, good in (
             ("other segments", halves, slice(16, 32), slice(0, 16)),
-            ("what lies ahead", whole, slice(8, 32), slice(0, 8)),
+            ("what lies ahead", one_segment, slice(8, 32), slice(0, 8)),
         ):
             spoilt = v.at[:, bad].set(jnp.nan)
             y_bthk = np.asarray(jax.jit(lambda *x: flash_attention(*x, mask_spec))(q, k, spoilt))  # noqa: B023
@@ -206,10 +209,10 @@ def measure():
 
 
 def test_a_ring_of_eight_devices():
-    """One test, lest processes that share out the tests each measure everything."""
+    """One test, because each test process would measure everything again."""
     found, _ = measured_on(DEVICES, "tests.model.attention.test_ring")
     check_that_it_computes_what_one_device_computes(found["deviation"])
-    check_that_it_drops_weights_alike_in_both_passes(found["dropout"])
+    check_that_both_passes_drop_the_same_weights(found["dropout"])
     check_that_what_no_query_sees_is_not_computed(found["skipped"])
     check_that_no_device_ever_holds_a_whole_row(found["compiled"])
 
@@ -219,7 +222,7 @@ def check_that_it_computes_what_one_device_computes(deviation):
     assert {name: apart for name, apart in deviation.items() if apart > 1e-5} == {}
 
 
-def check_that_it_drops_weights_alike_in_both_passes(dropout):
+def check_that_both_passes_drop_the_same_weights(dropout):
     assert dropout["apart"] < 1e-5
     assert abs(dropout["kept"] - 0.5) < 4 * (0.25 / dropout["draws"]) ** 0.5
     assert dropout["different"] == 12, "a device drops others of each neighbour's keys"

@@ -119,8 +119,8 @@ def test_hover_shows_the_weight_of_the_model(browser, saved):
             assert page.locator(".one-head .readout .value").inner_text() == text
         hover(page, 3, 8)  # in the future of a causal model
         assert page.locator(".tooltip.shown .value").inner_text() == "masked"
-        sums = page.locator(".one-head .heat-sums span").all_inner_texts()
-        assert sums == ["1.00"] * len(weights)
+        row_sums = page.locator(".one-head .heat-sums span").all_inner_texts()
+        assert row_sums == ["1.00"] * len(weights)
 
 
 def test_arrow_keys_read_cells_and_escape_closes_the_readout(browser, saved):
@@ -139,7 +139,7 @@ def test_arrow_keys_read_cells_and_escape_closes_the_readout(browser, saved):
         assert page.locator(".one-head .readout .value").count() == 0
 
 
-def test_a_finger_reads_cells(browser, saved):
+def test_touch_shows_the_value_of_a_cell(browser, saved):
     view = example_views.decoder_view()
     with chromium.opened(browser, saved(view), has_touch=True, **NARROW) as shown:
         page = shown.page
@@ -151,21 +151,21 @@ def test_a_finger_reads_cells(browser, saved):
         wait_for_head(page, 3, 1)
 
 
-@pytest.mark.parametrize("side", ["query", "key"])
-def test_lines_of_a_token_are_as_wide_as_its_weights(browser, saved, side):
+@pytest.mark.parametrize("axis", ["query", "key"])
+def test_lines_of_a_token_are_as_wide_as_its_weights(browser, saved, axis):
     view = example_views.translation_view()
     cross = view.maps[2]
     weights = cross.weights_lhts[0].mean(0)
-    expected = weights[2] if side == "query" else weights[:, 2]
+    expected = weights[2] if axis == "query" else weights[:, 2]
     with chromium.opened(browser, saved(view)) as shown:
         page = shown.page
         page.locator('.segments [data-value="2"]').click()
         page.locator('.tabs [data-value="tokens"]').click()
         page.locator('[data-view="tokens"] .panel-title select').select_option("layer")
         lists = {"query": ".queries", "key": ".keys"}
-        page.locator(f"{lists[side]} .token-row").nth(2).click()
-        other = lists["key" if side == "query" else "query"]
-        pressed = page.locator(f'{lists[side]} .token-row[aria-pressed="true"] .place')
+        page.locator(f"{lists[axis]} .token-row").nth(2).click()
+        other = lists["key" if axis == "query" else "query"]
+        pressed = page.locator(f'{lists[axis]} .token-row[aria-pressed="true"] .place')
         pressed.filter(has_text="2").wait_for()
         texts = page.locator(f"{other} .weight").all_inner_texts()
         np.testing.assert_allclose([float(text) for text in texts], expected, atol=6e-4)
@@ -236,22 +236,22 @@ def background(page) -> list[int]:
 def test_dark_and_light_follow_the_system_and_the_button(browser, saved):
     path = saved(example_views.classifier_view())
     pixel = "c => [...c.getContext('2d').getImageData(0, 0, 1, 1).data]"
-    seen = {}
+    colours = {}
     for scheme in ("light", "dark"):
         with chromium.opened(browser, path, color_scheme=scheme) as shown:
             page = shown.page
             page.locator(".tile.drawn").first.wait_for()
             assert (max(background(page)) < 64) == (scheme == "dark")
-            seen[scheme] = tile(page, 0, 0).locator("canvas").evaluate(pixel)
+            colours[scheme] = tile(page, 0, 0).locator("canvas").evaluate(pixel)
             page.locator(".theme").click()
             assert (max(background(page)) < 64) == (scheme == "light")
             for _ in range(100):  # tiles are drawn anew soon after
-                if tile(page, 0, 0).locator("canvas").evaluate(pixel) != seen[scheme]:
+                if tile(page, 0, 0).locator("canvas").evaluate(pixel) != colours[scheme]:
                     break
                 page.wait_for_timeout(50)
             else:
                 pytest.fail("the tiles kept their colours")
-    assert seen["light"] != seen["dark"]
+    assert colours["light"] != colours["dark"]
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -375,7 +375,7 @@ def test_a_large_page_opens_and_scrolls(browser, saved):
         assert page.locator(".tile").count() == 24 * 16
         drawn = page.locator(".tile.drawn").count()
         last = tile(page, 23, 15)
-        assert "drawn" not in last.get_attribute("class")  # nobody has looked at it yet
+        assert "drawn" not in last.get_attribute("class")  # not scrolled to yet
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
         page.locator(".grid-row:last-child .tile.drawn:last-child").wait_for()
         assert page.locator(".tile.drawn").count() > drawn

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from tests.recorded_runs import ANSWERS, CLASSES, CONFIG, EVENTS, METRICS, POSITIONS, write_run
 from tests.visualization.chromium import opened
 from visualization import curves, report_page

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from checkpointing.run_records import read_run
+from checkpointing.recorded_run import read_run
 from tests.recorded_runs import EVENTS, METRICS, write_run
 from visualization import report_page
 from visualization.report_server import ReportServer

@@ -50,7 +50,7 @@ def test_texts_are_babels_own():
             assert phrase.write(date) == format_date(date, phrase.style, phrase.language)
 
 
-def test_no_text_means_two_dates_and_no_held_out_language_is_spelt_like_a_known_one():
+def test_texts_are_unambiguous_and_eval_languages_are_distinct():
     sides = phrases_by_side()
     date_of = {}
     for date in one_year_of_each_calendar():
@@ -69,7 +69,7 @@ def test_every_text_has_its_year_in_four_digits_and_a_name_for_its_month():
         assert "M03" not in text  # CLDR's stand-in where a name is missing
 
 
-def test_languages_and_scripts_are_as_many_as_promised():
+def test_the_numbers_of_languages_and_scripts_are_as_documented():
     def letters_of(language):
         date = datetime.date(1987, 3, 9)
         texts = [dates.phrase(language, style).write(date) for style in dates.STYLES]

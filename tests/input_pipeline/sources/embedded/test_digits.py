@@ -19,13 +19,13 @@ def test_images_are_small_floats(splits):
 
 
 def test_no_image_is_in_two_splits(splits):
-    held_out = {e["image"].tobytes() for e in splits.evals["held_out"]}
-    assert not held_out & {e["image"].tobytes() for e in splits.train}
+    eval_images = {e["image"].tobytes() for e in splits.evals["held_out"]}
+    assert not eval_images & {e["image"].tobytes() for e in splits.train}
 
 
 def test_all_digits_are_used_and_a_fifth_of_them_held_out(splits):
-    train, held_out = splits.train, splits.evals["held_out"]
-    assert len(train) + len(held_out) == 1797
-    assert 0.17 < len(held_out) / 1797 < 0.23
-    counts = collections.Counter(splits.labels[e["label"]] for e in held_out)
+    train, eval_set = splits.train, splits.evals["held_out"]
+    assert len(train) + len(eval_set) == 1797
+    assert 0.17 < len(eval_set) / 1797 < 0.23
+    counts = collections.Counter(splits.labels[e["label"]] for e in eval_set)
     assert sorted(counts) == list("0123456789") and min(counts.values()) > 20

@@ -1,4 +1,4 @@
-"""Nested lists: their answers by a stack machine that reads the text, and what they promise."""
+"""ListOps: answers checked by a stack machine, and statistics of the generated lists."""
 
 import collections
 import dataclasses
@@ -89,12 +89,12 @@ def test_the_stack_machine_knows_lists_that_were_worked_out_by_hand(text, answer
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("held_out", [False, True])
-def test_answers_are_right_and_lists_within_bounds(name, held_out):
+@pytest.mark.parametrize("is_eval", [False, True])
+def test_answers_are_right_and_lists_within_bounds(name, is_eval):
     data = config(**BOUNDS[name])
     assert not list(data.problems())
     options = data.source_options
-    examples = some(20 if "Arena" in name else 300, is_eval=held_out, name=name)
+    examples = some(20 if "Arena" in name else 300, is_eval=is_eval, name=name)
     depths, counts = set(), set()
     for index, example in enumerate(examples):
         worked = work_out(example["text"])
@@ -114,19 +114,19 @@ def test_lengths_are_spread_evenly():
 
 
 @pytest.mark.parametrize("name", ["the defaults", "the shortest"])
-def test_what_is_held_out_is_never_trained_on(name):
-    """By the rule that separates them, and found so: the shortest lists are few enough to meet."""
+def test_train_and_eval_lists_are_disjoint(name):
+    """By the hash rule, and by comparing samples: the shortest lists are few enough to repeat."""
     trained_on = {each["text"] for each in some(2000, name=name)}
-    held_out = {each["text"] for each in some(1000, is_eval=True, name=name)}
-    assert not trained_on & held_out
+    eval_texts = {each["text"] for each in some(1000, is_eval=True, name=name)}
+    assert not trained_on & eval_texts
     assert all(hash_fraction(text) >= listops.EVAL_SHARE for text in trained_on)
-    assert all(hash_fraction(text) < listops.EVAL_SHARE for text in held_out)
+    assert all(hash_fraction(text) < listops.EVAL_SHARE for text in eval_texts)
     again = {each["text"] for each in some(500, seed=1, name=name)}
     assert name == "the defaults" or len(trained_on & again) > 10
 
 
-def test_every_answer_has_lists_of_two_digits_on_both_sides():
-    """Or drawing them would never end."""
+def test_every_answer_occurs_in_both_splits_with_two_digits():
+    """Otherwise drawing such a list would never end."""
     found = collections.defaultdict(set)
     for operator, first, second in itertools.product("<>=+", "0123456789", "0123456789"):
         text = f"{operator}{first}{second}]"
@@ -144,7 +144,7 @@ def test_an_example_depends_on_seed_side_and_index_alone():
             lists[index]
 
 
-def test_answers_of_inner_lists_are_as_common_as_each_other():
+def test_answers_of_inner_lists_are_uniform():
     inner = [answer for each in some(2000) for answer in work_out(each["text"]).answers[:-1]]
     shares = np.bincount(inner) / len(inner)
     np.testing.assert_allclose(shares, 0.1, atol=0.015)
@@ -158,15 +158,15 @@ def test_counts_of_symbols_and_the_first_operator_are_not_enough():
         features_of = np.array([features(each["text"]) for each in examples], np.float64)
         return features_of, [each["label"] for each in examples]
 
-    (inputs, labels), held_out = columns(some(2000)), columns(some(1000, is_eval=True))
+    (inputs, labels), eval_columns = columns(some(2000)), columns(some(1000, is_eval=True))
     mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
     linear = LogisticRegression(max_iter=300).fit((inputs - mean) / deviation, labels)
-    accuracy = linear.score((held_out[0] - mean) / deviation, held_out[1])
+    accuracy = linear.score((eval_columns[0] - mean) / deviation, eval_columns[1])
     print(f"linear classifier of counts and the first operator: {accuracy:.3f}")
     assert 0.22 < accuracy < 0.34
 
 
-def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
+def test_the_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     monkeypatch.setattr(listops, "EVAL_SIZE", 20)
     data = pipeline.load(
         data_config(source="listops", batch_size=8),
@@ -183,7 +183,7 @@ def test_the_whole_pipeline_gives_one_token_for_each_symbol(monkeypatch):
     assert data.description["too_long"] == {"train": 0, "held_out": 0}
 
 
-def test_other_bounds_are_other_data(monkeypatch):
+def test_the_digest_depends_on_the_bounds(monkeypatch):
     monkeypatch.setattr(listops, "EVAL_SIZE", 20)
 
     def digest(**keys):
@@ -195,7 +195,7 @@ def test_other_bounds_are_other_data(monkeypatch):
 
 
 def test_the_digest_of_the_default_lists_is_that_of_earlier_versions():
-    """When the options were keys that every config had."""
+    """In those, the options were keys of every config."""
     found = pipeline.load(config(), objective="classify_text", masking=masking(), seed=0)
     assert found.digest.startswith("ce6eee189bc4d2dd")
 

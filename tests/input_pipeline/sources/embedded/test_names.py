@@ -30,8 +30,8 @@ def test_every_language_is_on_both_sides(splits):
 
 
 def test_a_tenth_is_held_out(splits):
-    held_out, train = len(splits.evals["held_out"]), len(splits.train)
-    assert 0.09 < held_out / (held_out + train) < 0.11
+    eval_count, train = len(splits.evals["held_out"]), len(splits.train)
+    assert 0.09 < eval_count / (eval_count + train) < 0.11
 
 
 def test_trigram_naive_bayes_gets_about_three_quarters_right(splits):

@@ -11,8 +11,8 @@ def splits():
 
 
 def test_no_text_is_in_two_splits(splits):
-    held_out = {d["text"] for d in splits.evals["held_out"]}
-    assert held_out and not held_out & {d["text"] for d in splits.train}
+    eval_texts = {d["text"] for d in splits.evals["held_out"]}
+    assert eval_texts and not eval_texts & {d["text"] for d in splits.train}
 
 
 def test_topics_and_library_are_there_and_tests_are_not(splits):
@@ -33,7 +33,7 @@ def test_some_megabytes_to_train_and_a_little_to_evaluate(splits):
     assert 0.01 < share < 0.1
 
 
-def test_the_digest_tells_the_content(splits, monkeypatch):
+def test_the_digest_depends_on_the_content(splits, monkeypatch):
     assert pydoc.load().digest == splits.digest
     monkeypatch.setitem(pydoc.topics, "booleans", "never mind")
     assert pydoc.load().digest != splits.digest

@@ -33,7 +33,7 @@ def load(directory, **keys):
 
 @pytest.mark.parametrize("separator", ["-", "."])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_what_was_written_is_read(tmp_path, separator, ending):
+def test_idx_files_are_read_exactly(tmp_path, separator, ending):
     write(tmp_path, separator=separator, ending=ending)
     splits = load(tmp_path)
     assert splits.kind == "images" and splits.labels == ("0", "3", "7")
@@ -139,7 +139,7 @@ def test_mnists_splits_are_named_where_another_is_asked_for(tmp_path):
     assert (refused.value.split, refused.value.known) == ("validation", ("test", "train"))
 
 
-def test_only_a_directory_with_idx_files_is_taken_for_one(tmp_path):
+def test_is_idx_needs_idx_files(tmp_path):
     assert not idx.is_idx(tmp_path)
     write(tmp_path)
     assert idx.is_idx(tmp_path)

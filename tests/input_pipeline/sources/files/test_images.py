@@ -43,7 +43,7 @@ def refusal(directory, **keys):
     return str(caught.value)
 
 
-def test_what_was_saved_is_read(directory):
+def test_saved_images_are_read_exactly(directory):
     (directory / "train/cat/notes.txt").write_text("not an image, and not called one")
     (directory / "train/cat/._a.png").write_text("what some systems leave beside a file")
     (directory / "train/.cache").mkdir()
@@ -192,7 +192,7 @@ def test_images_that_are_fine_are_checked_once(directory, monkeypatch):
     assert [len(examples) for _, examples, _ in calls] == [4, 2, 4]
 
 
-def test_no_good_image_at_all(directory):
+def test_a_directory_without_readable_images_is_refused(directory):
     for path in (directory / "train").rglob("*.*"):
         empty(path)
     assert "not one image can be read; the first: " in refusal(directory, max_bad_records=9)
@@ -219,8 +219,8 @@ def test_the_digests_of_older_runs_stay():
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
-def test_a_very_long_image_is_not_resized_as_a_whole(shape):
-    """It would have 3.8 thousand million pixels."""
+def test_an_extreme_aspect_ratio_is_cropped_before_resizing(shape):
+    """The resized image would have 3.8 billion pixels."""
     image = Image.fromarray(np.full((*shape, 3), 7, np.uint8))
     fitted = ImageSpec("RGB", 256, True, "center_crop").fitted(image)
     np.testing.assert_array_equal(fitted, np.full((256, 256, 3), 7))
@@ -267,19 +267,19 @@ def test_class_folders_without_splits_have_a_share_held_out(tmp_path):
     for seed in range(60):
         save(tmp_path / f"{('cat', 'dog')[seed % 2]}/{seed}.png", picture(seed % 40))
     splits = load(tmp_path, eval_share=0.3)
-    train, held_out = splits.train, splits.evals["validation"]
-    assert splits.labels == ("cat", "dog") and len(train) + len(held_out) == 60
-    for examples in (train, held_out):
+    train, eval_set = splits.train, splits.evals["validation"]
+    assert splits.labels == ("cat", "dog") and len(train) + len(eval_set) == 60
+    for examples in (train, eval_set):
         assert {example["label"] for example in examples} == {0, 1}
-    assert 8 <= len(held_out) <= 30
-    seen = {example["image"].tobytes() for example in train}
-    assert seen.isdisjoint(example["image"].tobytes() for example in held_out)
+    assert 8 <= len(eval_set) <= 30
+    train_images = {example["image"].tobytes() for example in train}
+    assert train_images.isdisjoint(example["image"].tobytes() for example in eval_set)
     assert splits.description["held_out_share"] == 0.3
     config = data_config(source="image_files", path=str(tmp_path), eval_share=0.3, image_mean=())
     data = pipeline.load(config, objective="classify_images", masking=masking(), seed=0)
     assert "no named splits: a hash holds out 0.3 (data.eval_share)" in data_lines(data)
     assert load(tmp_path, eval_share=0.2).digest != splits.digest
-    before = {example["image"].tobytes() for example in held_out}
+    before = {example["image"].tobytes() for example in eval_set}
     save(tmp_path / "cat/new.png", picture(100))
     after = {
         example["image"].tobytes() for example in load(tmp_path, eval_share=0.3).evals["validation"]
@@ -287,7 +287,7 @@ def test_class_folders_without_splits_have_a_share_held_out(tmp_path):
     assert after - before <= {picture(100).tobytes()} and before <= after
 
 
-def test_a_class_is_never_held_out_as_a_whole(tmp_path):
+def test_every_class_keeps_training_images(tmp_path):
     for seed in range(40):
         save(tmp_path / f"cat/{seed}.png", picture(seed))
     share = 0.5
@@ -314,7 +314,7 @@ def test_a_missing_split_says_which_layouts_are_read(directory):
     assert layout in refusal(directory, train_split="flat")
 
 
-def test_through_the_whole_pipeline(directory):
+def test_image_files_through_the_pipeline(directory):
     config = data_config(source="image_files", path=str(directory), batch_size=4, mixup=0.2)
     data = pipeline.load(
         config,

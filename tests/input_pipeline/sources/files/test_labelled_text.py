@@ -17,13 +17,13 @@ TRAIN = [("good", "a fine film"), ("bad", "a poor film"), ("bad", 'say "no" \\ t
 PAIRS = [("yes", "it rains", "it is wet"), ("no", "it rains", "it is dry")]
 
 
-def tsv(records):
-    return "".join("\t".join(record) + "\n" for record in records)
+def tsv(examples):
+    return "".join("\t".join(record) + "\n" for record in examples)
 
 
-def jsonl(records):
+def jsonl(examples):
     keys = ("label", "text", "text_pair")
-    return "".join(json.dumps(dict(zip(keys, r, strict=False))) + "\n" for r in records)
+    return "".join(json.dumps(dict(zip(keys, r, strict=False))) + "\n" for r in examples)
 
 
 FILMS, FILM = tsv(TRAIN), tsv(TRAIN[:1])
@@ -39,26 +39,26 @@ def load_path(path, **keys):
     return labelled_text.load(data_config(source="labelled_text_files", path=str(path), **keys))
 
 
-def refusal_of(records, index):
+def refusal_of(examples, index):
     with pytest.raises(BadRecordError) as refusal:
-        records[index]
+        examples[index]
     return str(refusal.value)
 
 
-@pytest.mark.parametrize("records", [TRAIN, PAIRS])
+@pytest.mark.parametrize("examples", [TRAIN, PAIRS])
 @pytest.mark.parametrize("ending", [".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz"])
-def test_every_form_of_file_gives_the_same_examples(records, ending, tmp_path):
-    form = tsv if ".tsv" in ending else jsonl
-    splits = load(tmp_path, form(records), form(records[:1]), ending)
+def test_every_file_format_gives_the_same_examples(examples, ending, tmp_path):
+    file_format = tsv if ".tsv" in ending else jsonl
+    splits = load(tmp_path, file_format(examples), file_format(examples[:1]), ending)
     keys = ("text", "text_pair")
     expected = [
         {"label": splits.labels.index(label), **dict(zip(keys, texts, strict=False))}
-        for label, *texts in records
+        for label, *texts in examples
     ]
     assert [*splits.train] == expected
     assert [*splits.evals["validation"]] == expected[:1]
-    assert splits.labels == tuple(sorted({record[0] for record in records}))
-    assert splits.text_pairs == (records is PAIRS)
+    assert splits.labels == tuple(sorted({record[0] for record in examples}))
+    assert splits.text_pairs == (examples is PAIRS)
 
 
 def test_labels_may_be_numbers_in_json(tmp_path):
@@ -118,21 +118,21 @@ def test_a_file_of_which_nothing_can_be_used_is_refused(tmp_path):
         load(tmp_path, "a,b\nc,d\n")
 
 
-def test_two_forms_side_by_side_are_refused(tmp_path):
+def test_a_split_in_two_formats_is_refused(tmp_path):
     load(tmp_path)
     with pytest.raises(ConfigError, match=r"has train\.jsonl and train\.tsv; keep one of them"):
         load(tmp_path, jsonl(TRAIN), jsonl(TRAIN), ".jsonl")
 
 
-def test_shards_of_any_form_give_the_same_examples(tmp_path):
-    whole = load(tmp_path / "a")
+def test_shards_of_any_format_give_the_same_examples(tmp_path):
+    unsharded = load(tmp_path / "a")
     written(tmp_path / "b/train-0.tsv.gz", tsv(TRAIN[:1]), zipped=True)
     written(tmp_path / "b/train-1.jsonl", jsonl(TRAIN[1:]))
     written(tmp_path / "b/validation/anything.tsv", FILM)
     cut = load_path(tmp_path / "b")
-    assert [*cut.train] == [*whole.train] and cut.labels == whole.labels
-    assert [*cut.evals["validation"]] == [*whole.evals["validation"]]
-    assert [*pickle.loads(pickle.dumps(cut.train))] == [*whole.train]
+    assert [*cut.train] == [*unsharded.train] and cut.labels == unsharded.labels
+    assert [*cut.evals["validation"]] == [*unsharded.evals["validation"]]
+    assert [*pickle.loads(pickle.dumps(cut.train))] == [*unsharded.train]
 
 
 def test_a_bad_line_of_a_shard_is_named(tmp_path):
@@ -145,13 +145,13 @@ def test_a_bad_line_of_a_shard_is_named(tmp_path):
     assert "validation-2.tsv:2: label 'gud'" in refusal_of(splits.evals["validation"], 2)
 
 
-def test_the_digest_of_one_file_a_split_is_that_of_the_contents(tmp_path):
+def test_the_digest_hashes_the_file_contents(tmp_path):
     hashes = [hashlib.sha256(text.encode()).hexdigest() for text in (FILMS, FILM)]
     assert load(tmp_path).digest == content_digest(hashes)
 
 
-# A heap, sorted by label; each text is there twice.
-HEAP = [(label, f"text {n % 500} of {label}") for label in ("a", "b", "c") for n in range(1000)]
+# Examples without splits, sorted by label; each text occurs twice.
+UNSPLIT = [(label, f"text {n % 500} of {label}") for label in ("a", "b", "c") for n in range(1000)]
 
 
 def texts_of(examples):
@@ -159,25 +159,25 @@ def texts_of(examples):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-@pytest.mark.parametrize("form", [tsv, jsonl])
-def test_of_one_file_a_share_of_the_texts_is_held_out(form, share, tmp_path):
-    path = written(tmp_path / f"films.{form.__name__}", form(HEAP))
+@pytest.mark.parametrize("file_format", [tsv, jsonl])
+def test_a_share_of_an_unsplit_file_becomes_the_eval_set(file_format, share, tmp_path):
+    path = written(tmp_path / f"films.{file_format.__name__}", file_format(UNSPLIT))
     splits = load_path(path, eval_share=share)
-    train, held_out = splits.train, splits.evals["validation"]
-    assert texts_of(train) + texts_of(held_out) == collections.Counter(text for _, text in HEAP)
-    assert not texts_of(train).keys() & texts_of(held_out).keys()
+    train, eval_set = splits.train, splits.evals["validation"]
+    assert texts_of(train) + texts_of(eval_set) == collections.Counter(text for _, text in UNSPLIT)
+    assert not texts_of(train).keys() & texts_of(eval_set).keys()
     assert splits.labels == ("a", "b", "c")
     # Of every label its share, to within four deviations of as many coins.
-    counts = collections.Counter(example["label"] for example in held_out)
+    counts = collections.Counter(example["label"] for example in eval_set)
     for label in range(3):
         assert abs(counts[label] / 2 - 500 * share) < 4 * (500 * share * (1 - share)) ** 0.5
     assert load_path(path, eval_share=0.2).digest != splits.digest
 
 
-def test_what_is_held_out_of_a_heap_does_not_depend_on_order_or_files(tmp_path):
-    one = load_path(written(tmp_path / "one.tsv", tsv(HEAP)))
-    written(tmp_path / "many/0.tsv", tsv(HEAP[:1700:-1]))
-    written(tmp_path / "many/1.jsonl.gz", jsonl(HEAP[:1701]), zipped=True)
+def test_the_eval_share_does_not_depend_on_file_or_line_order(tmp_path):
+    one = load_path(written(tmp_path / "one.tsv", tsv(UNSPLIT)))
+    written(tmp_path / "many/0.tsv", tsv(UNSPLIT[:1700:-1]))
+    written(tmp_path / "many/1.jsonl.gz", jsonl(UNSPLIT[:1701]), zipped=True)
     many = load_path(tmp_path / "many/*")
     assert texts_of(many.train) == texts_of(one.train)
     assert texts_of(many.evals["validation"]) == texts_of(one.evals["validation"])
@@ -187,12 +187,12 @@ def test_what_is_held_out_of_a_heap_does_not_depend_on_order_or_files(tmp_path):
 def test_pairs_with_the_same_first_text_stay_together(tmp_path):
     pairs = [("yes", f"premise {n // 3}", f"hypothesis {n}") for n in range(300)]
     splits = load_path(written(tmp_path / "a.tsv", tsv(pairs)), eval_share=0.3)
-    held_out = texts_of(splits.evals["validation"])
-    assert set(held_out.values()) == {3} and len(held_out) > 10
+    eval_texts = texts_of(splits.evals["validation"])
+    assert set(eval_texts.values()) == {3} and len(eval_texts) > 10
 
 
 def test_a_label_may_be_held_out_altogether(tmp_path):
-    """A heap cannot know better; who names the splits could have."""
+    """The hash ignores labels. Named splits avoid it."""
     text = next(text for text in map(str, range(1000)) if hash_fraction(text) < 0.1)
     path = written(tmp_path / "a.tsv", tsv([*TRAIN, ("rare", text)]))
     splits = load_path(path, eval_share=0.1)
@@ -200,15 +200,15 @@ def test_a_label_may_be_held_out_altogether(tmp_path):
     assert [*splits.evals["validation"]] == [{"label": 2, "text": text}]
 
 
-def test_a_bad_line_of_a_heap_is_left_to_training(tmp_path):
+def test_bad_lines_of_an_unsplit_file_go_to_training(tmp_path):
     path = written(tmp_path / "a.tsv", "".join(f"a\t{n}\n{n}\n" for n in range(50)))
     splits = load_path(path, eval_share=0.5)
-    held_out = [*splits.evals["validation"]]  # none is bad
-    assert 10 < len(held_out) < 40 and len(splits.train) == 100 - len(held_out)
-    assert f"{path}:2: 1 columns" in refusal_of(splits.train, 0 if texts_of(held_out)["0"] else 1)
+    eval_set = [*splits.evals["validation"]]  # none is bad
+    assert 10 < len(eval_set) < 40 and len(splits.train) == 100 - len(eval_set)
+    assert f"{path}:2: 1 columns" in refusal_of(splits.train, 0 if texts_of(eval_set)["0"] else 1)
 
 
-def test_a_share_that_leaves_a_side_without_records_is_refused(tmp_path):
+def test_an_eval_share_that_empties_a_split_is_refused(tmp_path):
     path = written(tmp_path / "a.tsv", FILMS + "bad\n")
     for share, count in ((1e-9, 0), (1 - 1e-9, 3)):
         with pytest.raises(
@@ -228,7 +228,7 @@ def test_a_heading_is_refused_with_its_line(heading, tmp_path):
     with pytest.raises(ConfigError, match=r"validation\.tsv:1: a heading line"):
         load(tmp_path / "held_out", FILMS, heading + FILM)
     with pytest.raises(ConfigError, match=r"heap\.tsv:1: a heading line"):
-        load_path(written(tmp_path / "heap.tsv", heading + tsv(HEAP)))
+        load_path(written(tmp_path / "heap.tsv", heading + tsv(UNSPLIT)))
     for shard in range(3):
         written(tmp_path / f"shards/train-{shard}.tsv", heading + FILMS)
     written(tmp_path / "shards/validation.tsv", FILM)
@@ -237,15 +237,15 @@ def test_a_heading_is_refused_with_its_line(heading, tmp_path):
 
 
 def test_a_class_that_is_called_like_a_heading_is_accepted(tmp_path):
-    records = [("class", "a"), ("y", "b"), ("class", "c")]
-    assert load(tmp_path / "tsv", tsv(records), tsv(records[:1])).labels == ("class", "y")
-    assert load(tmp_path / "a", jsonl(records[1:]), jsonl(records[1:]), ".jsonl").labels == (
+    examples = [("class", "a"), ("y", "b"), ("class", "c")]
+    assert load(tmp_path / "tsv", tsv(examples), tsv(examples[:1])).labels == ("class", "y")
+    assert load(tmp_path / "a", jsonl(examples[1:]), jsonl(examples[1:]), ".jsonl").labels == (
         "class",
         "y",
     )
     for shard in range(3):  # each of them begins with it
-        written(tmp_path / f"shards/train-{shard}.tsv", tsv(records))
-        written(tmp_path / f"shards/validation-{shard}.tsv", tsv(records[:1]))
+        written(tmp_path / f"shards/train-{shard}.tsv", tsv(examples))
+        written(tmp_path / f"shards/validation-{shard}.tsv", tsv(examples[:1]))
     assert load_path(tmp_path / "shards").labels == ("class", "y")
 
 
@@ -267,8 +267,8 @@ def test_a_text_that_a_csv_writer_quoted_is_pointed_out(tmp_path, caplog):
     assert not caplog.messages
     for name, dialect in (("tsv", csv.excel_tab), ("unix", csv.unix_dialect)):
         out = io.StringIO()
-        writer = csv.writer(out, dialect, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
-        writer.writerows(lines)
+        csv_writer = csv.writer(out, dialect, delimiter="\t", quoting=csv.QUOTE_MINIMAL)
+        csv_writer.writerows(lines)
         load(tmp_path / name, out.getvalue())
         (message,) = caplog.messages
         assert message.startswith(f"2 lines, the first is {tmp_path / name}/train.tsv:2, have a")
@@ -292,8 +292,8 @@ def test_swapped_columns_are_refused(tmp_path):
 
 def test_many_classes_are_accepted_if_most_rows_share_theirs(tmp_path):
     labels = [*range(60), *range(60, 90), *range(60, 90)]
-    records = [(f"class {label}", f"text {n}") for n, label in enumerate(labels)]
-    assert len(load(tmp_path / "many", tsv(records), FILM).labels) == 90
+    examples = [(f"class {label}", f"text {n}") for n, label in enumerate(labels)]
+    assert len(load(tmp_path / "many", tsv(examples), FILM).labels) == 90
     assert len(load(tmp_path / "few", tsv(SWAPPED[:10]), FILM).labels) == 10
 
 
@@ -325,9 +325,11 @@ def test_labels_that_differ_only_in_spaces_are_refused(tmp_path):
 
 def test_classes_that_a_hash_holds_out_altogether_are_named(tmp_path, caplog):
     texts = [f"text number {n}" for n in range(40)]
-    held_out = [text for text in texts if hash_fraction(text.encode()) < 0.3]
-    rare = held_out[0]
-    records = [("rare" if text == rare else f"class {n % 2}", text) for n, text in enumerate(texts)]
-    splits = load_path(written(tmp_path / "all.tsv", tsv(records)), eval_share=0.3)
+    eval_texts = [text for text in texts if hash_fraction(text.encode()) < 0.3]
+    rare = eval_texts[0]
+    examples = [
+        ("rare" if text == rare else f"class {n % 2}", text) for n, text in enumerate(texts)
+    ]
+    splits = load_path(written(tmp_path / "all.tsv", tsv(examples)), eval_share=0.3)
     assert splits.labels == ("class 0", "class 1", "rare")
     assert "1 of 3 classes have no training example" in caplog.text and ": rare;" in caplog.text

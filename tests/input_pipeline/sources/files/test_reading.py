@@ -68,12 +68,12 @@ def test_a_pipe_is_read_to_its_end(zipped, tmp_path):
     writing.join()
 
 
-def test_lines_can_be_handed_to_another_process(tmp_path):
+def test_lines_can_be_pickled(tmp_path):
     lines = Lines(written(tmp_path / "a", "one\ntwo\n"))
     assert list(pickle.loads(pickle.dumps(lines))) == ["one", "two"]
 
 
-def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path):
+def test_invalid_utf_8_is_refused_with_file_and_line(tmp_path):
     lines = Lines(written(tmp_path / "a.txt", b"fine\nb\xe9ta\nfine\n"))
     with pytest.raises(BadRecordError, match=r"a\.txt:2: not valid UTF-8"):
         lines[1]
@@ -132,10 +132,10 @@ def test_copies_that_editors_leave_are_no_text(tmp_path):
     assert find_files(str(tmp_path / "a.txt~")) == [tmp_path / "a.txt~"]  # if it is asked for
 
 
-@pytest.mark.parametrize("form", ["utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_utf_16_is_refused_with_the_way_out(form, zipped, tmp_path):
-    path = written(tmp_path / "a", "good\ta fine film\n".encode(form), zipped=zipped)
+def test_utf_16_is_refused_with_the_way_out(encoding, zipped, tmp_path):
+    path = written(tmp_path / "a", "good\ta fine film\n".encode(encoding), zipped=zipped)
     with pytest.raises(ConfigError, match=r"a is UTF-16, not UTF-8; convert it: iconv -f UTF-16"):
         Lines(path)
     few_zeros = written(tmp_path / "b", b"a fine\0film\n")

@@ -10,19 +10,19 @@ from input_pipeline.sources.files.shards import OPEN, SelectedExamples, open_sha
 from tests.input_pipeline.sources.files.test_reading import written
 
 
-def whole(lines):
-    """Every line as it is: what `make` may be at its simplest."""
+def identity(lines):
+    """The simplest `make`: every line as it is."""
     return lines
 
 
 def opened(directory, sizes):
-    """Shards of so many lines, every third gzipped, and what is in all of them."""
+    """Shards of these sizes, every third gzipped, and the lines of all of them."""
     content = [[f"{n} {line}" for line in range(size)] for n, size in enumerate(sizes)]
     files = [
         (written(directory / f"{n:03}", "".join(f"{x}\n" for x in lines), zipped=n % 3 == 0),)
         for n, lines in enumerate(content)
     ]
-    return open_shards(whole, files)[0], [line for lines in content for line in lines]
+    return open_shards(identity, files)[0], [line for lines in content for line in lines]
 
 
 @pytest.mark.parametrize("sizes", [[5], [3, 4], [0, 2, 0, 0, 3, 1, 0], [0], [0, 0], [7] * 9])
@@ -50,7 +50,7 @@ def test_a_record_can_be_traced_to_its_file_and_line(tmp_path):
     assert [*SelectedExamples(chosen, np.array([0, 3]))] == [expected[1], expected[8]]
 
 
-def test_records_can_be_handed_to_another_process(tmp_path):
+def test_examples_can_be_pickled(tmp_path):
     examples, expected = opened(tmp_path, [3, 4])
     examples[0]
     assert [*pickle.loads(pickle.dumps(examples))] == expected
@@ -81,14 +81,14 @@ def test_few_shards_are_open_at_a_time_and_each_is_opened_once_in_order(tmp_path
     assert len(ever) == count
 
 
-def test_the_digests_tell_who_has_which_file(tmp_path):
+def test_digests_depend_on_which_split_has_which_file(tmp_path):
     files = [(written(tmp_path / name, name),) for name in "abc"]
     digests = [Lines(path).digest for (path,) in files]
-    assert open_shards(whole, files[:1])[1] == digests[:1]
+    assert open_shards(identity, files[:1])[1] == digests[:1]
 
     def of(*counts):
-        """Of splits that share out the files by so many."""
+        """Digests with the files divided among splits of these sizes."""
         parts = np.split(np.arange(3), np.cumsum(counts)[:-1])
-        return [d for part in parts for d in open_shards(whole, [files[i] for i in part])[1]]
+        return [d for part in parts for d in open_shards(identity, [files[i] for i in part])[1]]
 
     assert len({tuple(of(*counts)) for counts in [(3,), (1, 2), (2, 1), (1, 1, 1)]}) == 4

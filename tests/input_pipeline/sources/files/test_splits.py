@@ -9,7 +9,7 @@ NAMES = "train", "validation"
 
 
 def find(path, *names, endings=(".tsv", ".jsonl"), splits=NAMES, allow_unsplit=True):
-    """What is found of files with these names, by their paths from the directory."""
+    """Creates these files; returns the relative paths of those that are found."""
     top = path if path.is_dir() else path.parent
     for name in names:
         written(top / name, "")
@@ -40,7 +40,7 @@ def refusal(path, *names, **keys):
         ["train/validation.tsv"],
     ],
 )
-def test_a_directory_has_a_split_whole_or_in_shards_or_below_its_name(train, tmp_path):
+def test_a_split_is_one_file_shards_or_a_subdirectory(train, tmp_path):
     others = [
         "test.tsv", "test.tsv.gz", "training.tsv", "train.txt", "train.backup.tsv", "train-1b.tsv",
         "train.tsv.xz", "train_matched.tsv", "old/train.tsv", "train/.hidden.tsv",
@@ -51,7 +51,7 @@ def test_a_directory_has_a_split_whole_or_in_shards_or_below_its_name(train, tmp
 
 
 def test_no_file_is_in_two_splits(tmp_path):
-    """Where the one could be taken for a shard of the other, or lies in its directory."""
+    """Not even where one looks like a shard of the other, or lies in its directory."""
     parted = find(tmp_path, "train.tsv", "train_2.tsv", splits=("train", "train_2"))
     assert parted == [["train.tsv"], ["train_2.tsv"]]
     written(tmp_path / "a/train/validation.tsv", "")
@@ -76,7 +76,7 @@ def test_no_file_is_in_two_splits(tmp_path):
         ("validation.tsv", [["validation.tsv"], []]),
     ],
 )
-def test_a_glob_names_splits_or_is_a_heap(pattern, expected, tmp_path, monkeypatch):
+def test_a_glob_finds_named_splits_or_unsplit_files(pattern, expected, tmp_path, monkeypatch):
     names = [
         "train.tsv", "validation.tsv", "a/train-0.tsv", "a/validation.tsv.gz", "a/other.tsv",
         "b/train.jsonl", "b/c.tsv", "b/cc.tsv", "train/c.tsv",
@@ -91,7 +91,7 @@ def test_a_glob_names_splits_or_is_a_heap(pattern, expected, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("names", [["train.tsv", "val.tsv"], ["validation.tsv", "other.tsv"]])
-def test_a_split_that_is_not_there_is_refused_with_what_is(names, tmp_path):
+def test_a_missing_split_is_refused_with_the_files_found(names, tmp_path):
     missing = "validation" if "train.tsv" in names else "train"
     message = refusal(tmp_path, *names)
     assert (
@@ -102,7 +102,7 @@ def test_a_split_that_is_not_there_is_refused_with_what_is(names, tmp_path):
     assert f"has no {missing}.tsv" in refusal(tmp_path / "*.tsv")
 
 
-def test_the_refusal_knows_the_splits_that_there_are(tmp_path):
+def test_the_refusal_lists_the_existing_splits(tmp_path):
     names = [
         "train-1-of-2.tsv",
         "train-2-of-2.tsv",
@@ -116,12 +116,12 @@ def test_the_refusal_knows_the_splits_that_there_are(tmp_path):
     assert (refused.value.split, refused.value.known) == ("validation", ("dev", "test", "train"))
 
 
-def test_a_directory_that_names_no_split_is_no_heap(tmp_path):
+def test_a_directory_without_named_splits_is_refused(tmp_path):
     assert "has no train.tsv" in refusal(tmp_path, "a.tsv", "b.tsv")
     assert find(tmp_path / "*.tsv") == [["a.tsv", "b.tsv"], []]
 
 
-def test_what_cannot_be_a_heap_is_refused(tmp_path):
+def test_unsplit_files_are_refused_where_not_allowed(tmp_path):
     assert find(tmp_path / "tr*", "train.tsv") == [["train.tsv"], []]
     assert "has no validation.tsv" in refusal(tmp_path / "tr*", allow_unsplit=False)
 
@@ -138,13 +138,13 @@ def test_what_cannot_be_a_heap_is_refused(tmp_path):
         (["train-1.tsv", "train/a.tsv"], "is there as a directory and as shards; keep one of"),
     ],
 )
-def test_a_split_that_is_there_twice_is_refused(names, said, tmp_path):
+def test_a_split_in_two_layouts_is_refused(names, said, tmp_path):
     assert said in refusal(tmp_path, *names, "validation.tsv")
     with pytest.raises(ConfigError, match="keep one of them"):
         find_splits(f"{tmp_path}/**", NAMES, (".tsv", ".jsonl"), allow_unsplit=True)
 
 
-def test_a_shard_that_is_missing_is_missed(tmp_path):
+def test_a_missing_shard_is_refused(tmp_path):
     names = [f"train-0000{n}-of-00003.tsv" for n in range(3)]
     message = refusal(tmp_path, names[0], names[2], "validation.tsv")
     assert "train-00000-of-00003.tsv is one of 3 shards, but 2 are there; fetch" in message

@@ -32,7 +32,7 @@ def load(path, **keys):
     return text.load(data_config(source="text_files", path=str(path), **keys))
 
 
-def held_out(splits):
+def eval_set(splits):
     (found,) = splits.evals.values()
     return found
 
@@ -50,9 +50,9 @@ def small_pieces(request, monkeypatch):
 def test_pieces_join_to_the_document(seed, small_pieces, tmp_path):
     content = random_text(seed)
     splits = load(written(tmp_path / "a.txt", content))
-    assert joined(splits.train, held_out(splits)) == content
+    assert joined(splits.train, eval_set(splits)) == content
     assert len(splits.train) > 5
-    for pieces in (splits.train, held_out(splits)):
+    for pieces in (splits.train, eval_set(splits)):
         assert [piece["ends"] for piece in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
@@ -67,17 +67,17 @@ def test_pieces_have_the_tokens_of_the_document(seed, vocabulary, small_pieces, 
         tokenizer = train_tokenizer("bpe", [random_text(9, 5000, parts)], 700)
     pieces = load(written(tmp_path / "a.txt", content), eval_share=1e-9).train
     table = tokenized(pieces, range(len(pieces)), tokenizer, FeatureSpec(("text",), closed=True))
-    whole = [*tokenizer.encode(joined(pieces)), tokenizer.eos_id]
-    assert table.stream("text").tolist() == whole
+    expected = [*tokenizer.encode(joined(pieces)), tokenizer.eos_id]
+    assert table.stream("text").tolist() == expected
     assert len(pieces) > 5
 
 
 def test_pieces_are_small_even_without_lines_or_words(tmp_path):
     for content in ("word " * 100_000, "漢" * 150_000, "x" * 500_000, "x\r\n" * 100_000):
         splits = load(written(tmp_path / "a.txt", content))
-        sizes = [len(p["text"].encode()) for p in [*splits.train, *held_out(splits)]]
+        sizes = [len(p["text"].encode()) for p in [*splits.train, *eval_set(splits)]]
         assert max(sizes) <= text.PIECE + text.SEARCH
-        assert joined(splits.train, held_out(splits)) == content
+        assert joined(splits.train, eval_set(splits)) == content
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
@@ -87,12 +87,12 @@ def test_the_end_of_the_text_is_held_out(share, tmp_path):
         lines = [f"{n} {'x' * rng.integers(30)}\n" for _ in range(2000)]
         written(tmp_path / f"{n}.txt", "".join(lines))
     splits = load(tmp_path, eval_share=share)
-    whole = "".join((tmp_path / f"{n}.txt").read_text() for n in range(4))
-    assert joined(splits.train, held_out(splits)) == whole
-    assert len(joined(held_out(splits))) == pytest.approx(share * len(whole), abs=40)
-    assert splits.description["held_out_bytes"] == len(joined(held_out(splits)).encode())
+    full_text = "".join((tmp_path / f"{n}.txt").read_text() for n in range(4))
+    assert joined(splits.train, eval_set(splits)) == full_text
+    assert len(joined(eval_set(splits))) == pytest.approx(share * len(full_text), abs=40)
+    assert splits.description["held_out_bytes"] == len(joined(eval_set(splits)).encode())
     # As many documents end as there are files, and one more where the text is divided.
-    ends = [piece["ends"] for piece in itertools.chain(splits.train, held_out(splits))]
+    ends = [piece["ends"] for piece in itertools.chain(splits.train, eval_set(splits))]
     assert sum(ends) in (4, 5)
     assert splits.train[len(splits.train) - 1]["ends"]
 
@@ -107,7 +107,7 @@ def test_the_end_of_the_text_is_held_out(share, tmp_path):
         ("train", "validation.txt.gz"),
     ],
 )
-def test_splits_by_name_are_used_and_nothing_else(train, validation, tmp_path):
+def test_only_named_splits_are_used(train, validation, tmp_path):
     written(tmp_path / train, "to learn", zipped=train.endswith(".gz"))
     written(tmp_path / validation, "to judge by", zipped=validation.endswith(".gz"))
     digest = load(tmp_path).digest
@@ -115,7 +115,7 @@ def test_splits_by_name_are_used_and_nothing_else(train, validation, tmp_path):
     written(tmp_path / "training.txt", "not a split")
     splits = load(tmp_path)
     assert [*splits.train] == [{"text": "to learn", "ends": True}]
-    assert [*held_out(splits)] == [{"text": "to judge by", "ends": True}]
+    assert [*eval_set(splits)] == [{"text": "to judge by", "ends": True}]
     assert splits.digest == digest
     assert list(load(tmp_path, train_split="validation", eval_split="test").evals) == ["test"]
 
@@ -124,7 +124,7 @@ def test_no_file_is_in_two_splits(tmp_path):
     written(tmp_path / "train.txt", "to learn")
     written(tmp_path / "train_2.txt", "to judge by")
     splits = load(tmp_path, eval_split="train_2")
-    assert (joined(splits.train), joined(held_out(splits))) == ("to learn", "to judge by")
+    assert (joined(splits.train), joined(eval_set(splits))) == ("to learn", "to judge by")
 
 
 def test_one_split_without_the_other_is_refused(tmp_path):
@@ -155,7 +155,7 @@ def test_a_file_that_changes_is_read_again(tmp_path):
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     splits = load(written(tmp_path / "a.txt", "\ufeffone\ntwo\n" * 2))
-    assert joined(splits.train, held_out(splits)) == "one\ntwo\n\ufeffone\ntwo\n"
+    assert joined(splits.train, eval_set(splits)) == "one\ntwo\n\ufeffone\ntwo\n"
 
 
 def test_utf_16_is_refused(tmp_path):
@@ -183,7 +183,7 @@ def test_the_log_says_what_is_held_out_without_named_splits(named, tmp_path):
     assert named != any("named splits" in each for each in data_lines(data))
 
 
-def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path, monkeypatch):
+def test_invalid_utf_8_is_refused_with_file_and_line(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "PIECE", 20)
     content = b"a fine line of text\n" * 10 + b"caf\xe9\n" + b"a fine line of text\n" * 10
     pieces = load(written(tmp_path / "a.txt", content)).train
@@ -197,6 +197,6 @@ def test_what_is_no_text_is_refused_with_its_file_and_line(tmp_path, monkeypatch
     assert len(bad) == 1 and f"{tmp_path}/a.txt:11: not valid UTF-8" in bad[0]
 
 
-def test_pieces_can_be_handed_to_another_process(tmp_path):
+def test_pieces_can_be_pickled(tmp_path):
     pieces = load(written(tmp_path / "a.txt", random_text(0))).train
     assert joined(pickle.loads(pickle.dumps(pieces))) == joined(pieces)

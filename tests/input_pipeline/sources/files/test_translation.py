@@ -49,7 +49,7 @@ def test_gzip_gives_the_same(tmp_path):
     assert [*plain.train] == [*zipped.train] and plain.digest == zipped.digest
 
 
-def test_the_digest_of_one_file_a_split_is_that_of_the_contents(tmp_path):
+def test_the_digest_hashes_the_file_contents(tmp_path):
     splits = load(corpus(tmp_path))
     names = ("train.en", "train.de", "validation.en", "validation.de")
     contents = [(tmp_path / name).read_bytes() for name in names]
@@ -67,13 +67,13 @@ SHARDS = {
 
 
 def test_shards_give_the_same_pairs(tmp_path):
-    whole, cut = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **SHARDS))
-    assert [*cut.train] == [*whole.train] and cut.evals.keys() == whole.evals.keys()
-    assert [*pickle.loads(pickle.dumps(cut.train))] == [*whole.train]
-    assert [*load(tmp_path / "b" / "*").train] == [*whole.train]
+    unsharded, cut = load(corpus(tmp_path / "a")), load(corpus(tmp_path / "b", **SHARDS))
+    assert [*cut.train] == [*unsharded.train] and cut.evals.keys() == unsharded.evals.keys()
+    assert [*pickle.loads(pickle.dumps(cut.train))] == [*unsharded.train]
+    assert [*load(tmp_path / "b" / "*").train] == [*unsharded.train]
     below = {name.replace("train.part", "train/"): text for name, text in SHARDS.items()}
-    assert [*load(corpus(tmp_path / "c", **below)).train] == [*whole.train]
-    assert [*load(f"{tmp_path}/[ab]/*").train] == [*whole.train, *whole.train]
+    assert [*load(corpus(tmp_path / "c", **below)).train] == [*unsharded.train]
+    assert [*load(f"{tmp_path}/[ab]/*").train] == [*unsharded.train, *unsharded.train]
 
 
 def test_a_shard_without_its_other_side_is_refused(tmp_path):
@@ -83,7 +83,7 @@ def test_a_shard_without_its_other_side_is_refused(tmp_path):
         load(corpus(tmp_path / "b", **{**SHARDS, "train.part1.en.gz": None}))
 
 
-def test_what_is_wrong_with_a_shard_is_said_of_it(tmp_path):
+def test_errors_name_the_shard(tmp_path):
     # As many lines in all, but not in each.
     moved = {**SHARDS, "train.part1.en.gz": "", "train.part2.en": "a dog\ntwo cats\n"}
     with pytest.raises(ConfigError, match=r"part1\.en\.gz has 0 lines and .*part1\.de 1: they do"):
@@ -108,14 +108,14 @@ def test_files_of_unequal_length_are_refused(tmp_path):
         load(tmp_path)
 
 
-def test_a_language_that_is_not_there_is_refused_with_what_is(tmp_path):
+def test_a_missing_language_is_refused_with_the_files_found(tmp_path):
     with pytest.raises(ConfigError, match=r"no train\.fr, no shards .* it has: train\.de, tr"):
         load(corpus(tmp_path), target="fr")
     with pytest.raises(ConfigError, match=r"data\.source_language is empty; set it"):
         load(tmp_path, source="")
 
 
-def test_a_file_that_is_there_twice_is_refused(tmp_path):
+def test_a_file_beside_its_gzipped_copy_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"has train\.en and train\.en\.gz; keep one"):
         load(corpus(tmp_path, **{"train.en.gz": "a\nb\n"}))
 

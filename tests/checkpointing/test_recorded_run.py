@@ -1,4 +1,4 @@
-"""Run directories are read as they are: going on, killed, damaged, old or not there."""
+"""Run directories are read in any state: running, killed, damaged, old or missing."""
 
 import json
 import math
@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from checkpointing import checkpoint_manager, run_records
-from checkpointing.run_records import Series, read_run
+from checkpointing import checkpoint_manager, recorded_run
+from checkpointing.recorded_run import Series, read_run
 from experiment.schema import ConfigError
 from tests.recorded_runs import CLASSES, CONFIG, EVENTS, METRICS, write_run
 
@@ -19,7 +19,7 @@ def snapshot(directory):
     }
 
 
-def test_a_whole_run_is_read_and_left_as_it_was(tmp_path):
+def test_a_complete_run_is_read_without_changing_it(tmp_path):
     samples = {"00000020_dates.txt": "first", "00000040_dates.txt": "second", "notes": "?"}
     workdir = write_run(tmp_path / "run", samples=samples, details=[CLASSES])
     (workdir / "checkpoints" / "40").mkdir(parents=True)
@@ -48,11 +48,11 @@ def test_a_whole_run_is_read_and_left_as_it_was(tmp_path):
 
 
 def test_the_directory_of_checkpoints_is_the_checkpoint_managers():
-    assert run_records.CHECKPOINTS == checkpoint_manager.DIRECTORY
+    assert recorded_run.CHECKPOINTS == checkpoint_manager.DIRECTORY
 
 
 def test_progress_follows_the_steps_that_survived(tmp_path):
-    """Step 30 was reached twice: what counts is the way from step 20, after the kill."""
+    """Step 30 was reached twice: the second time counts, resumed from step 20 after the kill."""
     run = read_run(write_run(tmp_path))
     steps, seconds = run.progress("seconds")
     assert (steps.tolist(), seconds.tolist()) == ([0, 10, 20, 30, 40], [0, 8, 12, 20, 32])
@@ -120,7 +120,7 @@ def test_damaged_files_are_left_out_and_named(tmp_path):
     assert run.planned_steps is None
 
 
-def test_events_of_another_form_do_no_harm(tmp_path):
+def test_malformed_events_are_ignored(tmp_path):
     odd = [
         {"event": "start"}, {"event": 3, "step": 1}, {"event": "progress", "step": 2},
         {"event": "progress", "step": 3, "seconds": "soon"}, {"event": "rollback", "step": 3},
@@ -145,8 +145,8 @@ def test_the_newest_details_of_each_set_are_shown(tmp_path):
 
 
 def test_long_samples_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_records, "MOST_SAMPLES", 2)
-    monkeypatch.setattr(run_records, "MOST_CHARACTERS", 3)
+    monkeypatch.setattr(recorded_run, "MOST_SAMPLES", 2)
+    monkeypatch.setattr(recorded_run, "MOST_CHARACTERS", 3)
     samples = {f"{step:08d}_dates.txt": f"{step} text" for step in (10, 20, 30)}
     run = read_run(write_run(tmp_path, samples=samples))
     assert [(each.step, each.text) for each in run.samples] == [(20, "20 "), (30, "30 ")]

@@ -109,16 +109,16 @@ class RunRecord:
 
         They begin at step 0 with 0. Empty if the run recorded none.
         """
-        kept: dict[int, float] = {}
+        by_step: dict[int, float] = {}
         for event in run_events.surviving_progress(self.events):
             value = event.get(key)
             if isinstance(value, int | float) and math.isfinite(value):
-                kept[event["step"]] = value
-        if not kept:
+                by_step[event["step"]] = value
+        if not by_step:
             return np.zeros(0, int), np.zeros(0)
-        kept = {0: 0} | kept
-        steps = np.array(sorted(kept))
-        return steps, np.array([kept[step] for step in steps], float)
+        by_step = {0: 0} | by_step
+        steps = np.array(sorted(by_step))
+        return steps, np.array([by_step[step] for step in steps], float)
 
     def at_steps(self, key: str, steps: np.ndarray) -> np.ndarray | None:
         """Seconds, tokens or images at these steps, by linear interpolation; None if unknown."""
