@@ -16,7 +16,7 @@ from ml_collections import config_flags
 
 from experiment import help_text
 from experiment.former_keys import current_name
-from experiment.other_names import OTHER_UNITS, RENAMED
+from experiment.other_names import OTHER_UNITS
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import source_table
 
@@ -203,6 +203,8 @@ def _explain(argv: list[str], error: Exception) -> str:
                 f"--{unset[0]} is an option that this config does not set; start from one that "
                 "does, such as configs/listops.py, or set data.options in its file"
             )
+    if unknown := _unknown_key(error):
+        return unknown
     # The error of a config file contains a traceback; only its first and last lines are useful.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = lines or [type(error).__name__]
@@ -216,11 +218,27 @@ def _explain(argv: list[str], error: Exception) -> str:
 
 def _renamed_key(error: Exception) -> str:
     """Says so if a config file sets a key by its former name, which a locked config refuses."""
-    for former, name in RENAMED.items():
-        key, new_key = former.rpartition(".")[2], name.rpartition(".")[2]
-        if f'Key "{key}" does not exist' in str(error) and new_key in str(error):
+    key = _locked_out(error)
+    for section in ("eval", "data"):
+        former = f"{section}.{key}"
+        if (name := current_name(former)) != former:
             return f"{former} is now {name}; rename it in the config file"
     return ""
+
+
+def _unknown_key(error: Exception) -> str:
+    """Says so if a config file sets a key that does not exist."""
+    if not (key := _locked_out(error)):
+        return ""
+    meant = " or ".join(help_text.meant_keys(key, help_text.key_names())[:3])
+    hint = f" Did you mean {meant}?" if meant else " --help_keys lists all keys."
+    return f"the config file sets {key}, which is not a config key.{hint}"
+
+
+def _locked_out(error: Exception) -> str:
+    """The key that a config file could not add to the locked config, or ""."""
+    found = re.search(r'Key "(\w+)" does not exist and cannot be added', str(error))
+    return found[1] if found else ""
 
 
 def _wrong_type(override: str, given: str) -> str:

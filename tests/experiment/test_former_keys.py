@@ -1,5 +1,7 @@
 """Configs with former keys: read under the current names, or refused with them."""
 
+import re
+
 import pytest
 
 from configs import default
@@ -59,18 +61,44 @@ def test_a_flag_may_have_the_former_name(monkeypatch, dashes, key):
 
 
 @pytest.mark.parametrize(
-    "statement",
-    ['config.eval.measures = ("bleu",)', 'config.eval.update(dict(every=3, measures=("bleu",)))'],
+    ("statement", "problem"),
+    [
+        ('config.eval.measures = ("bleu",)', "eval.measures is now eval.metrics"),
+        (
+            'config.eval.update(dict(every=3, measures=("bleu",)))',
+            "eval.measures is now eval.metrics",
+        ),
+        (
+            "config.data.listops_max_length = 100",
+            "data.listops_max_length is now data.options.max_length",
+        ),
+    ],
 )
 @pytest.mark.parametrize("more", [[], ["--config.steps=2"]])
 def test_a_former_key_in_a_config_file_is_refused_with_the_current_name(
-    monkeypatch, tmp_path, statement, more
+    monkeypatch, tmp_path, statement, problem, more
 ):
     monkeypatch.chdir(scripts.ROOT)
     (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))
     ended = scripts.run("train.py", f"--config={tmp_path / 'own.py'}", *more)
     assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
-    assert ended.err == "eval.measures is now eval.metrics; rename it in the config file\n"
+    assert ended.err == f"{problem}; rename it in the config file\n"
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("config.model.hidden_size = 8", "sets hidden_size, .* Did you mean model.width?"),
+        ("config.data.batch_sise = 8", "sets batch_sise, .* Did you mean .*data.batch_size"),
+        ("config.zzzz = 8", "sets zzzz, which is not a config key. --help_keys lists all keys."),
+    ],
+)
+def test_an_unknown_key_in_a_config_file_is_one_line(monkeypatch, tmp_path, statement, hint):
+    monkeypatch.chdir(scripts.ROOT)
+    (tmp_path / "own.py").write_text(CONFIG.format(statement=statement))
+    ended = scripts.run("train.py", f"--config={tmp_path / 'own.py'}")
+    assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
+    assert re.search(hint, ended.err) and ended.err.count("\n") == 1
 
 
 def test_a_former_key_in_an_unlocked_config_is_refused_with_the_current_name(monkeypatch, tmp_path):
