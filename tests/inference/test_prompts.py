@@ -168,13 +168,6 @@ def test_gaps_that_are_not_there_or_not_known_are_refused():
     assert "two gaps with the same number" in refusal(spans, "<extra_id_1>a[MASK]b<extra_id_1>")
 
 
-@pytest.mark.parametrize("text", ["ab", "", "a\tbc"])
-def test_without_needs_mask_a_masked_lm_reads_texts_as_a_classifier_does(text):
-    unmasked = prompts("masked_lm", takes_two=True, needs_mask=False)(text, "")
-    expected = prompts("classify_text", takes_two=True)(text, "")
-    check(unmasked, **{name: values.tolist() for name, values in expected.items()})
-
-
 def test_what_the_vocabulary_cannot_spell_becomes_the_unknown_token():
     tokenizer = train_tokenizer("wordpiece", ["abc cab"] * 3, 200)
     make = prompts("causal_lm", tokenizer=tokenizer)
@@ -267,3 +260,10 @@ def test_every_row_is_in_one_batch_as_it_would_be_alone(objective, size):
                     assert not array[place][length:].any()
     assert sorted(found) == list(range(len(rows)))
     assert list(in_batches([], size)) == []
+
+
+@pytest.mark.parametrize("text", ["ab", "", "a\tbc"])
+def test_without_needs_mask_a_masked_lm_reads_texts_as_a_classifier_does(text):
+    unmasked = prompts("masked_lm", takes_two=True, needs_mask=False)(text, "")
+    expected = prompts("classify_text", takes_two=True)(text, "")
+    check(unmasked, **{name: values.tolist() for name, values in expected.items()})
