@@ -60,7 +60,10 @@ def train_and_evaluate(config: Mapping[str, Any], workdir: str) -> dict[str, flo
 
 
 def make_experiment(config: Mapping[str, Any], workdir: str) -> tuple[Experiment, str]:
-    """The validated experiment, and a log line on the former defaults of a resumed run."""
+    """Returns the validated experiment, and a log line.
+
+    The line is empty unless a resumed run keeps defaults that have since changed.
+    """
     former = ""
     if saved_steps(workdir):
         defaults = default.get_config().to_dict()
@@ -259,7 +262,7 @@ def data_lines(data: pipeline.Data) -> list[str]:
 
 
 def unnamed_splits_lines(contents: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is held out of sources without named splits; one line if it is the same of all."""
+    """What is held out of sources without named splits; a single line if it is the same for all."""
     said = {}
     for source, facts in contents.items():
         if share := facts.get("held_out_share"):

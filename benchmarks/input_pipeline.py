@@ -25,10 +25,10 @@ from absl import app, flags
 from configs import default
 from input_pipeline import pipeline
 from input_pipeline.config import DataConfig
+from input_pipeline.objectives.objective import Masking
 from input_pipeline.preparation import PreparationJob, prepare
 from input_pipeline.sources.embedded import dates, pydoc
 from input_pipeline.sources.registry import components
-from input_pipeline.task_spec import Masking
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import FeatureSpec
 from training.throughput import amount_in

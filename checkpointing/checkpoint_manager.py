@@ -98,7 +98,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until the current save is on disk; raises SaveFailedError if it fails."""
-        self._or_failed(self._manager.wait_until_finished)
+        self._run_save(self._manager.wait_until_finished)
         self._saving = None
 
     def after_step(self, step: int) -> None:
@@ -108,12 +108,12 @@ class Checkpoints:
         """
         if self._saving is None:
             return
-        # Orbax's own thread must see an error first. After `check_for_errors`, it would take the
-        # failed save for a good one and delete older checkpoints.
+        # Do not call `check_for_errors` here. It takes the error away from Orbax's own thread,
+        # which would then treat the failed save as good and delete older checkpoints.
         if step >= self._saving + self._config.overlap or not self._manager.is_saving_in_progress():
             self.wait()
 
-    def _or_failed(self, action: Callable[..., None], *args, **named) -> None:
+    def _run_save(self, action: Callable[..., None], *args, **named) -> None:
         try:
             action(*args, **named)
         except Exception as error:  # anything that a file system or tensorstore raises
@@ -187,7 +187,7 @@ class Checkpoints:
         self.wait()
         self._saving = step
         best_metric = self._config.best_metric
-        self._or_failed(
+        self._run_save(
             self._manager.save,
             step,
             args=ocp.args.Composite(

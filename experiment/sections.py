@@ -11,7 +11,7 @@ from experiment.checks import problems_between_sections
 from experiment.former_keys import with_current_keys
 from experiment.schema import ConfigError, build
 from input_pipeline.config import DataConfig
-from input_pipeline.task_spec import Masking
+from input_pipeline.objectives.objective import Masking
 from model.config import TransformerConfig
 from training.config import (
     CheckpointConfig,
@@ -49,7 +49,7 @@ class Experiment:
             task.mean_span,
             task.whole_words,
             task.next_sentence,
-            beside_classes=task.auxiliary_masked_lm > 0,
+            auxiliary=task.auxiliary_masked_lm > 0,
         )
 
 

@@ -84,7 +84,7 @@ def predict(
     note_long_rows(rows, predictor.trained_length)
     found: list[Outputs] = [[] for _ in lines]
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
-        for numbers, batch in in_batches(rows, batch_size, predictor.longest):
+        for numbers, batch in in_batches(rows, batch_size, predictor.max_prompt_length):
             outputs = predictor.predict(batch, numbers)
             for number, each in zip(numbers, outputs, strict=True):
                 found[number] = each
@@ -98,7 +98,7 @@ def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int)
     row = sampler.prompt(line, name)
     note_unknown(sampler.unknown, 1)
     note_long_rows([row], sampler.trained_length)
-    ((_, batch),) = in_batches([row], batch_size, sampler.longest)
+    ((_, batch),) = in_batches([row], batch_size, sampler.max_prompt_length)
     return sampler.stream(batch, number)
 
 
@@ -135,7 +135,7 @@ class _EncoderPredictor:
         task, data, config = model.experiment.task, model.experiment.data, model.model_config
         if config.input == "patches":
             self._prompt = ImagePrompts(config.image_size, config.image_channels, data)
-            self.longest = 0
+            self.max_prompt_length = 0
         else:
             self._prompt = TextPrompts(
                 task.objective,
@@ -147,7 +147,7 @@ class _EncoderPredictor:
                 longest=data.length if task.embedding != "pooled" else 0,
             )
             self.unknown = self._prompt.unknown
-            self.longest = _longest(model)
+            self.max_prompt_length = _max_prompt_length(model)
         self.trained_length = data.length
 
         def outputs(params, batch):
@@ -156,7 +156,7 @@ class _EncoderPredictor:
         self._compiled = jax.jit(outputs, compiler_options=compiler_options())
 
     def prompt(self, text: str, name: str) -> Fields:
-        return _refuse_long(self._prompt(text, name), name, self.longest)
+        return _refuse_long(self._prompt(text, name), name, self.max_prompt_length)
 
     def _outputs(self, batch: Mapping[str, np.ndarray]) -> Any:
         placed = put_batch(batch, self._model.mesh)
@@ -248,7 +248,7 @@ class EmbeddingPredictor(_EncoderPredictor):
         return [[{"embedding": vector_d.tolist()}] for vector_d in vectors_bd]
 
 
-def _longest(model: loaded_run.LoadedRun) -> int:
+def _max_prompt_length(model: loaded_run.LoadedRun) -> int:
     """The maximum length of a row in tokens; 0: no maximum."""
     config = model.model_config
     return config.max_length if config.position == "learned" else 0

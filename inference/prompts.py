@@ -35,6 +35,7 @@ class TextPrompts:
     `begin_with` is the beginning of every output of an encoder-decoder. Text that the vocabulary
     cannot spell becomes its unknown token and is listed in `unknown`; `strict` refuses such text.
     Texts to embed are truncated so that their rows have at most `longest` ids; 0: no limit.
+    `needs_mask` refuses texts for a masked LM that have no [MASK].
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class TextPrompts:
         begin_with: str = "",
         strict: bool = False,
         longest: int = 0,
+        needs_mask: bool = True,
     ):
         self._objective, self._kind, self._tokenizer = OBJECTIVES[objective], kind, tokenizer
         self._takes_two, self._strict, self._longest = takes_two, strict, longest
+        self._needs_mask = needs_mask
         self.unknown: dict[str, str] = {}  # name of a text -> its first unknown part
         start = list(tokenizer.causal_prefix)
         if self._objective.has_source:
@@ -78,7 +81,8 @@ class TextPrompts:
             case "masked_language_model":
                 texts = [self._with_masks(part, name) for part in self._parts(text, name)]
                 fields = between_separators(texts, tokenizer)
-                _refuse_without([tokenizer.mask_id], fields["inputs"], MASK, name)
+                if self._needs_mask:
+                    _refuse_without([tokenizer.mask_id], fields["inputs"], MASK, name)
                 return fields
         texts = [self._encode(part, name) for part in self._parts(text, name)]
         if self._objective.head == "embedder" and self._longest:

@@ -27,7 +27,10 @@ SHOWN_EVERY = 4  # tokens, when streaming
 
 
 class Sampler:
-    """Generates text after prompts. It lays out parameters once and compiles once per shape."""
+    """Generates text after prompts.
+
+    It puts the parameters into the memory layout for decoding once, and compiles once per shape.
+    """
 
     def __init__(
         self,
@@ -57,15 +60,16 @@ class Sampler:
         configs = [each.model_config for each in (model, self._draft) if each]
         learned = [each.max_length for each in configs if each.position == "learned"]
         self._positions = min(learned, default=0)
-        # Forced tokens count as output, as in transformers. After --prefix none is forced in front.
+        # Forced tokens count as output, as in transformers. With --prefix, no token is forced at
+        # the start.
         start = len(tokenizer.text_start_ids) if self._has_source else 0
-        self._most = data.length - start
+        self._max_tokens = data.length - start
         if options.max_new_tokens:
             forced = (0 if options.prefix else start) + tokenizer.forced_eos
-            self._most = max(options.max_new_tokens - forced, 0)
-        self._steps = max(self._most, 1)
+            self._max_tokens = max(options.max_new_tokens - forced, 0)
+        self._steps = max(self._max_tokens, 1)
         # Maximum padded length of prompts; 0: no limit.
-        self.longest = self._positions if self._has_source else self._slots
+        self.max_prompt_length = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
 
     @property
@@ -109,7 +113,10 @@ class Sampler:
         return self._steps if options.max_new_tokens or options.method == "beam" else 1
 
     def _room_after(self, start: int) -> int:
-        """How many tokens fit after a prompt of this length; the last one needs no position."""
+        """How many tokens fit after a prompt of this length.
+
+        The last token is not fed back, so it needs no position.
+        """
         return self._positions - start + 1 if self._positions else sys.maxsize
 
     def predict(
@@ -132,7 +139,10 @@ class Sampler:
     def output_ids(
         self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]
     ) -> list[np.ndarray]:
-        """The ids of a greedy or sampled output for each of the first rows, with the end."""
+        """The ids of one greedy or sampled output, with its end token, for the first rows.
+
+        These are the first len(numbers) rows; the others only fill up the batch.
+        """
         tokens_bnt = self._sample(batch, numbers)
         return [self._generated(batch, row, tokens_bnt[row, 0]) for row in range(len(numbers))]
 
@@ -189,7 +199,7 @@ class Sampler:
     def _generated(
         self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray
     ) -> np.ndarray:
-        room = min(self._room_after(len(_prompt_ids(batch, row))), self._most)
+        room = min(self._room_after(len(_prompt_ids(batch, row))), self._max_tokens)
         return output_text.up_to_end(tokens[:room], self._tokenizer)
 
     def _text(self, batch: Mapping[str, np.ndarray], row: int, tokens: np.ndarray) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from input_pipeline import task_spec
 from input_pipeline.config import DataConfig
+from input_pipeline.objectives.objective import Masking
 from input_pipeline.rows import Fields, Row
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 
@@ -15,7 +16,7 @@ def row_outline(
     data: DataConfig,
     *,
     objective: str,
-    masking: task_spec.Masking,
+    masking: Masking,
     image_shape: tuple[int, int, int] = (1, 1, 1),
 ) -> Fields:
     """One row of a training batch, with the right shapes and types and meaningless values.

@@ -2,9 +2,9 @@
 
     source -> tokenizer -> table -> rows -> order -> objective -> layout -> batch
 
-Row r of a run (row r % batch_size of batch r // batch_size) is row r of the order, passed through
-the objective with random stream r. Each process builds only its share of a batch; the shares of all
-processes, in order, are the batch that a single process would build.
+Row r of a run is row r % batch_size of batch r // batch_size. It is the r-th row of the order; the
+objective processes it with random stream r. Each process builds only its share of a batch; the
+shares of all processes, in order, are the batch that a single process would build.
 """
 
 import dataclasses
@@ -17,17 +17,18 @@ import numpy as np
 from absl import flags
 
 from experiment.schema import ConfigError
-from input_pipeline import packing, preparation, randomness, task_spec
+from input_pipeline import packing, preparation, randomness
 from input_pipeline.augmentation import refuse_image_keys
 from input_pipeline.config import DataConfig
-from input_pipeline.objectives.objective import Augment
+from input_pipeline.objectives.objective import Augment, Masking, TaskSpec
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.row_builder import RowBuilder, Stream
 from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Fields, Rows
 from input_pipeline.shuffle import sampled
+from input_pipeline.sources import registry
 from input_pipeline.sources.base import Example, LazyList, content_digest
-from input_pipeline.sources.registry import Component, components, name_of
+from input_pipeline.task_spec import choose_task_spec
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import EXAMPLE_INDEX
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -47,7 +48,7 @@ def load(
     data: DataConfig,
     *,
     objective: str,
-    masking: task_spec.Masking,
+    masking: Masking,
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
@@ -64,29 +65,31 @@ def load(
     become the evaluation set, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
-    found = components(data)
+    components = registry.components(data)
     if evaluate_on_train:
-        found = [
+        components = [
             dataclasses.replace(each, splits=each.splits.scored_on_train(data.train_split))
-            for each in found
+            for each in components
         ]
     cache = cache or TokenCache(data)
-    splits = found[0].splits
+    splits = components[0].splits
     if tokenizer is None:
-        tokenizer = cache.tokenizer([component.splits for component in found])
-    chosen = task_spec.choose_task_spec(
+        tokenizer = cache.tokenizer([each.splits for each in components])
+    task = choose_task_spec(
         objective, splits.kind, data, tokenizer, masking, text_pairs=splits.text_pairs
     )
     if splits.kind == "images":
         refuse_image_keys(data, splits.train[0]["image"].shape)
-    make = RowBuilder(data, tokenizer, chosen, cache)
+    row_builder = RowBuilder(data, tokenizer, task, cache)
     streams = [
         dataclasses.replace(stream, name=each.name or data.source)
-        for each in found
+        for each in components
         if to_train
-        for stream in make.streams(each.splits, each.weight)
+        for stream in row_builder.streams(each.splits, each.weight)
     ]
-    return Data(data, found, tokenizer, chosen, make, streams, seed, process_index, process_count)
+    return Data(
+        data, components, tokenizer, task, row_builder, streams, seed, process_index, process_count
+    )
 
 
 class Data:
@@ -95,46 +98,46 @@ class Data:
     def __init__(
         self,
         config: DataConfig,
-        found: Sequence[Component],
+        components: Sequence[registry.Component],
         tokenizer: Tokenizer | None,
-        chosen: task_spec.TaskSpec,
-        make: RowBuilder,
+        task: TaskSpec,
+        row_builder: RowBuilder,
         streams: Sequence[Stream],
         seed: int,
         process_index: int,
         process_count: int,
     ):
-        self._config, self._task, self._seed = config, chosen, seed
+        self._config, self._task, self._seed = config, task, seed
         self._process_index, self._process_count = process_index, process_count
         self._streams = streams
         self._order = _order(config, streams, seed) if streams else None
         self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
-        for each in found:
+        for each in components:
             for name, examples in each.splits.evals.items():
-                full_name = name_of("_".join(filter(None, (name, each.name))))
-                self._evals[full_name] = make.eval_rows(each.splits, name), examples
-        self._eval_layout = chosen.layout(config.length, config.encoder_length, packed=False)
-        self._kind = found[0].splits.kind
+                full_name = registry.name_of("_".join(filter(None, (name, each.name))))
+                self._evals[full_name] = row_builder.eval_rows(each.splits, name), examples
+        self._eval_layout = task.layout(config.length, config.encoder_length, packed=False)
+        self._kind = components[0].splits.kind
         self.tokenizer = tokenizer
-        self.labels = found[0].splits.labels
-        self.text_pairs = found[0].splits.text_pairs
+        self.labels = components[0].splits.labels
+        self.text_pairs = components[0].splits.text_pairs
         self.image_shape = (
-            found[0].splits.train[0]["image"].shape if self._kind == "images" else None
+            components[0].splits.train[0]["image"].shape if self._kind == "images" else None
         )
         self.tokenizer_digest = tokenizer.digest if tokenizer else ""
         versions = f"{VERSION} {preparation.VERSION} {packing.VERSION}"
-        self.digest = content_digest([versions, *(each.splits.digest for each in found)])
+        self.digest = content_digest([versions, *(each.splits.digest for each in components)])
         self.description: dict[str, Any] = {
             "source": config.source,
-            "contents": {each.name: dict(each.splits.description) for each in found},
+            "contents": {each.name: dict(each.splits.description) for each in components},
             "train_rows": sum(len(stream.rows) for stream in self._streams),
             "batch_size": config.batch_size,
             "sorted_by_length": config.sorts_by_length,
             "eval_rows": {name: len(rows) for name, (rows, _) in self._evals.items()},
-            "too_long": dict(make.too_long),
-            "over_long": [dataclasses.asdict(each) for each in make.over_long.values()],
-            "bad_records": dict(make.bad_records),
-            **({"padded_to": make.bucket_lengths} if make.bucket_lengths else {}),
+            "too_long": dict(row_builder.too_long),
+            "over_long": [dataclasses.asdict(each) for each in row_builder.over_long.values()],
+            "bad_records": dict(row_builder.bad_records),
+            **({"padded_to": row_builder.bucket_lengths} if row_builder.bucket_lengths else {}),
             "tokenizer_digest": self.tokenizer_digest,
             "digest": self.digest,
         }

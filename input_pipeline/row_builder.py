@@ -9,11 +9,11 @@ import numpy as np
 from experiment.schema import ConfigError
 from input_pipeline.buckets import choose_buckets
 from input_pipeline.config import DataConfig
+from input_pipeline.objectives.objective import TaskSpec
 from input_pipeline.packing import Plan
 from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import ExampleRows, GroupedRows, ImageRows, Rows, SentenceRows, WindowRows
 from input_pipeline.sources.base import Example, Splits
-from input_pipeline.task_spec import TaskSpec
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from input_pipeline.too_long import NAMES, TooLong

@@ -1,4 +1,9 @@
-"""The decoder's cache as a value: keys and values, or a recurrent state."""
+"""The decoder's cache as a value: the caches of all layers, with the positions of their tokens.
+
+The buffers of keys and values, and the writes to them, are `KeyValues` in
+model/attention/interface.py. `LayerCache` in model/attention/module.py is the cache of one block; a
+kind of attention may have a recurrent state in it instead of keys and values.
+"""
 
 import flax.struct
 import jax.numpy as jnp

@@ -18,7 +18,7 @@ from model.sharding import constrain, is_sharded
 
 # model.remat=dots saves the arrays of this name for the backward pass. jax's own policies do not
 # see matmuls inside functions with custom gradients, so the results of matmuls are named.
-MULTIPLIED = "multiplied"
+SAVED_MATMULS = "multiplied"
 
 
 def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.Initializer:
@@ -92,7 +92,7 @@ def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> 
     # With one flat axis of rows, the kernel's gradient is a plain matmul, which is faster on CPUs.
     # On a mesh, batch and length stay separate, because each may be sharded.
     rows = x.shape[:-1] if is_sharded() else (math.prod(x.shape[:-1]),)
-    y = checkpoint_name(multiply(x.reshape(*rows, -1), kernel_2d), MULTIPLIED)
+    y = checkpoint_name(multiply(x.reshape(*rows, -1), kernel_2d), SAVED_MATMULS)
     if bias is not None:
         y = add_bias(y, bias)
     return y.reshape(*x.shape[:-1], -1)

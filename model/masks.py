@@ -23,8 +23,8 @@ def attention_mask(
     """Returns the mask (B, 1, T, S): True where a query may attend to a key.
 
     A query sees the keys of its own segment. Packed examples do not see each other, and no query
-    sees padding. With `causal`, a query sees no later position, except keys marked in
-    `key_prefix_bs`, which their whole segment sees (prefix language models). Cross-attention is
+    sees padding. With `causal`, a query does not see later positions. Exception: every query of a
+    segment sees its keys that `key_prefix_bs` marks (prefix language models). Cross-attention is
     the same rule without `causal`; the keys' segments are those of the source.
     """
     query_segments_bt1, key_segments_b1s = query_segments_bt[:, :, None], key_segments_bs[:, None]
@@ -80,8 +80,9 @@ class SequenceInfo:
 
     positions_bt: Array
     segments_bt: Array
-    prefix_bt: Array | None = None  # keys that their whole segment sees
-    # Global tokens: a locality limits them neither as queries nor as keys. Other rules apply.
+    prefix_bt: Array | None = None  # keys that every query of their segment sees
+    # Global tokens: locality does not limit them, neither as queries nor as keys. The other rules
+    # still apply.
     global_bt: Array | None = None
 
 
@@ -137,7 +138,7 @@ def count_visible(locality: Locality | None, length: int, causal: bool) -> int:
     return int(((queries - first) // dilation + (last - queries) // dilation + 1).sum())
 
 
-def before_first(marked_bt: Array, positions_bt: Array) -> Array:
+def up_to_first(marked_bt: Array, positions_bt: Array) -> Array:
     """Returns True up to and including the first marked token of each segment, (B, T)."""
     marked_bt = marked_bt.astype(jnp.int32)
     marked_before_bt = jnp.cumsum(marked_bt, axis=1) - marked_bt

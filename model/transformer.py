@@ -10,19 +10,19 @@ from jax import Array
 
 from model.attention import KINDS, pattern_of, refusals
 from model.attention.attention_weights import CAPTURE, PERTURBATIONS, captures
-from model.attention.dot_attention import ATTENDED
+from model.attention.dot_attention import SAVED_ATTENTION
 from model.attention.interface import AttentionContext, AttentionKind
 from model.attention.module import Attention, LayerCache
 from model.config import TransformerConfig
 from model.kv_cache import Cache, add_tokens, require_token_slots
-from model.layers import MULTIPLIED, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
+from model.layers import SAVED_MATMULS, Dropout, Embedding, FeedForward, Norm, PatchEmbedding
 from model.masks import (
     PADDING,
     MaskSpec,
     SequenceInfo,
-    before_first,
     positions_or_default,
     segments_or_default,
+    up_to_first,
 )
 from model.mixed_precision import add_bias
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
@@ -64,10 +64,10 @@ class Block(nn.Module):
         """Returns x + sublayer(norm(x)), or norm(x + sublayer(x)), and the sublayer's cache."""
         norm = Norm(self.config, name=norm_name)
         pre = self.config.norm_placement == "pre"
-        y_btd, rest = sublayer(norm(x_btd) if pre else x_btd)
+        y_btd, new_cache = sublayer(norm(x_btd) if pre else x_btd)
         x_btd = x_btd + Dropout(self.config.dropout_residual, self.deterministic)(y_btd)
         x_btd = constrain(x_btd, "batch", "length", "hidden")
-        return x_btd if pre else norm(x_btd), rest
+        return x_btd if pre else norm(x_btd), new_cache
 
 
 class RelativeBias(nn.Module):
@@ -221,7 +221,8 @@ class Stack(nn.Module):
         """
         has_one_kind = len(set(pattern_of(self.config.attention))) == 1
         if caches is None and (has_one_kind or self.is_initializing()):
-            # nn.scan draws other dropout masks than the code below; resumed runs need those masks.
+            # Keep nn.scan: it draws other dropout masks than the code below, and a resumed run must
+            # draw the same masks as before.
             return self._scanned(x_btd, context, deterministic), None
 
         mutable = [CAPTURE] if captures(self) else []
@@ -315,9 +316,9 @@ def _saved_by(remat: str):
     """Returns the policy: which values the forward pass saves besides the inputs of blocks."""
     match remat:
         case "dots":
-            return jax.checkpoint_policies.save_only_these_names(MULTIPLIED)
+            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS)
         case "save_attention":
-            return jax.checkpoint_policies.save_only_these_names(ATTENDED)
+            return jax.checkpoint_policies.save_only_these_names(SAVED_ATTENTION)
     return None
 
 
@@ -333,7 +334,10 @@ def by_layer(stacked: dict, layers: int) -> dict:
 
 
 class Transformer(nn.Module):
-    """The backbone of all families: hidden states of tokens or images, for heads.py."""
+    """Computes the hidden states of tokens or images, for all families.
+
+    model/heads.py has the output heads.
+    """
 
     config: TransformerConfig
 
@@ -430,7 +434,7 @@ class Transformer(nn.Module):
         is_separator_bt = inputs == self.config.separator_id
         if self.config.global_tokens == "separators":
             return is_separator_bt
-        return before_first(is_separator_bt, positions_or_default(positions_bt, inputs))
+        return up_to_first(is_separator_bt, positions_or_default(positions_bt, inputs))
 
     def _scaled(self, x_btd: Array) -> Array:
         if not self.config.embedding_scale:

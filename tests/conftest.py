@@ -12,8 +12,8 @@ from training import compilation
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Half of the suite's time is compilation. Without XLA's newer code generator and optimizations it
-# takes half as long. jax reads this when it
-# compiles for the first time, as do the processes that tests start.
+# takes half as long. jax reads this when it compiles for the first time, as do the processes that
+# tests start.
 QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICKLY}".strip()
 

@@ -10,7 +10,7 @@ import numpy as np
 from configs import default
 from experiment import schema
 from input_pipeline.config import DataConfig
-from input_pipeline.task_spec import Masking
+from input_pipeline.objectives.objective import Masking
 from model.config import TransformerConfig
 
 # `unroll=1` compiles one block instead of all of them, which is most of a small test's time.

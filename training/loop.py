@@ -4,6 +4,8 @@ Three rules hold at every point of the loop:
 - A step is saved or evaluated only after its status, and that of all earlier steps, is known.
 - The batch of a step depends only on the step and on the rollbacks so far.
 - Host and device exchange data only by explicit transfers (jax.transfer_guard).
+
+A step's status says whether its loss and gradient were normal (training/anomalies.py).
 """
 
 import contextlib
@@ -126,7 +128,7 @@ class Loop:
                 if evaluates or saves:
                     ready = pending
                 pending = pending[len(ready) :]
-                if spike := self._find_spike(ready, last_step=step if is_last else 0):
+                if spike := self._read_results(ready, last_step=step if is_last else 0):
                     step, state = self._roll_back(spike)
                     batches, pending, is_last = self._device_batches(step), [], False
                     continue
@@ -211,7 +213,10 @@ class Loop:
         return ""
 
     def _best(self) -> dict[str, float]:
-        """Logs and returns the best checkpoint of a run with patience; the run may end after it."""
+        """Logs and returns the best checkpoint of a run with patience.
+
+        It may be older than the last one.
+        """
         best = self.checkpoints.best() if self._patience.limit else None
         if best is None:
             return {}
@@ -228,7 +233,11 @@ class Loop:
         return prefetch(self.data.train_iterator(first, stop), self.mesh)
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Mapping[str, jax.Array]]:
-        """Dispatches a step. A new shape compiles, and its time does not count as training."""
+        """Dispatches a step.
+
+        The first step of a new batch shape also compiles; its time does not count for the
+        throughput.
+        """
         arguments = batch.device, self.frozen_inputs, self._time_limit.of_step(self.mesh)
         rows, shape = self.experiment.data.batch_size, _shape(batch.host)
         amount = amount_in(batch.host) * jax.process_count()
@@ -259,7 +268,7 @@ class Loop:
         logs = any(is_due(each.step, self.experiment.run.log_every) for each in pending[:-1])
         return logs or len(pending) > limit
 
-    def _find_spike(self, results: list[StepResult], last_step: int) -> StepResult | None:
+    def _read_results(self, results: list[StepResult], last_step: int) -> StepResult | None:
         """Reads and reports results; returns the first that needs a rollback.
 
         Raises DivergedError for a result that ends the run. `last_step` is reported in any case.
@@ -319,8 +328,8 @@ class Loop:
     def _roll_back(self, spike: StepResult) -> tuple[int, TrainState]:
         """Goes back to the newest regular checkpoint, or to step 0; returns the step and the state.
 
-        The checkpoint is at least `rollback_steps` older than the spike. From there on, the run
-        leaves out the batches up to that of the spike, and at least `rollback_batches`.
+        The checkpoint is at least `rollback_steps` older than the spike. The run then leaves out
+        the batches from the checkpoint to the spike, or `rollback_batches` if that is more.
         """
         failure = self.experiment.failure
         with implicit_transfers("allow"):

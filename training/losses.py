@@ -85,8 +85,8 @@ def _per_position_backward(label_smoothing: float, z_loss: float, saved, gradien
     d_log_z_bt = d_loss_bt * (1 + 2 * z_loss * log_z_bt) + d_nll_bt
     d_target_bt = d_loss_bt * (label_smoothing - 1) - d_nll_bt
     d_mean_bt = -d_loss_bt * label_smoothing
-    share_btv = jnp.exp(logits_btv.astype(jnp.float32) - log_z_bt[..., None])
-    d_logits_btv = share_btv * d_log_z_bt[..., None] + jnp.where(
+    probs_btv = jnp.exp(logits_btv.astype(jnp.float32) - log_z_bt[..., None])
+    d_logits_btv = probs_btv * d_log_z_bt[..., None] + jnp.where(
         _is_target(logits_btv, targets_bt), d_target_bt[..., None], 0.0
     )
     if label_smoothing:
@@ -144,7 +144,7 @@ class Term(NamedTuple):
     output: str  # the key of its logits among the model's outputs
     targets: Array
     weights: Array
-    factor: float = 1.0  # on its mean
+    factor: float = 1.0  # multiplies its mean
 
 
 def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
@@ -155,7 +155,7 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
             continue
         targets, weights = batch[term.targets], batch[term.weights]
         if weights.ndim > targets.ndim:
-            # A row that only fills up the batch has no weights; a real row has some.
+            # All weights of a row that only fills up the batch are 0.
             weights = (weights > 0).any(axis=-1)
         factor = float(getattr(task, term.key)) if term.key else 1.0
         terms[term.name] = Term(term.output, targets, weights, factor)

@@ -88,7 +88,10 @@ class TrainSpec:
         return self.make_optimizer(self.schedule)
 
     def make_optimizer(self, schedule: optax.Schedule) -> optax.GradientTransformation:
-        """Returns the optimizer with another schedule; its state does not depend on that."""
+        """Returns the optimizer with another schedule.
+
+        The optimizer's state does not depend on the schedule.
+        """
         return make_optimizer(self.optimizer_config, schedule, self.rate_scales)
 
 
@@ -114,28 +117,29 @@ def abstract_state(
         return TrainState(step, params, opt_state, ema, init_anomalies(spec.failure))
 
     shapes = jax.eval_shape(init, _key_shape())
-    params_at = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
-    trainable, trainable_at = tuning.split(shapes.params)[0], tuning.split(params_at)[0]
+    params_shardings = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
+    trainable, _ = tuning.split(shapes.params)
+    trainable_shardings, _ = tuning.split(params_shardings)
     replicated = NamedSharding(mesh, PartitionSpec())
-    opt_state_at = optimizer_shardings(
-        spec.optimizer, shapes.opt_state, trainable, trainable_at, mesh
+    opt_state_shardings = optimizer_shardings(
+        spec.optimizer, shapes.opt_state, trainable, trainable_shardings, mesh
     )
     if config.offload:
-        opt_state_at = offloaded(shapes.opt_state, opt_state_at)
+        opt_state_shardings = offloaded(shapes.opt_state, opt_state_shardings)
     shardings = TrainState(
         step=replicated,
-        params=params_at,
-        opt_state=opt_state_at,
-        ema=params_at if config.ema_decay else None,
+        params=params_shardings,
+        opt_state=opt_state_shardings,
+        ema=params_shardings if config.ema_decay else None,
         anomalies=jax.tree.map(lambda _: replicated, shapes.anomalies),
     )
-    return _placed(shapes, shardings), jax.jit(init, out_shardings=shardings)
+    return _with_shardings(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
 
 def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Mesh) -> dict:
     """Returns shapes and shardings of the model's parameters only."""
     boxed = jax.eval_shape(_initializer(model, task, batch), _key_shape())
-    return _placed(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
+    return _with_shardings(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
 
 
 def _initializer(model: nn.Module, task: TaskConfig, batch: Mapping) -> Callable[[Array], dict]:
@@ -149,9 +153,9 @@ def _key_shape() -> jax.ShapeDtypeStruct:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _placed(shapes, shardings):
+def _with_shardings(shapes, shardings):
     return jax.tree.map(
-        lambda shape, at: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=at),
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
         shapes,
         shardings,
     )
@@ -204,7 +208,7 @@ def make_train_step(
                 return total_loss(loss_sums, counts), metrics
 
             (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
-            if config.rounding != "nearest":  # micro-batches, too, add up in float32
+            if config.rounding != "nearest":  # so that micro-batches also add up in float32
                 gradients = jax.tree.map(lambda g: g.astype(jnp.float32), gradients)
             return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
@@ -278,7 +282,7 @@ def _accumulate(gradients_of: Callable, batch: Mapping, dropout_key: Array, part
 
 
 def _features_key(config: TransformerConfig, seed: int, step: Array) -> Array | None:
-    """Returns the key of a step's random features; None: those of evaluation, never redrawn."""
+    """Returns the key of a step's random features. None: use the fixed features of evaluation."""
     if not config.draws_features:
         return None
     return _key_beside_dropout(seed, FEATURES, step // config.attention_redraw)

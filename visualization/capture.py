@@ -297,7 +297,7 @@ def _facts(
         kinds = " and ".join(implied)
         facts.append(("weights", f"of {kinds}: those that its sums over features imply"))
     if config.dtype != "float32":
-        facts.append(("precision", f"{config.dtype}, so weights are rounded as the model's are"))
+        facts.append(("precision", f"the weights have the rounding of {config.dtype}"))
     return tuple(facts)
 
 

@@ -75,10 +75,11 @@ def _read(run: LoadedRun, prompt: str) -> ModelInput:
         marks = (MASK, tokenizer.mask_name)
         if not any(mark and mark in prompt for mark in marks):  # attention needs no mask
             prompts = TextPrompts(
-                "classify_text",
+                task.objective,
                 run.experiment.data.example_kind,
                 tokenizer,
                 takes_two=task.next_sentence,
+                needs_mask=False,
             )
             return ModelInput(_noted(prompts(prompt, NAME), prompts.unknown))
     predictor = _predictor(run)
@@ -144,7 +145,7 @@ def _continued(
 
 def _greedy(run: LoadedRun, sampler: Sampler, fields: Fields) -> np.ndarray:
     """The ids of the model's own answer."""
-    batch = ModelInput(fields).batch(run.mesh, sampler.longest)
+    batch = ModelInput(fields).batch(run.mesh, sampler.max_prompt_length)
     with jax.set_mesh(run.mesh):
         return sampler.output_ids(batch, [0])[0]
 

@@ -71,7 +71,7 @@ class ClassifyText(Objective):
     framing = ("cls", "sep")
 
     def more_specials(self, given: TaskInputs) -> tuple[str, ...]:
-        return ("mask",) if given.masking.beside_classes else ()
+        return ("mask",) if given.masking.auxiliary else ()
 
     def task_spec(self, given: TaskInputs) -> TaskSpec:
         texts = ("text", "text_pair") if given.text_pairs else ("text",)
@@ -79,6 +79,6 @@ class ClassifyText(Objective):
         refuse_short("length", given.data.length, added + len(texts), "cls, sep and text")
         sequence = SequenceSpec(texts, given.data.length, added)
         options = dict(tokenizer=given.tokenizer, noise_rate=given.masking.rate)
-        augment = MaskHalfOfRows() if given.masking.beside_classes else None
+        augment = MaskHalfOfRows() if given.masking.auxiliary else None
         features = FeatureSpec(texts, ("label",))
         return TaskSpec(partial(classify_text, **options), features, (sequence,), augment=augment)

@@ -28,7 +28,7 @@ class Masking:
     mean_span: float
     whole_words: bool
     next_sentence: bool
-    beside_classes: bool = False  # classify_text: mask tokens for an auxiliary masked LM
+    auxiliary: bool = False  # classify_text: mask tokens for an auxiliary masked LM
 
 
 class Augment(Protocol):
@@ -73,14 +73,16 @@ class TaskInputs:
 class LossTerm(NamedTuple):
     """A cross-entropy in the loss: which arrays of the batch are its targets and weights.
 
-    If each row has one target and a weight per column, a row counts if any of its weights does.
+    If a row has one target but a weight for each column, the row counts if any of its weights is
+    above 0.
     """
 
     name: str
     targets: str
     weights: str = "weights"
     output: str = "logits"  # of the model
-    key: str = ""  # of the `task` section: switches the term on, and multiplies its mean
+    # A key of the `task` section: its value multiplies the term's mean; 0 switches the term off.
+    key: str = ""
     training_only: bool = False  # evaluation batches may lack its arrays
 
 

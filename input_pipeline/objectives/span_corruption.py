@@ -40,7 +40,7 @@ def span_counts(tokens: int, noise_rate: float, mean_span: float) -> tuple[int, 
 
 class SpanCorruption(Objective):
     name = "span_corruption"
-    description = "masked spans of a text, each behind its sentinel, from the rest"
+    description = "masked spans of a text, each after its sentinel, from the rest"
     families = ("encoder_decoder",)
     kinds = ("documents",)
     head = "language_model"

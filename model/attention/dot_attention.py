@@ -17,12 +17,12 @@ from model.positions import ScoreBias
 
 NEVER = -1e30  # a score that softmax turns into exactly zero, finite so that no gradient is NaN
 
-ATTENDED = "attended"  # model.remat=save_attention saves the arrays of this name
+SAVED_ATTENTION = "attended"  # model.remat=save_attention saves the arrays of this name
 
 
 def attended(x: Array) -> Array:
     """Names an array that model.remat=save_attention saves for the backward pass."""
-    return checkpoint_name(x, ATTENDED)
+    return checkpoint_name(x, SAVED_ATTENTION)
 
 
 class QKV(NamedTuple):

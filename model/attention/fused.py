@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-from model.attention.dot_attention import ATTENDED
+from model.attention.dot_attention import SAVED_ATTENTION
 from model.masks import PADDING, Locality, MaskSpec, SequenceInfo
 
 LANES = 128  # of a TPU's vector registers; splash's blocks are multiples of it
@@ -78,7 +78,7 @@ def _splash_kernel(
     )  # fmt: skip
     masks = splash.MultiHeadMask([mask] * heads)
     return splash.make_splash_mha_single_device(
-        masks, block_sizes=sizes, residual_checkpoint_name=ATTENDED, interpret=interpret
+        masks, block_sizes=sizes, residual_checkpoint_name=SAVED_ATTENTION, interpret=interpret
     )
 
 

@@ -1,8 +1,9 @@
 """The interface of attention kinds. Each kind is one object in one file of this package.
 
-The defaults of `AttentionKind` are exact softmax attention with a mask, and decoding from a cache
-of keys and values. A kind overrides what it does differently, and `KINDS` in `__init__.py` lists
-it. Nothing else in the project names a kind.
+A kind must define `attend`, the training pass. By default, decoding from a cache is exact softmax
+attention with the kind's mask (`locality`), and cross-attention is exact softmax attention to the
+whole source; a kind overrides them if it differs. `KINDS` in `__init__.py` lists the kinds. Nothing
+else in the project names a kind.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ FEATURES = {
     "two_sided": "self-attention of encoders",
     "causal": "self-attention of decoders",
     "padding": "positions without a token",
-    "segments": "several examples packed to a row",
+    "segments": "several examples packed into a row",
     "prefix": "task.objective=prefix_lm",
     "cross": "attention to an encoder",
     "cached": "decoding token by token",
@@ -108,8 +109,8 @@ class AttentionInputs:
     bias_bhts: Array | None = None
     dropout_rate: float = 0.0
     dropout_key: Array | None = None
-    # Computes more queries, keys and values: project("global") with the projections that
-    # `extra_qkv` names; project(stop_gradient=True) without a gradient to the hidden states.
+    # Projects the hidden states again. project("global") uses the extra projections of this name
+    # (`extra_qkv`); project(stop_gradient=True) passes no gradient to the hidden states.
     project: Callable[..., QKV] | None = None
     shared: Any = None
 
@@ -127,8 +128,9 @@ class AttentionKind:
     refused: ClassVar[Mapping[str, str]] = {}  # unsupported features, with the reason
     keys: tuple[str, ...] = ()  # the keys of the `model` section that it reads
     options: ClassVar[Mapping[str, float]] = {}  # model.attention_options: keys and defaults
-    extra_qkv: tuple[str, ...] = ()  # prefixes of more query, key and value projections
-    uses_memory = False  # whether it reads project(stop_gradient=True)
+    extra_qkv: tuple[str, ...] = ()  # names of extra sets of query, key and value projections
+    # Whether it attends to a memory without gradient: project(stop_gradient=True).
+    uses_memory = False
     reads_explicit_mask = False  # whether training reads context.mask_b1ts and bias_bhts
     uses_global_tokens = False
     is_random = False  # whether `shared` draws from the rng "features"
@@ -150,7 +152,10 @@ class AttentionKind:
         return dataclasses.replace(mask_spec, queries=queries, keys=keys, locality=locality)
 
     def shared(self, config: "TransformerConfig", rng: Callable[[], Array | None]) -> Any:
-        """Returns a value that all layers share. `rng()` is a key if training draws, else None."""
+        """Returns a value that all layers share.
+
+        `rng()` returns a random key in training, and None where nothing is redrawn.
+        """
         return None
 
     def attend(self, inputs: AttentionInputs) -> Array:
@@ -204,7 +209,10 @@ class AttentionKind:
         )
 
     def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:
-        """Counts the query-key pairs of a row, or the pairs that cost as many FLOPs."""
+        """Returns the cost of a row in query-key pairs.
+
+        These are the visible pairs, or the number of pairs that costs as many FLOPs.
+        """
         return count_visible(self.locality(config), length, causal)
 
     def cross_pairs(self, config: "TransformerConfig", queries: int, keys: int) -> int:

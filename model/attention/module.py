@@ -86,7 +86,7 @@ class Attention(nn.Module):
         qkv = project()
         inputs = functools.partial(self._inputs, context, qkv, mask_spec, project=project)
         if cache is None:
-            bias = self._bias(context, distances=self._furthest(x_btd.shape[1]))
+            bias = self._bias(context, distances=self._distance_count(x_btd.shape[1]))
             y_bthk = self._attend(kind.attend, inputs(bias=bias, **self._dropout()))
             return self.out(y_bthk), None
         bias_bhts = context.bias_bhts
@@ -183,7 +183,7 @@ class Attention(nn.Module):
             shift_hk=(self.distance_bias - self.content_bias) * self.config.score_scale,
         )
 
-    def _furthest(self, length: int) -> int:
+    def _distance_count(self, length: int) -> int:
         """Returns the number of distances from a query to its visible keys, including 0."""
         locality = KINDS[self.kind].locality(self.config)
         return length if locality is None else min(locality.reach[0] + 1, length)

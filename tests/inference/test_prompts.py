@@ -260,3 +260,10 @@ def test_every_row_is_in_one_batch_as_it_would_be_alone(objective, size):
                     assert not array[place][length:].any()
     assert sorted(found) == list(range(len(rows)))
     assert list(in_batches([], size)) == []
+
+
+@pytest.mark.parametrize("text", ["ab", "", "a\tbc"])
+def test_without_needs_mask_a_masked_lm_reads_texts_as_a_classifier_does(text):
+    unmasked = prompts("masked_lm", takes_two=True, needs_mask=False)(text, "")
+    expected = prompts("classify_text", takes_two=True)(text, "")
+    check(unmasked, **{name: values.tolist() for name, values in expected.items()})

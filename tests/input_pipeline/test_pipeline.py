@@ -303,7 +303,7 @@ def test_half_of_the_training_rows_of_a_classifier_have_masked_tokens():
     data = pipeline.load(
         data_config(source="names", batch_size=300, length=24),
         objective="classify_text",
-        masking=masking(beside_classes=True),
+        masking=masking(auxiliary=True),
         seed=0,
     )
     batch = data.train_batch(0)

@@ -149,7 +149,7 @@ def test_an_auxiliary_masked_lm_needs_a_mask():
     tokenizer.mask_id = None
     with pytest.raises(ConfigError, match=r"task\.objective='classify_text' needs mask, "):
         task_spec.choose_task_spec(
-            "classify_text", "labelled", data_config(), tokenizer, masking(beside_classes=True)
+            "classify_text", "labelled", data_config(), tokenizer, masking(auxiliary=True)
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from model.attention.interface import AttentionContext
 from model.attention.module import Attention
 from model.heads import LanguageModel
-from model.masks import MaskSpec, SequenceInfo, before_first
+from model.masks import MaskSpec, SequenceInfo, up_to_first
 from model.transformer import Stack
 from tests.model.examples import pack, text_arguments, text_logits, text_params, tokens, unpadded
 from tests.tiny import quick_jit, tiny_config
@@ -212,7 +212,7 @@ def test_the_question_ends_with_the_first_separator_of_its_segment():
     marked = jnp.array([[0, 0, 1, 0, 1, 0, 1, 0, 1, 0]], bool)
     positions = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]])
     expected = [1, 1, 1, 0, 0, 1, 1, 0, 0, 1]
-    assert before_first(marked, positions)[0].astype(int).tolist() == expected
+    assert up_to_first(marked, positions)[0].astype(int).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["hierarchical", "recurrent"])

@@ -262,14 +262,14 @@ def test_an_anomaly_read_late_names_its_own_step(tmp_path):
 
 def test_statuses_are_read_together_at_log_lines_and_before_saves(tmp_path, monkeypatch):
     reads = []
-    find_spike = Loop._find_spike
+    read_results = Loop._read_results
 
     def noted(loop, results, last_step):
         if results:
             reads.append([each.step for each in results])
-        return find_spike(loop, results, last_step)
+        return read_results(loop, results, last_step)
 
-    monkeypatch.setattr(Loop, "_find_spike", noted)
+    monkeypatch.setattr(Loop, "_read_results", noted)
     run = FakeRun(tmp_path, steps=12, checkpoint=dict(every=10), log_every=3)
     run.run()
     # One step late at log lines, at once before the save at step 10 and at the end.

@@ -8,14 +8,14 @@ from input_pipeline.rows import SequenceSpec
 
 
 def backwards_lm(row, rng, *, tokenizer):
-    """Predicts every id from the ids behind it."""
+    """Predicts every id from the ids after it."""
     del rng
     return next_token(row["text"][::-1], 0, tokenizer)
 
 
 class BackwardsLM(Objective):
     name = "backwards_lm"
-    description = "every token from the tokens behind it"
+    description = "every token from the tokens after it"
     families = ("decoder",)
     kinds = ("documents",)
     head = "language_model"
