@@ -62,7 +62,7 @@ def test_what_it_cannot_do_is_refused_by_name():
         task=dict(whole_words=True)
     )
     assert "bleu does not go with task.objective=backwards_lm; set it to ()" in refusal(
-        eval=dict(measures=("bleu",))
+        eval=dict(metrics=("bleu",))
     )
 
 
