@@ -62,7 +62,7 @@ def test_unsupported_combinations_of_a_new_objective_are_refused():
         task=dict(whole_words=True)
     )
     assert "bleu does not go with task.objective=backwards_lm; set it to ()" in refusal(
-        eval=dict(measures=("bleu",))
+        eval=dict(metrics=("bleu",))
     )
 
 
