@@ -9,9 +9,11 @@ from PIL import Image
 
 from configs import dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
-from input_pipeline import objectives
+from input_pipeline.objectives.causal_lm import causal_lm
+from input_pipeline.objectives.prefix_lm import prefix_lm_pair
+from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
-from tests.test_generate import ask, untrained, writer
+from tests.test_generate import ask, text_model, untrained
 from training.losses import cross_entropy
 from training.mesh import put_batch
 from training.model_for_task import forward
@@ -73,7 +75,7 @@ def classifier(compile_once):
 
 @pytest.fixture(scope="module")
 def decoder(compile_once):
-    return writer(length=40, **TWO)
+    return text_model(length=40, **TWO)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +149,7 @@ def test_log_probabilities_are_those_of_the_loss(decoder):
     ranks = [1 + (logs[t] > logs[t, id]).sum() for t, id in enumerate(T.encode(text))]
     assert view.scores.ranks.tolist() == ranks
     # The row of training and evaluation, and their loss.
-    row = objectives.causal_lm({"text": T.encode(text)}, None, tokenizer=T)
+    row = causal_lm({"text": T.encode(text)}, None, tokenizer=T)
     batch = {name: np.asarray(x)[None] for name, x in row.items()}
     found = outputs(decoder, {"inputs": batch["inputs"].astype(np.int32)})["logits"]
     nll = cross_entropy(found, batch["targets"], batch["weights"]).nll
@@ -165,7 +167,7 @@ def test_candidates_are_the_likeliest(decoder):
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_the_last_layer_of_the_lens_is_the_model(placement):
-    run = writer(norm_placement=placement, **TWO)
+    run = text_model(norm_placement=placement, **TWO)
     batch = read_input(run, "hello", None).batch(run.mesh)
     found = run_and_capture(run, batch)
     hidden = found.hidden["decoder"]
@@ -193,6 +195,7 @@ def test_encoder_decoder_with_its_own_answer(translator):
     assert cross.rollout_ts is None
     (((answer,),),) = [ask(translator, ["1. Mai"], batch_size=1)]
     assert view.prediction == answer["text"]
+    assert view.facts[0] == ("input", "1. Mai") and "target" not in dict(view.facts)
     assert len(view.scores.tokens) == answer["tokens"] == len(decoder.queries)
     # Greedy: at every position the model prefers what it wrote.
     assert view.scores.ranks.tolist() == [1] * answer["tokens"]
@@ -202,8 +205,10 @@ def test_encoder_decoder_with_a_target(translator):
     view = look(translator, "1. Mai", "05-01")
     assert view.maps[1].queries == ("[BOS]", *"05-01")
     assert view.scores.tokens == (*"05-01", "[EOS]")
+    assert view.facts[:2] == (("input", "1. Mai"), ("target", "05-01"))
+    assert view.prediction == "", "a given target is no prediction"
     row = {"source": T.encode("1. Mai"), "target": T.encode("05-01")}
-    fields = objectives.seq2seq(row, None, tokenizer=T)
+    fields = seq2seq(row, None, tokenizer=T)
     given = read_input(translator, "1. Mai", "05-01")
     np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
     np.testing.assert_array_equal(given.fields["encoder_inputs"], fields["encoder_inputs"])
@@ -217,7 +222,7 @@ def test_encoder_decoder_with_a_target(translator):
 
 @pytest.mark.parametrize("target", [None, "ab"])
 def test_prefix_lm_of_pairs(target):
-    run = writer("prefix_lm pairs", length=24, **TWO)
+    run = text_model("prefix_lm pairs", length=24, **TWO)
     view = look(run, "1. Mai", target)
     assert_complete(run, view, 2)
     (attention,) = view.maps
@@ -225,7 +230,7 @@ def test_prefix_lm_of_pairs(target):
     assert attention.visible_lts[..., :8].all()
     if target:
         row = {"source": T.encode("1. Mai"), "target": T.encode(target)}
-        fields = objectives.prefix_lm_pair(row, None, tokenizer=T)
+        fields = prefix_lm_pair(row, None, tokenizer=T)
         given = read_input(run, "1. Mai", target)
         np.testing.assert_array_equal(given.fields["inputs"], fields["inputs"])
         np.testing.assert_array_equal(given.fields["prefix"], fields["prefix"])
@@ -234,7 +239,7 @@ def test_prefix_lm_of_pairs(target):
 
 
 def test_prefix_lm_of_documents():
-    run = writer("prefix_lm", length=24, **TWO)
+    run = text_model("prefix_lm", length=24, **TWO)
     alone, more = look(run, "abc"), look(run, "abc", "de")
     assert alone.maps[0].visible_lts.all() and alone.scores is None
     assert more.maps[0].visible_lts[..., :4].all()
@@ -247,6 +252,7 @@ def test_images(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     view = look(run, str(path))
+    assert dict(view.facts)["input"] == "digit.png", "without its directory"
     assert_complete(run, view, 2)
     rows, columns = view.patch_grid
     (attention,) = view.maps
@@ -259,8 +265,8 @@ def test_images(tmp_path):
     "attention", ["dot", "local", "longformer", "performer", "linear", "chunked", "recurrent"]
 )
 def test_masked_is_told_from_small(attention):
-    run = writer(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
-                 attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
+    run = text_model(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
+                     attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
     view = look(run, "hello world")
     assert_complete(run, view, 2)
     visible = view.maps[0].visible_lts[0]
@@ -306,7 +312,7 @@ def test_refusals(decoder, classifier):
 
 
 def test_a_prompt_beyond_the_learned_positions_is_refused():
-    run = writer(position="learned", max_length=16)
+    run = text_model(position="learned", max_length=16)
     assert look(run, "x" * 14)
     with pytest.raises(ConfigError, match=r"model\.max_length=16; shorten it"):
         look(run, "x" * 17)
