@@ -277,7 +277,14 @@ def _facts(
     run: LoadedRun, prompt: str, target: str | None, texts: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, str], ...]:
     config = run.model_config
-    layers = ", ".join(f"{depth} layers of the {stack}" for stack, depth in _depths(run).items())
+    one = len(texts) == 1  # stack, which then needs no name
+    layers = ", ".join(
+        f"{depth} layers" if one else f"{depth} layers of the {stack}"
+        for stack, depth in _depths(run).items()
+    )
+    tokens = ", ".join(
+        f"{len(each)}" if one else f"{len(each)} in the {stack}" for stack, each in texts.items()
+    )
     heads = f"{config.heads} heads of size {config.head_size}"
     if config.kv_heads < config.heads:
         heads += f", {config.kv_heads} heads of keys and values"
@@ -290,7 +297,7 @@ def _facts(
         ("positions", config.position),
         ("task", run.experiment.task.objective),
         ("checkpoint", f"step {run.step}"),
-        ("tokens", ", ".join(f"{len(each)} in the {stack}" for stack, each in texts.items())),
+        ("tokens", tokens),
     ]
     implied = [
         name
