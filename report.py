@@ -7,6 +7,7 @@ while the runs go on. It only reads the run directories.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -16,6 +17,12 @@ from checkpointing.recorded_run import RunRecord, read_run
 from experiment import command_line
 from experiment.schema import ConfigError, refuse_remote
 from visualization import report_figures, report_page, report_server
+from visualization.framed_page import Page
+
+
+def compare(workdirs: Sequence[str | Path]) -> Page:
+    """The page as an object that a notebook shows."""
+    return Page(report_page.report_page([read_run(each) for each in workdirs]), title="report")
 
 
 def read_runs() -> list[RunRecord]:
@@ -34,7 +41,7 @@ def write_page(path: str) -> None:
     refuse_remote("--output", path)
     page = report_page.report_page(read_runs())
     try:
-        Path(path).write_text(page)
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--output={path} cannot be written ({error.strerror})") from error
     print(f"{path} ({len(page.encode()) / 1e6:.1f} MB)")

@@ -23,7 +23,7 @@ from visualization import capture
 from visualization.model_view import ModelView
 
 if TYPE_CHECKING:
-    from visualization.attention_page import Page
+    from visualization.framed_page import Page
 
 FIGURES = ("svg", "png")
 Head = tuple[str, int, int]  # map, layer, head
@@ -39,9 +39,10 @@ def attention(
     step: str = "",
 ) -> "Page":
     """The page as an object that a notebook shows. `layers` are numbers from 0; (): all."""
-    from visualization.attention_page import Page, render
+    from visualization import attention_page
 
-    return Page(render(capture_view(workdir, prompt, target, layers=layers, view=view, step=step)))
+    view = capture_view(workdir, prompt, target, layers=layers, view=view, step=step)
+    return attention_page.page(view)
 
 
 def capture_view(

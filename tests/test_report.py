@@ -1,5 +1,6 @@
 """report.py as a command, and on the run directories that train.py and evaluate.py really write."""
 
+import html
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import evaluate
+import report
 import train
 from checkpointing.recorded_run import read_run
 from configs import dates, digits, pydoc
@@ -43,6 +45,15 @@ def test_a_page_is_written_where_it_is_asked_for(tmp_path):
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>") and text.endswith("</html>\n")
     assert page.stat().st_size < 3e6  # plotly is packed
+
+
+def test_the_page_of_a_notebook(tmp_path):
+    pytest.importorskip("plotly")
+    runs = [write_run(tmp_path / name) for name in ("first", "second")]
+    page = report.compare(runs)
+    assert "<span>first</span>" in page.html and "<span>second</span>" in page.html
+    frame = page._repr_html_()
+    assert frame.startswith("<iframe ") and html.escape(page.html) in frame
 
 
 @pytest.mark.parametrize(

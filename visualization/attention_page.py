@@ -6,12 +6,11 @@ and the page's policy lets nothing run or load but the scripts and the style tha
 """
 
 import base64
-import dataclasses
 import hashlib
 import html
-import os
 from pathlib import Path
 
+from visualization.framed_page import Page
 from visualization.model_view import ModelView
 from visualization.page_data import as_script_text, page_data
 
@@ -55,27 +54,6 @@ TEMPLATE = """<!DOCTYPE html>
 </body>
 </html>
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """A page that a notebook shows and a browser opens."""
-
-    html: str
-
-    def save(self, path: str | os.PathLike) -> Path:
-        """Writes the page into a file and returns its path."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html, encoding="utf-8")
-        return path
-
-    def _repr_html_(self) -> str:
-        """The page in a frame of its own, which cannot reach the notebook around it."""
-        return (
-            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" title="attention" '
-            'width="100%" height="900" style="border:0"></iframe>'
-        )
 
 
 def page(view: ModelView) -> Page:

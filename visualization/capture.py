@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -54,7 +55,7 @@ def model_view(
     scores = _scores(run, given, found) if view != "lens" else None
     return ModelView(
         title=title,
-        facts=_facts(run, given, texts),
+        facts=_facts(run, prompt, target, texts),
         maps=tuple(
             _map(run, name, layers_of, texts, layers) for name, layers_of in found.attention.items()
         ),
@@ -273,20 +274,30 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
 
 
 def _facts(
-    run: LoadedRun, given: ModelInput, texts: Mapping[str, tuple[str, ...]]
+    run: LoadedRun, prompt: str, target: str | None, texts: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, str], ...]:
     config = run.model_config
-    layers = ", ".join(f"{depth} layers of the {stack}" for stack, depth in _depths(run).items())
+    one = len(texts) == 1  # stack, which then needs no name
+    layers = ", ".join(
+        f"{depth} layers" if one else f"{depth} layers of the {stack}"
+        for stack, depth in _depths(run).items()
+    )
+    tokens = ", ".join(
+        f"{len(each)}" if one else f"{len(each)} in the {stack}" for stack, each in texts.items()
+    )
     heads = f"{config.heads} heads of size {config.head_size}"
     if config.kv_heads < config.heads:
         heads += f", {config.kv_heads} heads of keys and values"
-    facts = [
+    # Of an image, the file's name: a page that is passed on need not tell a directory.
+    facts = [("input", Path(prompt).name if config.input == "patches" else prompt)]
+    facts += [] if target is None else [("target", target)]
+    facts += [
         ("model", f"{config.family.replace('_', '-')}, {layers}, {heads}"),
         ("attention", config.attention),
         ("positions", config.position),
         ("task", run.experiment.task.objective),
         ("checkpoint", f"step {run.step}"),
-        ("tokens", ", ".join(f"{len(each)} in the {stack}" for stack, each in texts.items())),
+        ("tokens", tokens),
     ]
     implied = [
         name

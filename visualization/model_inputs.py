@@ -32,7 +32,7 @@ class ModelInput:
     fields: Fields
     first_target: int = 0  # the position that predicts the first target
     targets: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
-    answer: str | None = None  # the decoder's text, if it is an answer to the prompt
+    answer: str | None = None  # to the prompt, by the model; "" if the target was given
 
     def batch(self, mesh: Mesh, longest: int = 0) -> dict[str, np.ndarray]:
         """The padded row, as often as the mesh needs it; padding is as in generate.py."""
@@ -100,7 +100,7 @@ def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
         said = [each.replace("--prefix", "--target") for each in error.problems]
         said = [each.replace(" or lower --max_new_tokens", "") for each in said]
         raise ConfigError(said) from error
-    start, answer = fields["inputs"], target or ""
+    start, answer = fields["inputs"], ""
     if has_source and target is not None:
         tokens = np.concatenate([start, tokenizer.target_affixes[1]])
     elif is_pair and (has_source or objective.has_prefix):

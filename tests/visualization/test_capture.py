@@ -195,6 +195,7 @@ def test_encoder_decoder_with_its_own_answer(translator):
     assert cross.rollout_ts is None
     (((answer,),),) = [ask(translator, ["1. Mai"], batch_size=1)]
     assert view.prediction == answer["text"]
+    assert view.facts[0] == ("input", "1. Mai") and "target" not in dict(view.facts)
     assert len(view.scores.tokens) == answer["tokens"] == len(decoder.queries)
     # Greedy: at every position the model prefers what it wrote.
     assert view.scores.ranks.tolist() == [1] * answer["tokens"]
@@ -204,6 +205,8 @@ def test_encoder_decoder_with_a_target(translator):
     view = view_of(translator, "1. Mai", "05-01")
     assert view.maps[1].queries == ("[BOS]", *"05-01")
     assert view.scores.tokens == (*"05-01", "[EOS]")
+    assert view.facts[:2] == (("input", "1. Mai"), ("target", "05-01"))
+    assert view.prediction == "", "a given target is no prediction"
     row = {"source": T.encode("1. Mai"), "target": T.encode("05-01")}
     fields = seq2seq(row, None, tokenizer=T)
     given = read_input(translator, "1. Mai", "05-01")
@@ -249,6 +252,7 @@ def test_images(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(pixels).save(path)
     view = view_of(run, str(path))
+    assert dict(view.facts)["input"] == "digit.png", "without its directory"
     assert_complete(run, view, 2)
     rows, columns = view.patch_grid
     (attention,) = view.maps
@@ -262,7 +266,7 @@ def test_images(tmp_path):
 )
 def test_masked_weights_differ_from_small_ones(attention):
     run = text_model(attention=attention, attention_window=3, attention_chunk=3, attention_memory=3,
-                 attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
+                     attention_overlap=1, attention_features=8, position="rope", **TWO)  # fmt: skip
     view = view_of(run, "hello world")
     assert_complete(run, view, 2)
     visible = view.maps[0].visible_lts[0]

