@@ -98,8 +98,8 @@ def test_it_finds_what_it_says(executed):
     assert all(re.fullmatch(r"[\d-]{6,12}", text) for (text,) in found["answers"])
 
     assert set(found["attention"]) == {"encoder", "decoder", "cross"}
-    for sums in found["attention"].values():
-        np.testing.assert_allclose(sums, 1, atol=1e-5)
+    for row_sums in found["attention"].values():
+        np.testing.assert_allclose(row_sums, 1, atol=1e-5)
     queries, keys, mean = found["cross"]
     assert np.shape(mean) == (len(queries), len(keys)) and keys[:5] == [*"lundi"]
     assert found["page"].startswith("<iframe srcdoc=")
