@@ -279,7 +279,7 @@ def _facts(
     config = run.model_config
     one = len(texts) == 1  # stack, which then needs no name
     layers = ", ".join(
-        f"{depth} layers" if one else f"{depth} layers of the {stack}"
+        f"{depth} layer{'s' * (depth > 1)}" + ("" if one else f" of the {stack}")
         for stack, depth in _depths(run).items()
     )
     tokens = ", ".join(

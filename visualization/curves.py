@@ -20,6 +20,8 @@ GROUPS = {
     "failure": "Failures",
     "data": "Data",
 }
+# Metrics that are drawn as they are: scores are few, and a schedule has no noise.
+UNSMOOTHED = ("eval/", "optim/learning_rate")
 
 
 @dataclasses.dataclass(frozen=True)

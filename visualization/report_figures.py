@@ -11,7 +11,7 @@ import numpy as np
 
 from checkpointing.recorded_run import RunRecord
 from experiment.schema import ConfigError
-from visualization.curves import axis_title, smoothed
+from visualization.curves import UNSMOOTHED, axis_title, smoothed
 from visualization.report_page import COLOURS, run_names
 
 STYLE = {
@@ -31,7 +31,7 @@ SIZE = 4.5, 2.8  # inches: a column of a paper
 def write_figures(
     runs: Sequence[RunRecord], directory: Path, *, axis: str = "steps", smoothing: float = 0.0
 ) -> list[Path]:
-    """Writes a figure for each metric; returns their paths. Evaluations are not smoothed."""
+    """Writes a figure for each metric; returns their paths. `UNSMOOTHED` stay as they are."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -70,7 +70,7 @@ def _draw(plot, run: RunRecord, name: str, metric: str, number: int, axis: str, 
     values = np.where(np.isfinite(series.values), series.values, np.nan)
     colour = COLOURS["light"][number % len(COLOURS["light"])]
     label = name if not name.startswith("_") else f" {name}"  # matplotlib hides such labels
-    if weight and not metric.startswith("eval/"):
+    if weight and not metric.startswith(UNSMOOTHED):
         plot.plot(x, values, color=colour, alpha=0.25, linewidth=0.8)
         values = smoothed(values, weight)
     marker = "o" if len(values) < 40 else ""

@@ -50,6 +50,7 @@ def report_page(runs: Sequence[RunRecord], *, refresh: float = 0, version: str =
         "refresh": refresh,
         "version": version,
         "colours": COLOURS,
+        "unsmoothed": curves.UNSMOOTHED,
         "axisTitles": {axis: curves.axis_title(axis, unit) for axis in AXES},
         "runs": [
             {"key": str(run.workdir), "name": name, **curves.curve_data(run)}
@@ -165,7 +166,8 @@ Use a current Firefox, Chrome, Edge or Safari.</p>{plots}</section>
 <section id="environment"><h2>Environment</h2>{environment}</section>
 </main>
 <footer>Written by report.py. Drag over a plot to zoom, double-click to go back. Smoothing is an
-exponential moving average; scores of evaluations are not smoothed.</footer>
+exponential moving average; scores of evaluations and learning rates
+are not smoothed.</footer>
 <script type="application/json" id="data">{data}</script>
 <script type="text/plain" id="plotly">{plotly}</script>
 <script>{script}</script>

@@ -75,7 +75,7 @@ function lensView() {
     make("p", {
       class: "hint",
       text:
-        "The likeliest token if the output head read the hidden state after each layer. " +
+        "The likeliest token or class if the output head read the hidden state after each layer. " +
         "Colour is its probability; point at a cell for more candidates.",
     }),
     make("div", { class: "table-scroll" }, table),

@@ -93,7 +93,7 @@ function drawCurve(div) {
     if (!metric || !axis || !visible(index)) return;
     const x = metric.at.map((place) => axis[place]), raw = metric.values;
     xs.push(...x);
-    const isSmooth = state.smoothing > 0 && raw.length > 2 && !name.startsWith("eval/");
+    const isSmooth = state.smoothing > 0 && raw.length > 2 && !data.unsmoothed.some((start) => name.startsWith(start));
     const times = state.axis === "seconds" ? x.map(clock) : x;
     const line = {color: colour(index), width: 2};
     if (isSmooth) traces.push({x, y: raw, mode: "lines", opacity: 0.35, line: {...line, width: 1}, hoverinfo: "skip", name: plain(run.name)});

@@ -100,6 +100,8 @@ def test_smoothing_is_the_formula(report):
         for t in traces(page, "train/loss")[:2]
     )
     np.testing.assert_allclose(smooth, curves.smoothed(raw, 0.9), rtol=1e-9)
+    for name in ("optim/learning_rate", "eval/dates/exact_match"):
+        assert len(traces(page, name)) == 2, "one line a run: neither is smoothed"
     page.eval_on_selector(
         "#smoothing", "e => { e.value = 0; e.dispatchEvent(new Event('input')); }"
     )
