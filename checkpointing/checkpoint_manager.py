@@ -1,6 +1,7 @@
 """Checkpoints of a run: save in the background, wait, verify, find and restore."""
 
 import dataclasses
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,6 @@ import orbax.checkpoint as ocp
 from jax.experimental.multihost_utils import broadcast_one_to_all
 from orbax.checkpoint.checkpoint_managers import (
     AnyPreservationPolicy,
-    BestN,
     LatestN,
     PreservationPolicy,
 )
@@ -45,6 +45,19 @@ class LatestRegular(PreservationPolicy):
         return [each.step in regular[-self.n :] for each in checkpoints]
 
 
+@dataclasses.dataclass
+class FirstBest(PreservationPolicy):
+    """Keeps the checkpoint with the best score; of equal scores the first, as `Patience` does."""
+
+    metric: str
+    mode: str
+
+    def should_preserve(self, checkpoints, *, context) -> Sequence[bool]:
+        metrics = {each.step: each.metrics or {} for each in checkpoints}
+        best = _first_best(metrics, self.metric, self.mode)
+        return [best is not None and each.step == best[0] for each in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints under a workdir. Leaving the context waits for the current save."""
 
@@ -56,21 +69,12 @@ class Checkpoints:
         if config.every:
             policies.append(LatestRegular(config.keep, config.every))
         if config.best_metric:
-
-            def score(metrics: Mapping[str, float]) -> float:
-                return metrics[config.best_metric]
-
-            policies.append(
-                BestN(
-                    get_metric_fn=score,
-                    reverse=config.best_mode == "min",
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
-            )
+            policies.append(FirstBest(config.best_metric, config.best_mode))
             # Without these, Orbax does not write the metrics, and a resumed run does not know
             # which checkpoint is the best.
-            best = dict(best_fn=score, best_mode=config.best_mode)
+            best = dict(
+                best_fn=lambda metrics: metrics[config.best_metric], best_mode=config.best_mode
+            )
         self._manager = ocp.CheckpointManager(
             self._directory,
             item_names=("params", "rest"),
@@ -253,14 +257,17 @@ def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
 
 def _best_of(manager: ocp.CheckpointManager, config: CheckpointConfig) -> tuple[int, float] | None:
     metrics = {step: manager.metrics(step) or {} for step in manager.all_steps()}
-    scores = {
-        step: known[config.best_metric]
-        for step, known in metrics.items()
-        if config.best_metric in known
-    }
-    pick = max if config.best_mode == "max" else min
-    # Among equal scores, the newest: Orbax keeps that one.
-    best = pick(sorted(scores, reverse=True), key=scores.get) if scores else None
+    return _first_best(metrics, config.best_metric, config.best_mode)
+
+
+def _first_best(
+    metrics: Mapping[int, Mapping[str, float]], metric: str, mode: str
+) -> tuple[int, float] | None:
+    """Returns the first step with the best score, and the score. NaN is never the best."""
+    scores = {step: known[metric] for step, known in sorted(metrics.items()) if metric in known}
+    scores = {step: score for step, score in scores.items() if not math.isnan(score)}
+    pick = max if mode == "max" else min  # both return the first of equal scores
+    best = pick(scores, key=scores.get, default=None)
     return None if best is None else (best, scores[best])
 
 

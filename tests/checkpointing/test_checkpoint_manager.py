@@ -289,14 +289,14 @@ def test_best_step_finds_the_best_saved_checkpoint(tmp_path, mode, best):
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_the_newest_of_equally_good_checkpoints_is_the_best(tmp_path, mode):
+def test_the_first_of_equally_good_checkpoints_is_the_best(tmp_path, mode):
     options = dict(best_metric=METRIC, best_mode=mode)
     worse = {METRIC: 0.1 if mode == "max" else 0.9}
     scores = [{METRIC: 0.5}, worse, {METRIC: 0.5}, worse]
-    assert save(tmp_path, scores, keep=1, **options) == [3, 4]
+    assert save(tmp_path, scores, keep=1, **options) == [1, 4]
     assert save(tmp_path / "all", scores, keep=4, **options) == [1, 2, 3, 4]
     for workdir in (tmp_path, tmp_path / "all"):
-        assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 3
+        assert best_step(workdir, dataclasses.replace(CONFIG, **options)) == 1
 
 
 def test_finding_the_best_step_does_not_disturb_a_running_job(tmp_path):
