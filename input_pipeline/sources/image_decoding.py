@@ -4,7 +4,7 @@ import dataclasses
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -18,6 +18,13 @@ File = Path | bytes  # the path of an image file, or its content
 # Only these formats are decoded. Pillow goes by a file's content, not its name, and some formats
 # are dangerous: it passes EPS to Ghostscript, which runs the program in the file.
 FORMATS = ("PNG", "JPEG")
+
+
+class ImageHeader(NamedTuple):
+    """What the start of an image file says, without decoding its pixels."""
+
+    is_grey: bool
+    is_transparent: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +66,24 @@ class ImageSpec:
         return np.asarray(image).reshape(size, size, -1)
 
 
+def read_header(file: File | BinaryIO) -> ImageHeader | None:
+    """The header of an image file, or None if `read` would refuse it for what the header says."""
+    try:
+        stream = io.BytesIO(file) if isinstance(file, bytes) else file
+        with Image.open(stream, formats=FORMATS) as image:
+            if _is_deep(image):
+                return None
+            is_transparent = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+            return ImageHeader(_is_grey(image), is_transparent)
+    except Exception:  # decoders raise many types; `read` will name the problem
+        return None
+
+
 def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None = None) -> ImageSpec:
-    """The spec of a data set. Values that the config leaves open come from the first image."""
+    """The spec of a data set. Values that the config leaves open come from the first image.
+
+    mode: Pillow's mode, if known.
+    """
     first_fault = None
     for file in files:
         try:
@@ -68,7 +91,7 @@ def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None =
         except BadRecordError as fault:
             first_fault = first_fault or fault
             continue
-        mode = mode or ("L" if image.mode in ("L", "1") else "RGB")
+        mode = mode or ("L" if _is_grey(image) else "RGB")
         if data.image_size:
             return ImageSpec(mode, data.image_size, True, data.image_fit, data.image_resample)
         if image.width != image.height:
@@ -97,6 +120,14 @@ def _name(file: File) -> str:
     return "its image" if isinstance(file, bytes) else str(file)
 
 
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("L", "1")
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode.startswith(("I", "F"))
+
+
 def _opened(file: File) -> Image.Image:
     try:
         stream = io.BytesIO(file) if isinstance(file, bytes) else file
@@ -106,7 +137,7 @@ def _opened(file: File) -> Image.Image:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
     except Exception as error:  # decoders raise many types
         raise BadRecordError(f"{_name(file)} cannot be decoded: {error}") from error
-    if image.mode.startswith(("I", "F")):
+    if _is_deep(image):
         raise BadRecordError(
             f"{_name(file)} has more than 8 bits in a pixel's channel (mode {image.mode}); "
             "save it with 8"

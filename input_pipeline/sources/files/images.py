@@ -4,7 +4,7 @@
     <class>/*.png, ...    without splits: data.eval_share of the images of each class is held out
 
 or in MNIST's files (idx.py). All images of a run have the same square size and the same channels:
-one if the first training image is grey, else three.
+one if all images are grey, else three.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from absl import logging
 from PIL import Image
 
 from experiment.schema import ConfigError, did_you_mean
@@ -27,7 +28,13 @@ from input_pipeline.sources.base import (
 )
 from input_pipeline.sources.files import idx
 from input_pipeline.sources.files.checking import check, check_record, mapped_in_threads
-from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
+from input_pipeline.sources.image_decoding import (
+    ImageHeader,
+    ImageSpec,
+    infer_image_spec,
+    read,
+    read_header,
+)
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 LAYOUT = (
@@ -35,7 +42,7 @@ LAYOUT = (
     "data.eval_share is held out"
 )
 
-CONTENT_BYTES = hashlib.sha256().digest_size  # the end of what _file_digest returns
+CONTENT_BYTES = hashlib.sha256().digest_size  # the end of each digest that _scan returns
 
 LabelledFile = tuple[Path, int]
 
@@ -75,14 +82,16 @@ def _load_folders(directory: Path, data: DataConfig) -> Splits:
     if classes:
         files = _files(directory, classes)
         _refuse_empty(directory, classes, files)
-        digests = _digests(directory, files)
+        digests, headers = _scanned(directory, files)
         train_files, eval_files = _split_by_hash(files, digests, data)
         cut, description = [f"hashed below {data.eval_share}"], {"held_out_share": data.eval_share}
     else:
         classes, train_files, eval_files = _named_splits(directory, data)
-        digests = _digests(directory, train_files + eval_files)
+        files = train_files + eval_files
+        digests, headers = _scanned(directory, files)
         cut, description = [], {}
-    spec = infer_image_spec((path for path, _ in train_files), data)
+    mode = _common_mode([path for path, _ in files], headers)
+    spec = infer_image_spec((path for path, _ in train_files), data, mode)
     digest = content_digest([*spec.digest_parts, data.train_split, data.eval_split, *cut, *digests])
 
     def checked(split: str, files: Sequence[LabelledFile]) -> Sequence[Example]:
@@ -184,19 +193,50 @@ def _files(split: Path, classes: Sequence[str]) -> list[LabelledFile]:
     ]
 
 
-def _digests(directory: Path, files: Sequence[LabelledFile]) -> list[bytes]:
+def _common_mode(paths: Sequence[Path], headers: Sequence[ImageHeader | None]) -> str | None:
+    """Pillow's mode for all images: grey only if no image has colour; None if none is readable.
+
+    Warns if grey images are read as colour, and if transparency is dropped.
+    """
+    known = [(path, header) for path, header in zip(paths, headers, strict=True) if header]
+    grey = [path for path, header in known if header.is_grey]
+    transparent = [path for path, header in known if header.is_transparent]
+    if 0 < len(grey) < len(known):
+        logging.warning(
+            "%d of %d images are grey (such as %s) and are read as colour",
+            *(len(grey), len(known), grey[0]),
+        )
+    if transparent:
+        logging.warning(
+            "%d of %d images have transparency (such as %s), which is dropped: pixels keep the "
+            "colour stored under it; flatten them onto a background first if the shape is in the "
+            "transparency",
+            *(len(transparent), len(known), transparent[0]),
+        )
+    if not known:
+        return None
+    return "L" if len(grey) == len(known) else "RGB"
+
+
+def _scanned(
+    directory: Path, files: Sequence[LabelledFile]
+) -> tuple[list[bytes], list[ImageHeader | None]]:
+    """The digest and the header of each file."""
     paths = [path for path, _ in files]
-    return mapped_in_threads(partial(_file_digest, directory), paths, "hashing")
+    found = mapped_in_threads(partial(_scan, directory), paths, "hashing")
+    return [digest for digest, _ in found], [header for _, header in found]
 
 
-def _file_digest(directory: Path, path: Path) -> bytes:
-    """The relative path of a file, followed by the digest of its content."""
+def _scan(directory: Path, path: Path) -> tuple[bytes, ImageHeader | None]:
+    """The relative path of a file, followed by the digest of its content; and its header."""
     try:
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()
+            file.seek(0)
+            header = read_header(file)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    return path.relative_to(directory).as_posix().encode() + content
+    return path.relative_to(directory).as_posix().encode() + content, header
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:

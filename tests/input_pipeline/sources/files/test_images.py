@@ -32,6 +32,14 @@ def directory(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def logged(monkeypatch):
+    """The warnings that are logged."""
+    lines = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: lines.append(text % args))
+    return lines
+
+
 def load(directory, **keys):
     return images.load(data_config(source="image_files", path=str(directory), **keys))
 
@@ -70,21 +78,81 @@ def test_jpeg_is_read_too(directory, ending):
 @pytest.mark.parametrize(
     ("mode", "channels"), [("L", 1), ("1", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)]
 )
-def test_the_first_image_decides_about_the_channels(directory, mode, channels):
-    first = picture(0)
-    save(directory / "train/cat/a.png", first, mode)
+def test_images_of_one_kind_decide_about_the_channels(directory, logged, mode, channels):
+    for path in [*directory.glob("*/*/*.png"), *directory.glob("*/*/*.PNG")]:
+        save(path, picture(0), mode)
     splits = load(directory)
-    assert {example["image"].shape for example in splits.train} == {(6, 6, channels)}
+    found = [*splits.train, *splits.evals["validation"]]
+    assert {example["image"].shape for example in found} == {(6, 6, channels)}
     if mode == "L":
-        grey = np.asarray(Image.fromarray(first).convert("L"))
+        grey = np.asarray(Image.fromarray(picture(0)).convert("L"))
         np.testing.assert_array_equal(splits.train[0]["image"][..., 0], grey)
+    assert ["transparency" in line for line in logged] == [True] * (mode == "RGBA")
 
 
-def test_a_transparent_palette_is_read_without_a_warning(directory):
-    image = Image.fromarray(picture(0)).convert("P")
-    image.save(directory / "train/cat/a.png", transparency=bytes(range(256)))
-    expected = np.asarray(image.convert("RGB"))
-    np.testing.assert_array_equal(load(directory).train[0]["image"], expected)
+@pytest.mark.parametrize("mode", ["L", "1"])
+@pytest.mark.parametrize("name", ["train/cat/a.png", "train/dog/c.png", "validation/dog/f.png"])
+def test_a_grey_image_among_coloured_ones_is_read_as_colour(directory, logged, name, mode):
+    save(directory / name, picture(50), mode)
+    splits = load(directory)
+    found = [*splits.train, *splits.evals["validation"]]
+    names = ["cat/a.png", "cat/b.PNG", "dog/c.png", "dog/d.png", "cat/e.png", "dog/f.png"]
+    for seed, short, example in zip([0, 1, 2, 3, 10, 11], names, found, strict=True):
+        expected = picture(seed)
+        if name.endswith(short):
+            grey = np.asarray(Image.fromarray(picture(50)).convert(mode).convert("L"))
+            expected = np.stack([grey] * 3, axis=-1)
+        np.testing.assert_array_equal(example["image"], expected)
+    assert logged == [f"1 of 6 images are grey (such as {directory / name}) and are read as colour"]
+
+
+def test_one_coloured_image_among_grey_ones_keeps_its_colour(tmp_path, logged):
+    for seed in range(20):
+        save(tmp_path / f"{('cat', 'dog')[seed % 2]}/{seed:02}.png", picture(seed, 6, 6))
+    save(tmp_path / "dog/99.png", picture(99))
+    (tmp_path / "cat/broken.png").write_text("not counted")
+    splits = load(tmp_path, eval_share=0.3, max_bad_records=1)
+    found = [*splits.train, *splits.evals["validation"]]
+    assert picture(99).tobytes() in {example["image"].tobytes() for example in found}
+    first = tmp_path / "cat/00.png"
+    assert f"20 of 21 images are grey (such as {first}) and are read as colour" in logged
+
+
+def transparent_pixels(path):
+    rgba = picture(5, 6, 6, 4)
+    Image.fromarray(rgba).save(path)
+    return rgba[..., :3]
+
+
+def transparent_palette(path):
+    image = Image.fromarray(picture(5)).convert("P")
+    image.save(path, transparency=bytes(range(256)))
+    return np.asarray(image.convert("RGB"))
+
+
+def transparent_colour(path):
+    Image.fromarray(picture(5)).save(path, transparency=tuple(map(int, picture(5)[0, 0])))
+    return picture(5)
+
+
+def transparent_grey(path):
+    grey, alpha = picture(5, 6, 6), picture(6, 6, 6)
+    Image.merge("LA", [Image.fromarray(grey), Image.fromarray(alpha)]).save(path)
+    return np.stack([grey] * 3, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "saved", [transparent_pixels, transparent_palette, transparent_colour, transparent_grey]
+)
+def test_transparency_is_dropped_with_one_warning(directory, logged, saved):
+    expected = saved(directory / "train/dog/c.png")
+    saved(directory / "validation/dog/f.png")
+    np.testing.assert_array_equal(load(directory).train[2]["image"], expected)
+    assert logged == [
+        f"2 of 6 images have transparency (such as {directory / 'train/dog/c.png'}), which is "
+        "dropped: pixels keep the colour stored under it; flatten them onto a background first if "
+        "the shape is in the transparency"
+    ]
 
 
 def test_the_shorter_side_is_resized_and_the_middle_cut_out(directory):
@@ -151,15 +219,13 @@ def deep(path):
 )
 @pytest.mark.parametrize("name", ["train/cat/a.png", "train/dog/c.png", "validation/dog/f.png"])
 def test_a_bad_image_is_refused_by_name_or_skipped_and_logged(
-    directory, monkeypatch, damage, reason, name
+    directory, logged, damage, reason, name
 ):
     damage(directory / name)
     message = refusal(directory)
     assert f"{name} " in message and reason in message
     assert "raise data.max_bad_records (now 0)" in message
 
-    logged = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args: logged.append(text % args))
     splits = load(directory, max_bad_records=1)
     assert len(splits.train) + len(splits.evals["validation"]) == 5
     assert len([*splits.train, *splits.evals["validation"]]) == 5  # and all can be read
