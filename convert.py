@@ -148,7 +148,7 @@ def import_model(
     run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
-        file = published_tokenizer.file_of(found, tokenizer_path)
+        file = published_tokenizer.published_file(found, tokenizer_path)
         pieces = tokenizer.pieces if isinstance(tokenizer, SubwordTokenizer) else ()
         special_tokens_record.store(workdir, found, file, pieces, ignore_keys)
     if found.architecture.generates:

@@ -18,7 +18,13 @@ from input_pipeline.tokenizers.published_files import (
     open_tokenizer,
 )
 from input_pipeline.tokenizers.special_tokens import Template, with_template
-from input_pipeline.tokenizers.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
+from input_pipeline.tokenizers.subword import (
+    CHAT_TEMPLATE,
+    FILE_NAME,
+    ROLES_FILE_NAME,
+    TEXT_START,
+    SubwordTokenizer,
+)
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from model.config import TransformerConfig
 from pretrained import files, published
@@ -75,7 +81,7 @@ def _read(
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
         return IdTokenizer(roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos)
-    own, file = _own_file(found.directory), file_of(found, path)
+    own, file = _own_file(found.directory), _file(found, path)
     tokenizer = open_tokenizer(file)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
     if tokenizer.eos_id in ends:  # prefer the tokenizer's own id
@@ -110,10 +116,13 @@ def _read(
     return tokenizer
 
 
-def file_of(found: published.Published, path: str) -> Path | None:
-    """The file of the model's tokenizer; `path` is as in `read`. None for a model without one."""
-    if path == NO_TOKENIZER:
-        return None
+def published_file(found: published.Published, path: str) -> Path | None:
+    """The published file that `read` reads; None without a tokenizer, or with one of a run."""
+    file = None if path == NO_TOKENIZER else _file(found, path)
+    return None if file is None or file.with_name(ROLES_FILE_NAME).exists() else file
+
+
+def _file(found: published.Published, path: str) -> Path:
     own = _own_file(found.directory)
     file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
     return file / FILE_NAME if file.is_dir() else file

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from input_pipeline.tokenizers.published_files import CONFIG_FILE_NAME
-from input_pipeline.tokenizers.subword import ROLES_FILE_NAME
 from pretrained import files, published
+from pretrained.sentence import TOKENIZER
 
 FILE_NAME = "published_special_tokens.json"  # in the workdir
 MAP_FILE_NAME = "special_tokens_map.json"  # of older published tokenizers
@@ -63,15 +62,16 @@ def store(
     pieces: Collection[str | None],
     ignore_keys: Collection[str] = (),
 ) -> None:
-    """Writes the record of an import. `pieces` is the vocabulary of the tokenizer, if it has one.
+    """Writes the record of an import. `pieces` is the tokenizer's vocabulary.
 
-    A special token that the vocabulary lacks is left out.
+    tokenizer_file: None if the tokenizer was not read from published files. A special token that
+    the vocabulary lacks is left out.
     """
     config = files.read_json(found.directory, files.CONFIG)
     ids = {key: config[key] for key in IDS if key in config and key not in ignore_keys}
     record = dict(model_type=found.architecture.model_type, ids=ids)
-    if tokenizer_file is not None and not tokenizer_file.with_name(ROLES_FILE_NAME).exists():
-        beside = _read_beside(tokenizer_file, CONFIG_FILE_NAME)
+    if tokenizer_file is not None:
+        beside = _read_beside(tokenizer_file, TOKENIZER)
         tokens = _tokens(found, tokenizer_file, beside)
         record["tokens"] = {role: token for role, token in tokens.items() if token in pieces}
         length = beside.get(LENGTH)

@@ -562,8 +562,8 @@ def test_lines_that_are_too_long_are_counted():
     assert refusal(ask, answers, 5, 24, 25, 26) == (
         f"{start}, and 2 other lines are too long as well; shorten them"
     )
-    writer = text_model(position="learned", max_length=16)
-    assert refusal(ask, writer, 3, 16, 17).endswith(
+    decoder = text_model(position="learned", max_length=16)
+    assert refusal(ask, decoder, 3, 16, 17).endswith(
         "model.max_length=16, and 1 other line is too long as well; shorten them or lower "
         "--max_new_tokens"
     )
