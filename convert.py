@@ -36,6 +36,7 @@ from pretrained import (
     published,
     published_tokenizer,
     sentence,
+    special_tokens_record,
 )
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
@@ -147,6 +148,9 @@ def import_model(
     run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
+        file = published_tokenizer.published_file(found, tokenizer_path)
+        pieces = tokenizer.pieces if isinstance(tokenizer, SubwordTokenizer) else ()
+        special_tokens_record.store(workdir, found, file, pieces, ignore_keys)
     if found.architecture.generates:
         _store_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
@@ -224,7 +228,9 @@ def export_model(run: str, directory: Path) -> str:
     files.write_tensors(
         directory, their_shapes(found), config.param_dtype, to_theirs(found, params)
     )
-    files.write_json(directory / files.CONFIG, described.config)
+    record = special_tokens_record.load(checkpoints.parent)
+    written = described.config if record is None else record.config_with_ids(described.config)
+    files.write_json(directory / files.CONFIG, written)
     if described.architecture.generates:
         ids = {key: id for key, id in described.config.items() if key.endswith("_token_id")}
         if config.family == "encoder_decoder" and tokenizer.text_start_ids:
@@ -250,7 +256,7 @@ def export_model(run: str, directory: Path) -> str:
         if note := image_processor.write(directory, data, config.image_size, config.image_channels):
             logging.warning("%s", note)
     elif isinstance(tokenizer, SubwordTokenizer):
-        published_tokenizer.write(directory, tokenizer, config, task)
+        published_tokenizer.write(directory, tokenizer, config, task, record)
     else:
         logging.warning("this model's tokenizer has no published format, so none is written")
     return f"{described.architecture.model_type}: {described.config['architectures'][0]}"

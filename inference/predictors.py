@@ -19,7 +19,7 @@ from tqdm import tqdm
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import sampling_options
-from inference.prompts import ImagePrompts, TextPrompts, in_batches
+from inference.prompts import ImagePrompts, TextPrompts, TooLongError, in_batches, prompt_rows
 from inference.sampler import Sampler
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
@@ -79,7 +79,7 @@ def predict(
     predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
 ) -> list[Outputs]:
     """Predicts the outputs of each line, in order. Checks all lines before the first prediction."""
-    rows = [predictor.prompt(line, name) for line, name in zip(lines, names, strict=True)]
+    rows = prompt_rows(predictor.prompt, lines, names)
     note_unknown(predictor.unknown, len(lines))
     note_long_rows(rows, predictor.trained_length)
     found: list[Outputs] = [[] for _ in lines]
@@ -269,8 +269,8 @@ def _takes_two(model: loaded_run.LoadedRun) -> bool:
 def _refuse_long(fields: Fields, name: str, longest: int) -> Fields:
     tokens = len(fields.get("inputs", ()))
     if longest and tokens > longest:
-        raise ConfigError(
+        raise TooLongError(
             f"{name} has {tokens} tokens with the special ones, and model.position=learned ends at "
-            f"model.max_length={longest}; shorten it"
+            f"model.max_length={longest}"
         )
     return fields

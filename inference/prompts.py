@@ -6,7 +6,7 @@ masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruptio
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,42 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer
 MASK = "[MASK]"
 SENTINEL = "<extra_id_{}>"
 SMALLEST_BUCKET = 16
+
+
+class TooLongError(ConfigError):
+    """A line that does not fit into the model; `remedy` follows "shorten it" in the message."""
+
+    def __init__(self, reason: str, remedy: str = ""):
+        super().__init__(f"{reason}; shorten it{remedy}")
+        self._reason, self._remedy = reason, remedy
+
+    def with_others(self, count: int) -> ConfigError:
+        """The same error, with the number of further lines that are too long."""
+        if not count:
+            return self
+        others = "1 other line is" if count == 1 else f"{count:,} other lines are"
+        return ConfigError(
+            f"{self._reason}, and {others} too long as well; shorten them{self._remedy}"
+        )
+
+
+def prompt_rows(
+    prompt: Callable[[str, str], Fields], lines: Sequence[str], names: Sequence[str]
+) -> list[Fields]:
+    """The rows of all lines. An error about a line that is too long counts the other ones."""
+    rows, first, others = [], None, 0
+    for line, name in zip(lines, names, strict=True):
+        try:
+            rows.append(prompt(line, name))
+        except TooLongError as error:
+            others += first is not None
+            first = first or error
+        except ConfigError:
+            if first is None:
+                raise
+    if first is not None:
+        raise first.with_others(others)
+    return rows
 
 
 class TextPrompts:

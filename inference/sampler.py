@@ -17,7 +17,7 @@ from inference import output_text
 from inference.beam_search import NEVER, Beams
 from inference.decoding import GREEDY, Ends, Sampling, repeat_rows
 from inference.generation import Generator, Prompts
-from inference.prompts import TextPrompts
+from inference.prompts import TextPrompts, TooLongError
 from inference.sampling_options import SamplingOptions
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -82,24 +82,29 @@ class Sampler:
         fields = self._prompt(text, name)
         source, start = len(fields.get("encoder_inputs", ())), len(fields["inputs"])
         if self._positions and source > self._positions:
-            raise ConfigError(
+            raise TooLongError(
                 f"{name} has {source} tokens with the special ones, and model.position=learned "
-                f"ends at model.max_length={self._positions}; shorten it"
+                f"ends at model.max_length={self._positions}"
             )
         given = name
         if self._has_source:
             given = "--prefix" if self._options.prefix else "the start of an output"
+        problem = None
         if self._slots and start > self._slots:
-            raise ConfigError(
+            problem = TooLongError(
                 f"{given} has {start} tokens with the special ones, and --slide keeps "
-                f"{self._slots}, the length of training; shorten it"
+                f"{self._slots}, the length of training"
             )
-        if self._needed > self._room_after(start):
-            raise ConfigError(
+        elif self._needed > self._room_after(start):
+            problem = TooLongError(
                 f"{given} has {start} tokens with the special ones, which leaves no room for "
                 f"{self._needed} more: model.position=learned ends at model.max_length="
-                f"{self._positions}; shorten it or lower --max_new_tokens"
+                f"{self._positions}",
+                " or lower --max_new_tokens",
             )
+        if problem is not None:
+            # Every line of an encoder-decoder has the same start, so there is nothing to count.
+            raise ConfigError(problem.problems) if self._has_source else problem
         return fields
 
     @property

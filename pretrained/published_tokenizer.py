@@ -18,11 +18,18 @@ from input_pipeline.tokenizers.published_files import (
     open_tokenizer,
 )
 from input_pipeline.tokenizers.special_tokens import Template, with_template
-from input_pipeline.tokenizers.subword import CHAT_TEMPLATE, FILE_NAME, TEXT_START, SubwordTokenizer
+from input_pipeline.tokenizers.subword import (
+    CHAT_TEMPLATE,
+    FILE_NAME,
+    ROLES_FILE_NAME,
+    TEXT_START,
+    SubwordTokenizer,
+)
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from model.config import TransformerConfig
 from pretrained import files, published
 from pretrained.architecture import Specials
+from pretrained.special_tokens_record import LENGTH, SpecialTokensRecord
 from training.config import TaskConfig
 
 NO_TOKENIZER = "none"  # the value of --tokenizer for a model without one
@@ -74,9 +81,7 @@ def _read(
     size = found.model["vocab_size"]
     if path == NO_TOKENIZER:
         return IdTokenizer(roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos)
-    own = _own_file(found.directory)
-    file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
-    file = file / FILE_NAME if file.is_dir() else file
+    own, file = _own_file(found.directory), _file(found, path)
     tokenizer = open_tokenizer(file)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
     if tokenizer.eos_id in ends:  # prefer the tokenizer's own id
@@ -109,6 +114,18 @@ def _read(
             kind,
         )
     return tokenizer
+
+
+def published_file(found: published.Published, path: str) -> Path | None:
+    """The published file that `read` reads; None without a tokenizer, or with one of a run."""
+    file = None if path == NO_TOKENIZER else _file(found, path)
+    return None if file is None or file.with_name(ROLES_FILE_NAME).exists() else file
+
+
+def _file(found: published.Published, path: str) -> Path:
+    own = _own_file(found.directory)
+    file = Path(path) if path else _inside(own or _refuse_missing(found.directory))
+    return file / FILE_NAME if file.is_dir() else file
 
 
 def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
@@ -178,26 +195,45 @@ def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specia
 
 
 def write(
-    directory: Path, tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig
+    directory: Path,
+    tokenizer: SubwordTokenizer,
+    model: TransformerConfig,
+    task: TaskConfig,
+    record: SpecialTokensRecord | None = None,
 ) -> None:
-    """Writes tokenizer.json, with a post-processor, and tokenizer_config.json."""
+    """Writes tokenizer.json, with a post-processor, and tokenizer_config.json.
+
+    The special tokens and the maximum length are those of `record`, if it has them.
+    """
     template = _template(tokenizer, model, task)
     content = with_template(tokenizer.content, template)
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
-    spelt = tokenizer.role_names
-    names = {f"{role}_token": name for role, name in spelt.items() if role != TEXT_START}
-    if model.family == "encoder_decoder":
-        del names["bos_token"]  # the config calls it decoder_start_token_id instead
-        if TEXT_START in spelt:
-            names["bos_token"] = spelt[TEXT_START]
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    is_recorded = record is not None and record.tokens is not None
+    names = record.tokens if is_recorded else _names(tokenizer, model)
+    named = {f"{role}_token": name for role, name in names.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
     if model.token_types and template.token_types > 1:  # which this class else leaves out
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    if model.position == "learned":
-        config["model_max_length"] = model.max_length
+    longest = model.max_length if model.position == "learned" else None
+    longest = record.max_length if is_recorded else longest
+    if longest is not None:
+        config[LENGTH] = longest
     if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
         config[CHAT_TEMPLATE] = chat_template
     files.write_json(directory / CONFIG_FILE_NAME, config)
+
+
+def _names(tokenizer: SubwordTokenizer, model: TransformerConfig) -> dict[str, str]:
+    """The special tokens by role, as in the model's training."""
+    names = tokenizer.role_names
+    start = names.pop(TEXT_START, None)
+    if model.family == "encoder_decoder":
+        del names["bos"]  # the config calls it decoder_start_token_id instead
+        if start is not None:
+            names["bos"] = start
+    if tokenizer.unknown_id is not None:
+        names["unk"] = tokenizer.pieces[tokenizer.unknown_id]
+    return names
 
 
 def _template(tokenizer: SubwordTokenizer, model: TransformerConfig, task: TaskConfig) -> Template:

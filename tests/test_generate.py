@@ -540,6 +540,35 @@ def test_lines_that_are_too_long_are_refused_by_name():
     )
 
 
+def test_lines_that_are_too_long_are_counted():
+    learned = dict(position="learned", max_length=24)
+    encoder = untrained(langid, model=learned, data=dict(length=24))
+    start = "line 2 has 25 tokens with the special ones, and model.position=learned ends at "
+    start += "model.max_length=24"
+
+    def ask(model, *lengths):
+        lines, names = ["x" * n for n in lengths], [f"line {n + 1}" for n in range(len(lengths))]
+        with jax.set_mesh(model.mesh):
+            predictors.predict(predictors.make_predictor(model, {}, 2), lines, names, 2)
+
+    assert refusal(ask, encoder, 5, 23, 22) == f"{start}; shorten it"
+    assert refusal(ask, encoder, 5, 23, 22, 40) == (
+        f"{start}, and 1 other line is too long as well; shorten them"
+    )
+    assert refusal(ask, encoder, 5, 23, 40, 3, 30) == (
+        f"{start}, and 2 other lines are too long as well; shorten them"
+    )
+    answers = untrained(dates, model=learned, data=dict(encoder_length=24))
+    assert refusal(ask, answers, 5, 24, 25, 26) == (
+        f"{start}, and 2 other lines are too long as well; shorten them"
+    )
+    decoder = text_model(position="learned", max_length=16)
+    assert refusal(ask, decoder, 3, 16, 17).endswith(
+        "model.max_length=16, and 1 other line is too long as well; shorten them or lower "
+        "--max_new_tokens"
+    )
+
+
 def test_sources_and_texts_to_classify_are_refused_where_positions_end():
     learned = dict(position="learned", max_length=24)
     answers = untrained(dates, model=learned, data=dict(encoder_length=24))
