@@ -10,7 +10,7 @@ from pathlib import Path
 class Page:
     """A page that a notebook shows and a browser opens."""
 
-    html: str
+    html: str = dataclasses.field(repr=False)  # megabytes
     title: str = "attention"  # of the frame, for screen readers
 
     def save(self, path: str | os.PathLike) -> Path:
