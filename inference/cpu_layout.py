@@ -21,7 +21,7 @@ from model.config import TransformerConfig
 from model.layers import Dense, Embedding
 from model.mixed_precision import matmul
 from model.sharding import platform
-from model.transformer import by_layer
+from model.stack import by_layer
 from training.compilation import compiler_options
 
 Order = Literal["as_trained", "inputs_first", "outputs_first"]

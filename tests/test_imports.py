@@ -84,6 +84,7 @@ MODEL_ORDER = [
     {"layers"},
     {"module"},
     {"kv_cache"},
+    {"stack"},
     {"transformer"},
     {"heads"},
 ]

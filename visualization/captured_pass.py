@@ -17,7 +17,7 @@ from jax import Array
 from checkpointing.loaded_run import LoadedRun
 from model.attention.attention_weights import CAPTURE, PERTURBATIONS
 from model.layers import Norm
-from model.transformer import Stack
+from model.stack import Stack
 from training.mesh import put_batch
 from training.model_for_task import by_name, forward, model_arguments
 

@@ -11,7 +11,7 @@ from model.attention.interface import AttentionContext
 from model.attention.module import Attention
 from model.heads import LanguageModel
 from model.masks import MaskSpec, SequenceInfo, up_to_first
-from model.transformer import Stack
+from model.stack import Stack
 from tests.model.examples import pack, text_arguments, text_logits, text_params, tokens, unpadded
 from tests.tiny import quick_jit, tiny_config
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from model.transformer import Stack
+from model.stack import Stack
 from tests.model.examples import POSITIONS, pack, text_logits, tokens, unpadded
 from tests.tiny import quick_jit, random_params, tiny_config
 

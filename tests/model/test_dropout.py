@@ -9,7 +9,7 @@ from model.attention.dot_attention import dot_attention
 from model.dropout import dropout
 from model.heads import LanguageModel
 from model.layers import FeedForward
-from model.transformer import Stack
+from model.stack import Stack
 from tests.model.examples import text_params, tokens
 from tests.tiny import quick_jit, random_params, tiny_config
 

@@ -17,7 +17,7 @@ from model.attention.module import Attention
 from model.heads import LanguageModel
 from model.layers import FeedForward, Norm
 from model.masks import MaskSpec, SequenceInfo
-from model.transformer import Block
+from model.stack import Block
 from tests.tiny import tiny_config
 
 CONFIG = tiny_config(

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import convert
 from configs import default
 from experiment import sections
-from model.transformer import Stack
+from model.stack import Stack
 from pretrained import published
 from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES

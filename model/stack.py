@@ -1,0 +1,332 @@
+"""Block, and the Stack that runs over blocks: a scan in training, an unrolled loop in decoding."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from model.attention import KINDS, pattern_of, refusals
+from model.attention.attention_weights import CAPTURE, PERTURBATIONS, captures
+from model.attention.dot_attention import SAVED_ATTENTION
+from model.attention.interface import AttentionContext, AttentionKind
+from model.attention.module import Attention, LayerCache
+from model.config import TransformerConfig
+from model.kv_cache import Cache, add_tokens, require_token_slots
+from model.layers import SAVED_MATMULS, Dropout, Embedding, FeedForward, Norm
+from model.masks import (
+    PADDING,
+    MaskSpec,
+    SequenceInfo,
+    positions_or_default,
+    segments_or_default,
+)
+from model.mixed_precision import add_bias
+from model.positions import ScoreBias, alibi_slopes, sinusoidal
+from model.sharding import constrain, platform
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention if there is a source, and feed-forward."""
+
+    config: TransformerConfig
+    kind: str  # of attention
+    cross: bool
+    deterministic: bool
+
+    @nn.compact
+    def __call__(
+        self, x_btd: Array, cache: LayerCache | None, context: AttentionContext
+    ) -> tuple[Array, LayerCache | None]:
+        attention = functools.partial(Attention, self.config, self.kind, self.deterministic)
+
+        def self_attention(y_btd):
+            return attention(name="self_attention")(y_btd, context, cache)
+
+        def cross_attention(y_btd):
+            return attention(cross=True, name="cross_attention")(y_btd, context, cache)
+
+        def feed_forward(y_btd):
+            return FeedForward(self.config, self.deterministic, name="feed_forward")(y_btd), None
+
+        x_btd, cache = self._residual(x_btd, self_attention, "self_attention_norm")
+        if self.cross:
+            x_btd, cache = self._residual(x_btd, cross_attention, "cross_attention_norm")
+        x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
+        if captures(self):
+            self.put_variable(CAPTURE, "hidden", x_btd)
+        return x_btd, cache
+
+    def _residual(self, x_btd: Array, sublayer, norm_name: str):
+        """Returns x + sublayer(norm(x)), or norm(x + sublayer(x)), and the sublayer's cache."""
+        norm = Norm(self.config, name=norm_name)
+        pre = self.config.norm_placement == "pre"
+        y_btd, new_cache = sublayer(norm(x_btd) if pre else x_btd)
+        x_btd = x_btd + Dropout(self.config.dropout_residual, self.deterministic)(y_btd)
+        x_btd = constrain(x_btd, "batch", "length", "hidden")
+        return x_btd if pre else norm(x_btd), new_cache
+
+
+class RelativeBias(nn.Module):
+    """T5's learned bias for each head and bucket of relative positions."""
+
+    config: TransformerConfig
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self) -> ScoreBias:
+        config = self.config
+        table = self.param(
+            "embedding",
+            nn.with_logical_partitioning(
+                nn.initializers.normal(config.init_std or config.width**-0.5), ("buckets", "heads")
+            ),
+            (config.relative_buckets, config.heads),
+            jnp.dtype(config.param_dtype),
+        )
+        return ScoreBias(
+            "t5_bias",
+            table.astype(jnp.float32),
+            bidirectional=self.bidirectional,
+            max_distance=config.relative_max_distance,
+        )
+
+
+class Stack(nn.Module):
+    """From embedded tokens to hidden states: positions, blocks, final norm.
+
+    Parameters of the blocks are stacked on a leading axis of layers, whether the scan over layers
+    is unrolled or not.
+    """
+
+    config: TransformerConfig
+    layers: int
+    causal: bool
+    cross: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        x_btd: Array,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        *,
+        prefix_bt: Array | None = None,
+        global_bt: Array | None = None,
+        source_bsd: Array | None = None,
+        source_segments_bs: Array | None = None,
+        cache: Cache | None = None,
+        visible_bts: Array | None = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Cache | None]:
+        config = self.config
+        if prefix_bt is not None:
+            for reason in refusals(config.attention, "prefix"):
+                raise ValueError(reason)
+        positions_bt = positions_or_default(positions_bt, x_btd)
+        segments_bt = segments_or_default(segments_bt, x_btd)
+        if config.has_global_tokens:
+            if global_bt is None:
+                global_bt = positions_bt == 0
+            global_bt = global_bt & (segments_bt != PADDING)
+        queries = keys = SequenceInfo(positions_bt, segments_bt, prefix_bt, global_bt)
+        cache_slot = None
+        if cache is not None:
+            if visible_bts is not None or cache.index.ndim:
+                require_token_slots(cache)
+            cache_slot = cache.index % cache.segments_bs.shape[1]
+            cache, keys = add_tokens(cache, queries, cache_slot)
+
+        mask_spec = MaskSpec(queries, keys, self.causal)
+        context = AttentionContext(
+            mask_spec=mask_spec,
+            bias=self._bias(),
+            rope_positions_bt=positions_bt if config.position == "rope" else None,
+            cache_slot=cache_slot,
+            shared=self._shared(),
+        )
+        if cache is not None or any(kind.reads_explicit_mask for kind in self._kinds()):
+            mask_b1ts, bias_bhts = mask_spec.mask_b1ts(), None
+            if visible_bts is not None:
+                mask_b1ts &= visible_bts[:, None]
+            if context.bias is not None:
+                bias_bhts = context.bias(None, queries.positions_bt, keys.positions_bt)
+            context = context.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
+        if self.cross:
+            positions_bs = positions_or_default(None, source_segments_bs)
+            source = SequenceInfo(positions_bs, source_segments_bs)
+            cross_mask_spec = MaskSpec(queries, source, causal=False)
+            context = context.replace(source_bsd=source_bsd, cross_mask_spec=cross_mask_spec)
+
+        x_btd = self._embed(x_btd, positions_bt, deterministic)
+        if captures(self):
+            self.put_variable(CAPTURE, "embedded", x_btd)
+        x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
+        if config.norm_placement == "pre":
+            x_btd = Norm(config, name="final_norm")(x_btd)
+        if cache is not None:
+            cache = cache.replace(layers=layer_caches, index=cache.index + x_btd.shape[1])
+        return x_btd, cache
+
+    def _embed(self, x_btd: Array, positions_bt: Array, deterministic: bool) -> Array:
+        """Adds absolute positions; applies norm and dropout as configured."""
+        config = self.config
+        if config.position == "sinusoidal":
+            waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.width)
+            x_btd += waves_btd.astype(x_btd.dtype)
+        elif config.position == "learned":
+            table = Embedding(config, config.max_length, "positions", name="position_embedding")
+            # In a batch, finished rows go on past max_length while others still decode.
+            places_bt = jnp.minimum(positions_bt, config.max_length - 1)
+            x_btd = add_bias(x_btd, table(places_bt, config.param_dtype))
+        if config.embedding_norm:
+            x_btd = Norm(config, name="embedding_norm")(x_btd)
+        x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
+        return constrain(x_btd, "batch", "length", "hidden")
+
+    def _bias(self) -> ScoreBias | None:
+        """Returns the bias of relative positions that all layers share."""
+        if self.config.position == "alibi":
+            return ScoreBias("alibi", jnp.asarray(alibi_slopes(self.config.heads)))
+        if self.config.position == "t5_bias":
+            return RelativeBias(self.config, not self.causal, name="relative_bias")()
+        return None
+
+    def _kinds(self) -> list[AttentionKind]:
+        return [KINDS[name] for name in dict.fromkeys(pattern_of(self.config.attention))]
+
+    def _shared(self) -> dict[str, Any]:
+        """Returns the values that attention kinds compute once for all layers, by kind."""
+
+        def rng() -> Array | None:
+            return self.make_rng("features") if self.has_rng("features") else None
+
+        shared = {kind.name: kind.shared(self.config, rng) for kind in self._kinds()}
+        return {name: value for name, value in shared.items() if value is not None}
+
+    def _blocks(
+        self,
+        x_btd: Array,
+        context: AttentionContext,
+        caches: tuple[LayerCache, ...] | None,
+        deterministic: bool,
+    ) -> tuple[Array, tuple[LayerCache, ...] | None]:
+        """Applies all blocks, without caches or with one for each.
+
+        Parameters are stacked on one axis of layers for every pattern of attention kinds, so that
+        the pattern of a trained model can be changed.
+        """
+        has_one_kind = len(set(pattern_of(self.config.attention))) == 1
+        if caches is None and (has_one_kind or self.is_initializing()):
+            # Keep nn.scan: it draws other dropout masks than the code below, and a resumed run must
+            # draw the same masks as before.
+            return self._scanned(x_btd, context, deterministic), None
+
+        mutable = [CAPTURE] if captures(self) else []
+
+        def layer(x_btd: Array, kind: str, variables: dict, key: Array | None, cache=None):
+            block = Block(self.config, kind, self.cross, deterministic, parent=None)
+            rngs = {} if key is None else {"dropout": key}
+            return block.apply(variables, x_btd, cache, context, rngs=rngs, mutable=mutable)
+
+        params = self.get_variable("params", "blocks")
+        if caches is None:
+            keys = (
+                None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
+            )
+            variables = {"params": params}
+            if self.has_variable(PERTURBATIONS, "blocks"):
+                variables[PERTURBATIONS] = self.get_variable(PERTURBATIONS, "blocks")
+            return self._scanned_pattern(layer, x_btd, variables, keys), None
+        # Each layer has its own arrays, which a loop over tokens can update in place.
+        if LAYER.format(0) not in params:
+            params = by_layer(params, self.layers)
+        new_caches = []
+        for number, cache in enumerate(caches):
+            kind = self.config.attention_kind(number)
+            variables = {"params": params[LAYER.format(number)]}
+            (x_btd, new), _ = layer(x_btd, kind, variables, None, cache)
+            new_caches.append(new)
+        return x_btd, tuple(new_caches)
+
+    def _scanned(self, x_btd: Array, context: AttentionContext, deterministic: bool) -> Array:
+        """Scans blocks of one kind. In a mixed pattern, this only initialises parameters."""
+        block, remat = Block, self.config.remat
+        if remat != "none":
+            # A scan already prevents common-subexpression elimination.
+            block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
+        scanned = nn.scan(
+            block,
+            variable_axes={"params": 0, CAPTURE: 0, PERTURBATIONS: 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(nn.broadcast, nn.broadcast),
+            length=self.layers,
+            unroll=self._unrolled_layers(),
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        kind = self.config.attention_kind(0)
+        blocks = scanned(self.config, kind, self.cross, deterministic, name="blocks")
+        return blocks(x_btd, None, context)[0]
+
+    def _scanned_pattern(self, layer, x_btd: Array, variables: dict, keys: Array | None) -> Array:
+        """Applies layers of several kinds: a scan over repetitions of the pattern."""
+        pattern = pattern_of(self.config.attention)
+        period, full_layers = len(pattern), self.layers // len(pattern) * len(pattern)
+
+        def block(x_btd: Array, kind: str, variables: dict, key: Array | None):
+            (x_btd, _), captured = layer(x_btd, kind, variables, key)
+            return x_btd, captured
+
+        if self.config.remat != "none":
+            policy = _saved_by(self.config.remat)
+            block = jax.checkpoint(block, policy=policy, prevent_cse=False, static_argnums=1)
+
+        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, dict]:
+            captured = []
+            for n in range(len(jax.tree.leaves(given)[0])):
+                variables, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
+                x_btd, new = block(x_btd, pattern[n], variables, key)
+                captured.append(new)
+            return x_btd, jax.tree.map(lambda *each: jnp.stack(each), *captured)
+
+        cut = lambda leaf: leaf[:full_layers].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        unroll = -(-self._unrolled_layers() // period)
+        given = variables, keys
+        x_btd, captured = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
+        captured = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), captured)
+        if full_layers < self.layers:
+            rest = jax.tree.map(lambda leaf: leaf[full_layers:], given)
+            x_btd, last = some_layers(x_btd, rest)
+            captured = jax.tree.map(lambda *parts: jnp.concatenate(parts), captured, last)
+        if captured:
+            self.put_variable(CAPTURE, "blocks", captured[CAPTURE])
+        return x_btd
+
+    def _unrolled_layers(self) -> int:
+        # XLA's CPU backend copies the values that a loop carries, so the loop is unrolled there.
+        # With remat it is not: without a loop, the compiler keeps values that it should recompute.
+        unroll_all = platform() == "cpu" and self.config.remat == "none"
+        return min(self.config.unroll or (self.layers if unroll_all else 1), self.layers)
+
+
+def _saved_by(remat: str):
+    """Returns the policy: which values the forward pass saves besides the inputs of blocks."""
+    match remat:
+        case "dots":
+            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS)
+        case "save_attention":
+            return jax.checkpoint_policies.save_only_these_names(SAVED_ATTENTION)
+    return None
+
+
+LAYER = "layer_{}"
+
+
+def by_layer(stacked: dict, layers: int) -> dict:
+    """Splits parameters (L, ...) of blocks into one tree for each layer."""
+    return {
+        LAYER.format(number): jax.tree.map(lambda leaf, n=number: leaf[n], stacked)
+        for number in range(layers)
+    }
