@@ -51,6 +51,9 @@ class SpecialTokensRecord:
         replaced = set(IDS)
         if self.model_type == "roberta":
             replaced.remove("pad_token_id")  # the tensor of positions is written for this id
+        ends, own = config.get("eos_token_id"), self.ids.get("eos_token_id")
+        if isinstance(ends, list) and not (isinstance(own, list) and set(own) == set(ends)):
+            replaced.remove("eos_token_id")  # generation_config.json has named other ends
         others = {key: value for key, value in config.items() if key not in replaced}
         return others | {key: id for key, id in self.ids.items() if key in replaced}
 
