@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model import stack
+from model import stack as stack_module
 from model.attention import KINDS, attention_weights, module
 from model.attention.attention_weights import CAPTURE, PERTURBATIONS
 from model.heads import Classifier
@@ -290,7 +290,7 @@ def test_capture_support_does_not_change_the_programs(name, monkeypatch):
     if config.family != "encoder":
         programs.append(decoding_program)
     usual = [program(config, given) for program in programs]
-    for place in (stack, module, attention_weights):
+    for place in (stack_module, module, attention_weights):
         monkeypatch.setattr(place, "captures", lambda module: False)
     monkeypatch.delattr(attention_weights, "_weights")
     monkeypatch.setattr(module, "attend_with_weights", None)
@@ -343,7 +343,7 @@ def test_gradients_are_finite_differences(name, monkeypatch):
     gradient = quick_jit(jax.value_and_grad(logit, has_aux=True))
     (value, captured), found = jax.device_get(gradient(zeros, params))
     weights, visible = captured["weights"], captured["visible"]
-    monkeypatch.setattr(stack.Stack, "_blocks", blocks_in_a_loop)
+    monkeypatch.setattr(stack_module.Stack, "_blocks", blocks_in_a_loop)
     rng, step = np.random.default_rng(0), 0.02
     for layer in range(2):
         changed = logit_with_weights(model, tokens, layer, monkeypatch)
@@ -383,10 +383,10 @@ def logit_with_weights(model, tokens, layer, monkeypatch):
 
 
 def blocks_in_a_loop(self, x_btd, context, caches, deterministic):
-    params = stack.by_layer(self.get_variable("params", "blocks"), self.layers)
+    params = stack_module.by_layer(self.get_variable("params", "blocks"), self.layers)
     for number in range(self.layers):
         kind = self.config.attention_kind(number)
-        block = stack.Block(self.config, kind, self.cross, True, parent=None)
-        variables = {"params": params[stack.LAYER.format(number)]}
+        block = stack_module.Block(self.config, kind, self.cross, True, parent=None)
+        variables = {"params": params[stack_module.LAYER.format(number)]}
         x_btd, _ = block.apply(variables, x_btd, None, context)
     return x_btd, None
