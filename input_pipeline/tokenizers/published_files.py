@@ -148,10 +148,8 @@ def as_published(
         return tokenizer.as_published(content, chat, more_eos, forced_eos=forced_eos)
 
 
-# The classes that transformers takes for an encoder whose files name none.
-ENCODER_CLASSES = {
-    "bert": "BertTokenizer", "distilbert": "BertTokenizer", "roberta": "RobertaTokenizer",
-}  # fmt: skip
+# The classes that transformers takes for models with token types whose files name none.
+ENCODER_CLASSES = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer"}
 # transformers' classes that give a model the token types of two texts, if the files do not say.
 WITH_TOKEN_TYPES = frozenset(
     (
