@@ -7,7 +7,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from input_pipeline import token_cache
-from training import compilation
+from training import compilation, step
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -35,6 +35,20 @@ def programs_of_a_module():
     """
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def default_compilation():
+    """Compiles training steps as a real run does.
+
+    For modules that compare different programs to the last bits: without XLA's optimizations they
+    round differently.
+    """
+    defaults = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+    options = {**compilation.compiler_options(), **defaults}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "compiler_options", lambda: options)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from training.anomalies import (
     update_anomalies,
 )
 
+pytestmark = pytest.mark.usefixtures("default_compilation")
+
 SKIPS = dataclasses.replace(STOP_ON_NONFINITE, nonfinite="skip", spike="skip", spike_window=4)
 OBJECTIVE = "causal_lm"
 

@@ -11,6 +11,8 @@ from tests.training.examples import make_batch, make_job
 from training.losses import cross_entropy, teacher_divergence
 from training.step import FrozenInputs, Teacher
 
+pytestmark = pytest.mark.usefixtures("default_compilation")
+
 DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
 
 
