@@ -227,10 +227,10 @@ def _names(tokenizer: SubwordTokenizer, model: TransformerConfig) -> dict[str, s
     """The special tokens by role, as in the model's training."""
     names = tokenizer.role_names
     start = names.pop(TEXT_START, None)
-    if model.family == "encoder_decoder":
-        del names["bos"]  # the config calls it decoder_start_token_id instead
-        if start is not None:
-            names["bos"] = start
+    if start is not None:
+        names["bos"] = start
+    elif model.family == "encoder_decoder" and list(names.values()).count(names["bos"]) > 1:
+        del names["bos"]  # such as T5's padding, with which the decoder starts
     if tokenizer.unknown_id is not None:
         names["unk"] = tokenizer.pieces[tokenizer.unknown_id]
     return names

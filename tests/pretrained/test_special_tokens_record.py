@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import types
 
 import pytest
 from tokenizers import Tokenizer
 
 import convert
+from input_pipeline.tokenizers.subword import TEXT_START
+from pretrained import published_tokenizer
 from pretrained.special_tokens_record import FILE_NAME, IDS
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_published_ids import (
@@ -59,6 +62,20 @@ def test_special_tokens_go_out_as_they_came_in(length, tmp_path):
     older = there_and_back(tmp_path, source, "older")
     assert tokens_of(older).items() >= dict(unk_token="[UNK]", pad_token="<pad>").items()
     assert ids_of(older) == dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+
+
+def test_the_start_of_a_decoder_is_a_special_token():
+    """Otherwise transformers shows it in every decoded text."""
+    names = dict(bos="[bos]", eos="[eos]", pad="[pad]")
+    model = types.SimpleNamespace(family="encoder_decoder")
+
+    def named(**roles):
+        tokenizer = types.SimpleNamespace(role_names=names | roles, unknown_id=None)
+        return published_tokenizer._names(tokenizer, model)
+
+    assert named() == names
+    assert named(bos="[pad]") == dict(eos="[eos]", pad="[pad]"), "T5's decoder starts with padding"
+    assert named(**{TEXT_START: "<s>"}) == names | dict(bos="<s>"), "BART's forced start"
 
 
 def test_older_files_name_special_tokens_in_a_map(tmp_path):
