@@ -114,7 +114,7 @@ def test_a_real_run_is_reported_with_time_tokens_and_restarts(tmp_path):
     assert run.progress("tokens")[1].tolist() == [0, 128, 256, 384, 512]
     steps, seconds = run.progress("seconds")
     assert steps.tolist() == [0, 1, 2, 3, 4]
-    assert (np.diff(seconds) > 0).all()
+    assert (np.diff(seconds) >= 0).all() and seconds[-1] > seconds[0]
     assert [event["event"] for event in run.events if event["event"] != "progress"] == [
         "start", "end", "start", "end",
     ]  # fmt: skip
