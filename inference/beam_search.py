@@ -39,7 +39,7 @@ class _Search(NamedTuple):
 
 
 def length_penalty(tokens: Array | int, alpha: float) -> Array:
-    """The number that the log-probability of a sequence of so many tokens is divided by."""
+    """Returns the divisor of the log-probability of a sequence with this many tokens."""
     return ((5.0 + jnp.asarray(tokens, jnp.float32)) / 6.0) ** alpha
 
 

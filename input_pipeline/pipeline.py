@@ -185,7 +185,7 @@ class Data:
         numbers = grain.MapDataset.range(start, stop).map(self.train_batch)
         if workers:
             if not flags.FLAGS.is_parsed():
-                flags.FLAGS.mark_as_parsed()  # grain reads flags of its own
+                flags.FLAGS.mark_as_parsed()  # grain reads its own flags
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=max(1, ahead))
             processes = grain.MultiprocessingOptions(workers, per_worker_buffer_size=max(1, ahead))
             batches = grain.experimental.WithOptionsIterDataset(
