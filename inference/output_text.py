@@ -57,7 +57,7 @@ def stop_sequences(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[in
     It leaves out strings that the tokenizer does not decode back. `cut` finds those, and stop
     strings that the model spells with other ids.
     """
-    encoded = [tokenizer.encode(stop) for stop in stops]
+    encoded = [tokenizer.target.encode(stop) for stop in stops]
     pairs = zip(stops, encoded, strict=True)
     return tuple(tuple(ids.tolist()) for stop, ids in pairs if stop in tokenizer.decode(ids))
 

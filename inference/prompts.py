@@ -94,8 +94,11 @@ class TextPrompts:
         if self._objective.has_source:
             start = [tokenizer.bos_id, *tokenizer.text_start_ids]
         self._has_sentinels = "sentinels" in self._objective.specials
-        encode = self._with_sentinels if self._has_sentinels else self._encode
-        self._start = np.array([*start, *encode(begin_with, "--prefix")], np.int32)
+        if self._has_sentinels:
+            begin = self._with_sentinels(begin_with, "--prefix")
+        else:
+            begin = self._encode(begin_with, "--prefix", tokenizer.target)
+        self._start = np.array([*start, *begin], np.int32)
 
     def __call__(self, text: str, name: str) -> Fields:
         """The fields of a text's row; `name` is its name in error messages, such as "line 3"."""
@@ -151,8 +154,9 @@ class TextPrompts:
             )
         return np.array([self._tokenizer.bos_id], np.int32)
 
-    def _encode(self, text: str, name: str) -> np.ndarray:
-        if unspelt := self._tokenizer.unspelt(text):
+    def _encode(self, text: str, name: str, tokenizer: Tokenizer | None = None) -> np.ndarray:
+        tokenizer = tokenizer or self._tokenizer
+        if unspelt := tokenizer.unspelt(text):
             if self._strict:
                 raise ConfigError(
                     f"{name}: the vocabulary of the model's tokenizer cannot spell {unspelt!r}; "
@@ -160,7 +164,7 @@ class TextPrompts:
                 )
             self.unknown.setdefault(name, unspelt)
         try:
-            return self._tokenizer.encode(text)
+            return tokenizer.encode(text)
         except ConfigError as error:  # with --ids
             raise ConfigError(f"{name}: {error}") from error
 

@@ -242,7 +242,8 @@ class Data:
             covered = (
                 (examples[part[EXAMPLE_INDEX]]["target"], len(part["target"])) for part in parts
             )
-            return sum(int(self.tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
+            tokenizer = self.tokenizer.target
+            return sum(int(tokenizer.byte_sizes(text)[:n].sum()) for text, n in covered)
         # The indices are sorted, so neighbouring rows share a document.
         document_sizes = functools.lru_cache(maxsize=1)(
             lambda example: self._document_sizes(examples[example])

@@ -101,7 +101,10 @@ class LazyTokenTable:
 
     def entry(self, index: int) -> dict[str, np.ndarray | int]:
         example = self._examples[index]
-        texts = {field: self._tokenizer.encode(example[field]) for field in self._features.texts}
+        texts = {
+            field: _of_field(self._tokenizer, field).encode(example[field])
+            for field in self._features.texts
+        }
         return (
             texts
             | {name: example[name] for name in self._features.numbers}
@@ -126,7 +129,7 @@ def table_of(
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
     for field in features.texts:
-        ids = tokenizer.encode_batch([example[field] for example in examples])
+        ids = _of_field(tokenizer, field).encode_batch([example[field] for example in examples])
         if features.closed:
             ids = [
                 np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
@@ -138,6 +141,10 @@ def table_of(
         arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
     arrays[f"number.{EXAMPLE_INDEX}"] = np.array(example_indices, np.int64)
     return TokenTable(arrays, bad)
+
+
+def _of_field(tokenizer: Tokenizer, field: str) -> Tokenizer:
+    return tokenizer.target if field == "target" else tokenizer
 
 
 def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:

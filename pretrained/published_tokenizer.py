@@ -14,6 +14,7 @@ from input_pipeline.tokenizers.published_files import (
     CONFIG_FILE_NAME,
     FILE_NAMES,
     NEEDED_BESIDE,
+    TARGET_FILE_NAME,
     as_published,
     open_tokenizer,
 )
@@ -22,6 +23,7 @@ from input_pipeline.tokenizers.subword import (
     CHAT_TEMPLATE,
     FILE_NAME,
     ROLES_FILE_NAME,
+    TARGET_TOKENIZER,
     TEXT_START,
     SubwordTokenizer,
 )
@@ -208,6 +210,12 @@ def write(
     template = _template(tokenizer, model, task)
     content = with_template(tokenizer.content, template)
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
+    if target := tokenizer.published.get(TARGET_TOKENIZER):
+        (directory / TARGET_FILE_NAME).write_text(target, encoding="utf-8")
+        logging.warning(
+            "transformers reads one %s, which splits targets as a source is split; only convert.py "
+            "reads %s", FILE_NAME, TARGET_FILE_NAME,
+        )  # fmt: skip
     is_recorded = record is not None and record.tokens is not None
     names = record.tokens if is_recorded else _names(tokenizer, model)
     named = {f"{role}_token": name for role, name in names.items()}

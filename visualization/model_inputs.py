@@ -109,7 +109,7 @@ def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
             sentinels = "sentinels" in objective.specials
             answer = output_text.to_text(written, tokenizer, sentinels=sentinels)
         else:
-            written = np.append(tokenizer.encode(target), tokenizer.eos_id)
+            written = np.append(tokenizer.target.encode(target), tokenizer.eos_id)
         tokens = np.concatenate([start, written])
     else:  # a text that goes on
         tokens = _continued(sampler, prompt, start, target, tokenizer)

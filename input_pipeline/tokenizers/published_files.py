@@ -4,7 +4,7 @@
     *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
     vocab.txt         BERT
     encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
-    source.spm        Marian, with vocab.json beside it; either may be named
+    source.spm        Marian, with vocab.json and target.spm beside it; vocab.json may be named too
 
 As in transformers, the name of a special token in a text (<|endoftext|>) becomes that token.
 """
@@ -32,12 +32,15 @@ from input_pipeline.tokenizers.subword import (
     FILE_NAME,
     ROLES,
     ROLES_FILE_NAME,
+    TARGET_TOKENIZER,
     SubwordTokenizer,
 )
 
 KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
 MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
-MARIAN_SOURCE, MARIAN_VOCAB = "source.spm", "vocab.json"
+MARIAN_SOURCE, MARIAN_TARGET, MARIAN_VOCAB = "source.spm", "target.spm", "vocab.json"
+# In exported models: how targets are split, if they are split differently.
+TARGET_FILE_NAME = "target_tokenizer.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
 LARGEST = 2**26  # bytes of a file
@@ -223,7 +226,8 @@ def _chat_template(path: Path, config: Mapping) -> Any:
 
 def _refuse_huge(path: Path) -> None:
     """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
-    for name in (path.name, CONFIG_FILE_NAME, MARIAN_VOCAB, CHAT_FILE_NAME):
+    beside = (CONFIG_FILE_NAME, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
+    for name in (path.name, *beside):
         each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
             raise ConfigError(
@@ -240,9 +244,19 @@ def _library(path: Path) -> SubwordTokenizer:
     config = _config_beside(path)
     named = {role: _content(config.get(f"{role}_token")) for role in ROLES}
     _add_special(tokenizer, [name for name in named.values() if name])
-    return _with_roles(
-        tokenizer, {role: tokenizer.token_to_id(n or "") for role, n in named.items()}
-    )
+    roles = {role: tokenizer.token_to_id(n or "") for role, n in named.items()}
+    return _with_roles(tokenizer, roles, _library_target(path, tokenizer))
+
+
+def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
+    file = path.with_name(TARGET_FILE_NAME)
+    if not file.is_file():
+        return None
+    with _named_refusals(file):
+        target = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        if target.get_vocab() != tokenizer.get_vocab():
+            raise ValueError(f"its ids are not those of {path.name}")
+    return target
 
 
 def _bert(path: Path) -> SubwordTokenizer:
@@ -275,8 +289,9 @@ def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
 
 
 def _marian(path: Path) -> SubwordTokenizer:
-    """Marian's tokenizer. target.spm is not needed: the vocabulary is shared with the target."""
-    source, vocab_path = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_VOCAB)
+    """Marian's tokenizer: one vocabulary, and one way to split texts for each language."""
+    source, target = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_TARGET)
+    vocab_path = path.with_name(MARIAN_VOCAB)
     if not vocab_path.is_file():
         raise ValueError(f"it needs {vocab_path.name} beside it")
     vocab, config = json.loads(vocab_path.read_text(encoding="utf-8")), _config_beside(path)
@@ -284,17 +299,33 @@ def _marian(path: Path) -> SubwordTokenizer:
         raise ValueError(f"{CONFIG_FILE_NAME} has separate_vocabs; only a shared one is read")
     names = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
     names = {role: _content(config.get(f"{role}_token")) or name for role, name in names.items()}
+    of_source = _marian_language(source, vocab, names)
+    of_target = None
+    if not target.is_file():
+        logging.warning(
+            "%s is missing, so targets are split as a source is; scores of targets and training "
+            "on them need it",
+            target,
+        )
+    elif target.read_bytes() != source.read_bytes():
+        with _named_refusals(target):
+            of_target = _marian_language(target, vocab, names)
+    roles = {role: vocab.get(names[role]) for role in ("eos", "pad")}
+    return _with_roles(of_source, roles, of_target)
+
+
+def _marian_language(path: Path, vocab: Mapping[str, int], special: Mapping[str, str]) -> Tokenizer:
+    """Splits texts as one .spm does, with the ids of both. `special`: names by role."""
     tokenizer, missing = sentencepiece.read_with_vocabulary(
-        source.read_bytes(), vocab, names["unk"]
+        path.read_bytes(), vocab, special["unk"]
     )
-    logging.warning("targets are split as %s splits text, not as target.spm does", source)
     if missing:
         logging.warning(
             "%d pieces of %s are not in %s, so smaller pieces spell them: %s",
-            len(missing), source, vocab_path.name, " ".join(missing[:10]),
+            len(missing), path, MARIAN_VOCAB, " ".join(missing[:10]),
         )  # fmt: skip
-    _add_special(tokenizer, list(names.values()))
-    return _with_roles(tokenizer, {role: vocab.get(names[role]) for role in ("eos", "pad")})
+    _add_special(tokenizer, list(special.values()))
+    return tokenizer
 
 
 def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
@@ -306,10 +337,14 @@ def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
 
 
 def _with_roles(
-    tokenizer: Tokenizer, roles: Mapping[str, int | None] | None = None
+    tokenizer: Tokenizer,
+    roles: Mapping[str, int | None] | None = None,
+    target: Tokenizer | None = None,
 ) -> SubwordTokenizer:
     """Adds roles. Roles that are not given are found by name, or filled as the models do it:
     BERT's cls and sep are bos and eos, T5's pad begins a decoder's text, GPT-2's eos is all three.
+
+    target: encodes targets, if it is another one than that of sources.
     """
     vocab = tokenizer.get_vocab()
     ids = {
@@ -321,7 +356,8 @@ def _with_roles(
     ids["pad"] = _first(ids["pad"], ids["eos"])
     sentinels = [vocab.get(f"<extra_id_{number}>") for number in range(100)]
     sentinels = [id for id in sentinels if id is not None]
-    return SubwordTokenizer(tokenizer.to_str(pretty=True), ids, sentinels)
+    published = {TARGET_TOKENIZER: target.to_str()} if target else {}
+    return SubwordTokenizer(tokenizer.to_str(pretty=True), ids, sentinels, published)
 
 
 def _first(*ids: int | None) -> int | None:

@@ -92,6 +92,11 @@ class SpecialTokens:
     reads_mask = False
 
     @property
+    def target(self) -> "SpecialTokens":
+        """The tokenizer that encodes targets; only Marian's is another one."""
+        return self
+
+    @property
     def causal_prefix(self) -> Ids:
         """Special ids before a decoder's text."""
         return (self.bos_id,) if self.template is None else self.template.prefix

@@ -23,11 +23,11 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 # if it is set, so older digests stay valid.
 TEXT_START = "text_start"
 # Keys of a published tokenizer: whether its post-processor adds the special tokens, its chat
-# template (for export), further ids that end an answer, and whether an answer of the maximum length
-# is forced to end.
+# template (for export), further ids that end an answer, whether an answer of the maximum length
+# is forced to end, and the tokenizer.json that encodes targets if they are split differently.
 POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
-FORCED_EOS = "forced_eos"
-PUBLISHED_KEYS = (POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS)
+FORCED_EOS, TARGET_TOKENIZER = "forced_eos", "target_tokenizer"
+PUBLISHED_KEYS = (POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS, TARGET_TOKENIZER)
 
 
 class SubwordTokenizer(SpecialTokens):
@@ -103,6 +103,7 @@ class SubwordTokenizer(SpecialTokens):
         """The same vocabulary with the special tokens that `content`'s post-processor adds."""
         published = {CHAT_TEMPLATE: chat_template, MORE_EOS: list(more_eos)}
         published[FORCED_EOS] = forced_eos
+        published[TARGET_TOKENIZER] = self.published.get(TARGET_TOKENIZER)
         published = {key: value for key, value in published.items() if value}
         published[POST_PROCESSOR] = True
         return SubwordTokenizer(content, self._roles, self.sentinel_ids, published)
@@ -111,6 +112,12 @@ class SubwordTokenizer(SpecialTokens):
     def own_template(self) -> Template:
         """The special ids that the post-processor would add, even if this tokenizer ignores it."""
         return read_template(self._tokenizer)
+
+    @functools.cached_property
+    def target(self) -> "SubwordTokenizer":
+        """Encodes targets with the same ids. Special ids around a target come from `self`."""
+        content = self.published.get(TARGET_TOKENIZER)
+        return SubwordTokenizer(content, self._roles, self.sentinel_ids) if content else self
 
     @property
     def role_names(self) -> dict[str, str]:

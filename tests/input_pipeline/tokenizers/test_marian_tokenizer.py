@@ -1,8 +1,8 @@
-"""Marian's tokenizer: source.spm splits the text, vocab.json has the ids of both languages.
+"""Marian's tokenizer: source.spm and target.spm split texts, vocab.json has the ids of both.
 
 The oracle is transformers' MarianTokenizer, which asks the sentencepiece library. Its ids differ in
-two cases that are excluded by name here: neighbours that only the target can spell, and characters
-in parts, which the tokenizers library puts together less often.
+two cases that are excluded by name here: neighbours that only the other language can spell, and
+characters in parts, which the tokenizers library puts together less often.
 """
 
 import io
@@ -92,7 +92,7 @@ def test_pieces_without_an_id_are_spelt_by_others_and_named(directory, caplog):
     assert tokenizer.decode(ids) == longest[1:]
     assert f"1 pieces of {directory / 'source.spm'} are not in vocab.json" in caplog.text
     assert longest in caplog.text
-    assert "targets are split as" in caplog.text
+    assert f"{directory / 'target.spm'} is missing, so targets are split as a source" in caplog.text
 
 
 def test_either_file_names_it_and_gpt2_keeps_its_own(directory, tmp_path):
@@ -134,6 +134,12 @@ def test_a_model_of_another_kind_is_refused(directory):
         open_tokenizer(directory / "source.spm")
 
 
+def unknown_neighbours(string, model, vocab):
+    """Whether the model cannot spell neighbours that the other language's can."""
+    unknown = [p for p in model.encode(string, out_type=str) if model.piece_to_id(p) == 0]
+    return any(len(part) > 1 and set(part) & vocab.keys() for part in unknown)
+
+
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
 def test_ids_and_text_are_those_of_transformers(tmp_path):
@@ -163,12 +169,7 @@ def test_ids_and_text_are_those_of_transformers(tmp_path):
     assert len(theirs) == ours.vocab_size
     assert (ours.pad_id, ours.eos_id) == (theirs.pad_token_id, theirs.eos_token_id)
 
-    def has_neighbours_of_the_target_alone(string):
-        source = models["source"]
-        unknown = [p for p in source.encode(string, out_type=str) if source.piece_to_id(p) == 0]
-        return any(len(part) > 1 and set(part) & vocab.keys() for part in unknown)
-
-    plain = [string for string in strings if not has_neighbours_of_the_target_alone(string)]
+    plain = [s for s in strings if not unknown_neighbours(s, models["source"], vocab)]
     assert len(plain) > 800
     from_target_alone = 0
     for string in [*plain, f">>fra<< {plain[0]}", f"{plain[0]}</s> {plain[1]}"]:
@@ -177,6 +178,15 @@ def test_ids_and_text_are_those_of_transformers(tmp_path):
         tokens = theirs.convert_ids_to_tokens(expected)
         from_target_alone += any(models["source"].piece_to_id(t) == 0 for t in tokens)
     assert from_target_alone > 20
+
+    targets = [s for s in strings if not unknown_neighbours(s, models["target"], vocab)]
+    assert len(targets) > 800
+    others = 0
+    for string, expected in zip(targets, theirs(text_target=targets)["input_ids"], strict=True):
+        ids = ours.target.encode(string).tolist()
+        assert [*ids, ours.eos_id] == expected, repr(string)
+        others += ids != ours.encode(string).tolist()
+    assert others > 300
     # Theirs strips what it decodes.
     for ids in theirs(text_target=strings)["input_ids"]:
         assert ours.decode(ids).strip() == theirs.decode(ids, skip_special_tokens=True)
