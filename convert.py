@@ -10,6 +10,7 @@ refuses a model, it writes nothing.
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -51,6 +52,8 @@ SOURCE_OF_KIND = {
     "pairs": "translation_files",
     "documents": "text_files",
     "labelled": "labelled_text_files",
+    "scored": "scored_files",
+    "tagged": "tagged_files",
     "images": "image_files",
 }
 LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
@@ -66,6 +69,7 @@ def convert(
     ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
+    allow_nonfinite: bool = False,
 ) -> str:
     """Exports `source` if it is a run's directory, else imports it; returns a line about it.
 
@@ -82,6 +86,8 @@ def convert(
         raise ConfigError("--tokenizer is for imports; a run has its own tokenizer; leave it out")
     if is_run and ignore_keys:
         raise ConfigError("--ignore_keys is for imports, and this is a run; leave it out")
+    if is_run and allow_nonfinite:
+        raise ConfigError("--allow_nonfinite is for imports, and this is a run; leave it out")
     if is_run and not source_eos:
         raise ConfigError("--nosource_eos is for imports, and this is a run; leave it out")
     if not is_run:
@@ -90,7 +96,13 @@ def convert(
         if is_run:
             return export_model(source, directory)
         return import_model(
-            Path(source), directory, param_dtype, tokenizer, ignore_keys, source_eos=source_eos
+            Path(source),
+            directory,
+            param_dtype,
+            tokenizer,
+            ignore_keys,
+            source_eos=source_eos,
+            allow_nonfinite=allow_nonfinite,
         )
 
 
@@ -120,6 +132,7 @@ def import_model(
     ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
+    allow_nonfinite: bool = False,
 ) -> str:
     """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
     found = published.read(source, ignore_keys)
@@ -139,7 +152,7 @@ def import_model(
     tokenizer = None
     if model_config.input == "tokens":
         tokenizer = published_tokenizer.read(found, tokenizer_path, source_eos=source_eos)
-    params = load_params(found, model_config, experiment.task)
+    params = load_params(found, model_config, experiment.task, allow_nonfinite=allow_nonfinite)
 
     digest = "" if tokenizer is None else tokenizer.digest
     digests = dict(zip(run_directory.DIGESTS, ("", digest), strict=True))
@@ -148,9 +161,10 @@ def import_model(
     run_directory.record_environment(workdir, {})
     if tokenizer is not None:
         tokenizer.save(workdir)
-        file = published_tokenizer.published_file(found, tokenizer_path)
-        pieces = tokenizer.pieces if isinstance(tokenizer, SubwordTokenizer) else ()
-        special_tokens_record.store(workdir, found, file, pieces, ignore_keys)
+        file, pieces, content = published_tokenizer.published_file(found, tokenizer_path), (), "{}"
+        if isinstance(tokenizer, SubwordTokenizer):
+            pieces, content = tokenizer.pieces, tokenizer.content
+        special_tokens_record.store(workdir, found, file, pieces, content, ignore_keys)
     if found.architecture.generates:
         _store_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
@@ -170,11 +184,17 @@ def _store_generation_settings(found: published.Published, workdir: Path) -> Non
         logging.warning("%s", line)
 
 
-def load_params(found: published.Published, model: TransformerConfig, task: TaskConfig) -> dict:
+def load_params(
+    found: published.Published,
+    model: TransformerConfig,
+    task: TaskConfig,
+    *,
+    allow_nonfinite: bool = False,
+) -> dict:
     """Reads the parameters from the files directly into the devices' shards."""
     mesh = make_mesh(MeshConfig(data=1, fsdp=-1, sequence=1, tensor=1))
     like = abstract_params(make_model(model, task), task, smallest_batch(model), mesh)
-    readers, unused = found.fill(_shapes(like), model)
+    readers, unused = found.fill(_shapes(like), model, allow_nonfinite=allow_nonfinite)
     if unused:
         logging.warning("tensors of another head are left out: %s", ", ".join(sorted(unused)))
 
@@ -218,16 +238,20 @@ def export_model(run: str, directory: Path) -> str:
     specials = published_tokenizer.special_ids(tokenizer, config)
     described = published.describe(config, head, model.labels, specials)
     params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
-    has_classes = task.objective_spec.head == "classifier"
+    has_classes = task.objective_spec.head in ("classifier", "regressor")
     auxiliary = [path for path in params if path.startswith(AUXILIARY) and has_classes]
     if auxiliary:
         logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
     rows = described.architecture.used_rows(config)
     params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in auxiliary}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
-    files.write_tensors(
-        directory, their_shapes(found), config.param_dtype, to_theirs(found, params)
-    )
+    dtype = jax.numpy.dtype(config.param_dtype)
+    computed = {
+        name: array.astype(dtype) for name, array in described.architecture.computed(config).items()
+    }
+    shapes = their_shapes(found) | {name: array.shape for name, array in computed.items()}
+    tensors = itertools.chain(to_theirs(found, params), computed.items())
+    files.write_tensors(directory, shapes, config.param_dtype, tensors)
     record = special_tokens_record.load(checkpoints.parent)
     written = described.config if record is None else record.config_with_ids(described.config)
     files.write_json(directory / files.CONFIG, written)
@@ -270,6 +294,13 @@ def _head(task: TaskConfig) -> Head:
             "published decoder has; models of this objective cannot be exported"
         )
 
+    if task.objective_spec.takes_signals:
+        raise ConfigError(
+            f"task.objective={task.objective} reads {task.objective_spec.kinds[0]}, which no "
+            "published format that convert.py writes does; models of this objective cannot be "
+            "exported"
+        )
+
     def model_type(objective: Objective) -> tuple:
         return objective.head, objective.has_source, objective.takes_images
 
@@ -298,6 +329,7 @@ def main() -> None:
         TOKENIZER.value,
         ignore_keys,
         source_eos=SOURCE_EOS.value,
+        allow_nonfinite=ALLOW_NONFINITE.value,
     )
     print(f"{TO.value}: {line}")
 
@@ -318,6 +350,9 @@ if __name__ == "__main__":
     )
     IGNORE_KEYS = flags.DEFINE_list(
         "ignore_keys", [], "Keys of the published config.json to ignore, separated by commas."
+    )
+    ALLOW_NONFINITE = flags.DEFINE_bool(
+        "allow_nonfinite", False, "Import weights that are NaN or infinite as they are."
     )
     PARAM_DTYPE = flags.DEFINE_enum(
         "param_dtype", "float32", ["float32", "bfloat16"], "The dtype of imported parameters."

@@ -8,6 +8,8 @@ and mesh, the kind of attention and its range, and the range of positions.
 
 It prints one JSON object and appends it to DIR/evaluations.jsonl. --details also writes what
 report.py shows beside curves: confusions of classes, worst and best answers, loss by position.
+
+--tasks=a,b scores tasks of lm-evaluation-harness instead, for comparisons with other models.
 """
 
 import contextlib
@@ -21,15 +23,16 @@ from typing import Any
 import jax
 from absl import flags
 
-from checkpointing import loaded_run, run_directory
-from evaluation import eval_details, eval_sets
+from checkpointing import loaded_run, provenance, run_directory
+from evaluation import eval_details, eval_sets, harness
 from evaluation.evaluator import Evaluator
 from evaluation.metrics import signatures
 from experiment import command_line
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline import pipeline, too_long
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import MissingSplitError
+from input_pipeline.sources.base import MissingSplitError, unnamed_splits_lines
+from storage.mirror import upload_file, with_urls
 from training import processes
 from training.config import EvalConfig
 from training.infer_sizes import refuse_other_data
@@ -68,7 +71,7 @@ def evaluate(
     refuse_other_data(model, data)
     is_primary = processes.is_primary()
     if is_primary:
-        for line in too_long.lines(data.description):
+        for line in (*split_lines(data, model), *too_long.lines(data.description)):
             print(line, file=sys.stderr)
     with jax.set_mesh(mesh):
         sets = eval_sets.make_eval_sets(names, data, model.experiment, mesh)
@@ -79,6 +82,7 @@ def evaluate(
             settings,
             model.tokenizer,
             model.labels,
+            provenance.reference_of(model, workdir),
         )
         collected = collectors(data, model, sets) if details else None
         scores = eval_sets.evaluate(
@@ -95,12 +99,52 @@ def evaluate(
         "seconds": round(time.perf_counter() - begin, 1),
     }
     if is_primary:
-        with (workdir / RECORD).open("a") as file:
-            file.write(json_line(record))
+        append_record(workdir, record)
     for name, found in (collected or {}).items():
         path = eval_details.write_details(workdir, model.step, name, found.record())
-        print(f"details: {path}", file=sys.stderr)
+        upload_file(workdir, path)
+        print(with_urls(f"details: {path}"), file=sys.stderr)
     return record
+
+
+def evaluate_tasks(
+    workdir: str | Path,
+    tasks: Sequence[str],
+    step: str = "",
+    average: int = 1,
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Scores a run on tasks of lm-evaluation-harness; returns the scores, as it records them.
+
+    `options` are those of `harness.evaluate_tasks`; other arguments as for `evaluate`.
+    """
+    harness.refuse_missing()
+    begin = time.perf_counter()
+    recorded = loaded_run.recorded_config(workdir)
+    workdir = run_directory.prepare(workdir)
+    model = loaded_run.load(workdir, step, average, config)
+    size = model.experiment.eval.batch_size
+    check_batch("eval.batch_size", size, model.mesh)
+    with jax.set_mesh(model.mesh):
+        found = harness.evaluate_tasks(model, tasks, batch_size=size, **options)
+    record = {
+        "step": model.step,
+        "split": "tasks",
+        **found,
+        "averaged_steps": list(model.steps),
+        "overrides": loaded_run.changes(recorded, recorded if config is None else config),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    append_record(workdir, record)
+    return record
+
+
+def append_record(workdir: Path, record: Mapping[str, Any]) -> None:
+    """Appends a line to evaluations.jsonl, also that of a run in a bucket."""
+    with (workdir / RECORD).open("a") as file:
+        file.write(json_line(record))
+    upload_file(workdir, workdir / RECORD)
 
 
 def collectors(
@@ -119,6 +163,22 @@ def collectors(
     }
 
 
+def split_lines(data: pipeline.Data, model: loaded_run.LoadedRun) -> list[str]:
+    """Log lines: which rows of data without named splits are scored."""
+    lines = unnamed_splits_lines(data.description["contents"])
+    if lines and is_import(model):
+        lines.append(
+            "the model was imported, so it was trained on no row here: to score all, name the file "
+            f"{data.eval_names[0]}, with its ending, and set data.path to its directory"
+        )
+    return lines
+
+
+def is_import(model: loaded_run.LoadedRun) -> bool:
+    """Whether the model is as convert.py made it, without training here."""
+    return model.steps == (0,)
+
+
 def scored_rows(data: pipeline.Data, name: str, settings: EvalConfig) -> int:
     """The number of rows that are scored: all, or at most eval.batches * eval.batch_size."""
     rows = data.description["eval_rows"][name]
@@ -133,8 +193,7 @@ def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, t
         section = dataclasses.replace(experiment.data, eval_split=eval_split)
         if problems := list(section.problems()):
             raise ConfigError(problems)
-        return pipeline.load(
-            section,
+        given = dict(
             objective=experiment.task.objective,
             masking=experiment.masking,
             seed=experiment.run.seed,
@@ -144,27 +203,43 @@ def load_data(model: loaded_run.LoadedRun, split: str) -> tuple[pipeline.Data, t
             to_train=False,
             evaluate_on_train=evaluate_on_train,
         )
+        try:
+            return pipeline.load(section, **given)
+        except MissingSplitError as error:
+            if not is_import(model) or evaluate_on_train or error.split != section.train_split:
+                raise
+        # No split is one that it was trained on, so only the one to score has to be there.
+        section = dataclasses.replace(section, train_split=eval_split, train_examples=0)
+        return pipeline.load(section, **given)
 
     eval_split, train_split = experiment.data.eval_split, experiment.data.train_split
     # 'train' also means 'train[:99%]', whose other rows are held out.
     names = train_split, train_split.partition("[")[0]
     if split and split in names and split != eval_split:
         data = load(eval_split, evaluate_on_train=True)
-        if processes.is_primary():
+        if processes.is_primary() and not is_import(model):
             print(caution(split, data, experiment.eval.batches), file=sys.stderr)
         return data, data.eval_names
-    data = load(eval_split)
-    if not split or split in data.eval_names:
-        return data, (split,) if split else data.eval_names
-    with in_terms_of_the_flag(split, experiment.data, data.eval_names):
+    try:
+        data = load(eval_split)
+    except MissingSplitError:
+        if not (split and is_import(model)):
+            raise
+        eval_names = (eval_split,)  # an import needs no other split than the one to score
+    else:
+        if not split or split in data.eval_names:
+            return data, (split,) if split else data.eval_names
+        eval_names = data.eval_names
+    with in_terms_of_the_flag(split, experiment.data, eval_names):
         other = load(split)
-    if other.digest == data.digest:
-        # Sources without named splits hold out the same text for every name.
+    names = other.eval_names_of_split(split)
+    if not names:
+        # Sources without named splits hold out the same examples for every name.
         raise ConfigError(
             f"--split={split}: data.source={experiment.data.source} has no such split."
-            f"{did_you_mean(split, data.eval_names)} It holds out: {', '.join(data.eval_names)}"
+            f"{did_you_mean(split, eval_names)} It holds out: {', '.join(eval_names)}"
         )
-    return other, other.eval_names
+    return other, names
 
 
 @contextlib.contextmanager
@@ -198,9 +273,40 @@ def caution(split: str, data: pipeline.Data, batches: int) -> str:
     )
 
 
+def score_tasks() -> dict[str, Any]:
+    """Scores the tasks of the flags."""
+    for flag in (SPLIT, DETAILS):
+        if flag.value:
+            raise ConfigError(
+                f"--{flag.name} is about the run's own data, not --tasks; leave it out"
+            )
+    for flag, least in ((SHOTS, 0), (LIMIT, 1)):
+        if flag.value is not None and flag.value < least:
+            raise ConfigError(f"--{flag.name}={flag.value} must be at least {least}")
+    if TASK_PATH.value and not Path(TASK_PATH.value).is_dir():
+        raise ConfigError(f"--task_path={TASK_PATH.value} is no directory")
+    return evaluate_tasks(
+        WORKDIR.value,
+        TASKS.value,
+        STEP.value,
+        AVERAGE.value,
+        CONFIG.value.to_dict(),
+        num_fewshot=SHOTS.value,
+        limit=LIMIT.value,
+        include_path=TASK_PATH.value,
+        chat=CHAT.value,
+    )
+
+
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
+    if TASKS.value:
+        print(json_line(score_tasks()), end="")
+        return
+    for flag in (SHOTS, LIMIT, TASK_PATH, CHAT):
+        if flag.present:
+            raise ConfigError(f"--{flag.name} is for --tasks; add that, or leave it out")
     processes.join()
     record = evaluate(
         WORKDIR.value,
@@ -225,4 +331,9 @@ if __name__ == "__main__":
         "average", 1, "Number of checkpoints whose parameters are averaged."
     )
     DETAILS = flags.DEFINE_bool("details", False, "Also write DIR/evaluations/, for report.py.")
+    TASKS = flags.DEFINE_list("tasks", [], "Tasks of lm-evaluation-harness, separated by commas.")
+    SHOTS = flags.DEFINE_integer("num_fewshot", None, "--tasks: examples in each prompt.")
+    LIMIT = flags.DEFINE_integer("limit", None, "--tasks: the documents to score of each task.")
+    TASK_PATH = flags.DEFINE_string("task_path", "", "--tasks: a directory with your own tasks.")
+    CHAT = flags.DEFINE_bool("chat", False, "--tasks: prompts get the model's chat template.")
     command_line.launch(main)

@@ -2,14 +2,19 @@ r"""Runs a trained model on text: python generate.py --workdir=DIR (--prompt=TEX
 
 A language model continues the text; a model trained on pairs writes the target. A masked LM fills
 each [MASK]; a span-corruption model fills <extra_id_0>, <extra_id_1>, ...; a classifier prints the
-class and its probability, separated by a tab; a published base model prints the embedding as a
-list of numbers. For models of images, each line is the path of a file. If the model was trained on
-pairs of texts, a tab separates the two texts of a line.
+class and its probability, separated by a tab; a model of baskets recommends ten items, one on a
+line, each with its probability; a published base model prints the embedding as a list of numbers.
+For models of images, sounds or series, each line is the path of a file; a series is continued, with
+a line for each step and a column for each quantile. If the model was trained on pairs of texts, a
+tab separates the two texts of a line.
 
 The output has one line per input line, in the same order, on standard output or in --output=FILE;
 --num_outputs=N writes N lines per input line. A line break inside an output is written as \n,
 except with --prompt. --json prints one object per input line with all details. --stream shows
 outputs as they are generated, one line after another.
+
+--chat talks with a language model by its chat template: each line of standard input is a turn, and
+/reset begins a new conversation. With --input, each line is a conversation in JSON to answer.
 """
 
 import json
@@ -27,7 +32,7 @@ from jax.sharding import Mesh
 from checkpointing import loaded_run
 from experiment import command_line
 from experiment.schema import ConfigError
-from inference import predictors, sampling_options
+from inference import conversation, predictors, sampling_options
 from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, Lines
 from training.mesh import check_batch
 
@@ -40,7 +45,7 @@ LEAVE_OUT = "grep '[^[:space:]]' FILE prints the others"
 OPTIONS = {
     "method": "greedy, beam or sample.",
     "max_new_tokens": "Maximum number of output tokens; 0: the row length of training.",
-    "num_outputs": "Outputs per line; beam: the best ones, sample: drawn independently.",
+    "num_outputs": "Outputs per line; beam, items: the best ones; sample: drawn independently.",
     "beam_size": "beam: number of sequences that the search keeps at every step.",
     "length_penalty": "beam: alpha in log-probability / ((5 + tokens) / 6) ** alpha.",
     "temperature": "sample: 1: the model's distribution; below 1: sharper; above 1: flatter.",
@@ -51,6 +56,7 @@ OPTIONS = {
     "seed": "sample: the output depends only on the seed and the line number, not on batching.",
     "stop": "The output ends before this text; may be given several times.",
     "prefix": "Encoder-decoder models: the beginning of every output.",
+    "suffix": "fill_in_middle models: the text after the output, which follows the prompt.",
     "slide": "Beyond the row length of training, drop the oldest tokens from the cache.",
     "stream": "Show the output as it is generated.",
     "draft_workdir": "The run of a smaller draft model for speculative decoding.",
@@ -68,13 +74,16 @@ def generate(
     batch_size: int = 0,
     strict: bool = False,
     ids: bool = False,
+    chat: bool = False,
+    system: str = "",
     **options: Any,
 ) -> list[predictors.Outputs]:
     """Runs the model of the run in `workdir` on lines; returns the outputs of each line.
 
     `options` are fields of SamplingOptions. `names` are the lines' names in error messages. `step`
     and `average` select checkpoints as in `loaded_run.load`. `strict` refuses lines that the
-    vocabulary cannot spell. With `ids`, lines and outputs are token ids.
+    vocabulary cannot spell. With `ids`, lines and outputs are token ids. With `chat`, lines are
+    conversations in JSON, and `system` is the system's message of those that have none.
     """
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     refuse_empty(workdir, lines, names)
@@ -82,7 +91,9 @@ def generate(
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
     with jax.set_mesh(model.mesh):
-        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
+        predictor = predictors.make_predictor(
+            model, options, size, strict=strict, ids=ids, chat=chat, system=system
+        )
         return predictors.predict(predictor, lines, names, size)
 
 
@@ -95,17 +106,29 @@ def stream(
     average: int = 1,
     strict: bool = False,
     ids: bool = False,
+    chat: bool = False,
+    system: str = "",
     **options: Any,
 ) -> None:
     """Passes the outputs to `show` piece by piece, with a line break after each output.
 
     It reads the next line only after the output of the last one, so a person may type the lines.
+    With `chat`, the lines are the turns of one conversation, which `system` begins.
     """
     model = loaded_run.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
     with jax.set_mesh(model.mesh):
         options["stream"] = True
-        predictor = predictors.make_predictor(model, options, size, strict=strict, ids=ids)
+        predictor = predictors.make_predictor(
+            model, options, size, strict=strict, ids=ids, chat=chat
+        )
+        if chat:
+
+            def answer(prompt: str, number: int) -> Iterator[str]:
+                return predictors.stream(predictor, prompt, "the conversation", number, size)
+
+            conversation.converse(lines, answer, show, system)
+            return
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
             for piece in predictors.stream(predictor, line, name, number, size):
@@ -166,6 +189,17 @@ def standard_input() -> Iterator[str]:
 def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
     if "label" in outputs[0]:
         return "{label}\t{probability:.4f}\n".format(**outputs[0])
+    if "score" in outputs[0]:
+        return "{score:.6g}\n".format(**outputs[0])
+    if "tags" in outputs[0]:
+        return " ".join(tag or "-" for tag in outputs[0]["tags"]) + "\n"
+    if "item" in outputs[0]:
+        return "".join("{item}\t{probability:.4f}\n".format(**output) for output in outputs)
+    if "quantiles" in outputs[0]:
+        rows = [[f"{value:.6g}" for value in each["quantiles"].values()] for each in outputs]
+        heading = ["step", *outputs[0]["quantiles"]]
+        rows = [heading, *([str(n), *row] for n, row in enumerate(rows, start=1))]
+        return "".join("\t".join(row) + "\n" for row in rows)
     if "embedding" in outputs[0]:
         return json.dumps(outputs[0]["embedding"]) + "\n"
     texts = [output["text"] for output in outputs]
@@ -182,10 +216,12 @@ def main() -> None:
     options = {name: flags.FLAGS[name].value for name in OPTIONS if flags.FLAGS[name].present}
     refuse_flags(options)
     is_prompt = PROMPT.value is not None
-    lines = [PROMPT.value] if is_prompt else read_lines(INPUT.value)
+    lines = [PROMPT.value] if is_prompt else read_lines(INPUT.value or "-")
     chosen = dict(step=STEP.value, average=AVERAGE.value, strict=STRICT.value, ids=IDS.value)
-    chosen |= options
-    if options.get("stream"):
+    chosen |= dict(chat=CHAT.value, system=SYSTEM.value) | options
+    if CHAT.value and is_prompt and not options.get("stream"):
+        lines = [json.dumps({"prompt": PROMPT.value})]
+    if options.get("stream") or is_talk():
         with opened(OUTPUT.value) as file:
 
             def show(piece: str) -> None:
@@ -208,10 +244,17 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
     """Refuses flags that are wrong for every model."""
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
-    if (PROMPT.value is None) == (INPUT.value is None):
+    if (PROMPT.value is None) == (INPUT.value is None) and not is_talk():
         which = "missing" if PROMPT.value is None else "both given"
         raise ConfigError(f"--prompt and --input are {which}; give one of them")
     texts = [("prompt", PROMPT.value or ""), ("prefix", options.get("prefix", ""))]
+    texts += [("suffix", options.get("suffix", "")), ("system", SYSTEM.value)]
+    if SYSTEM.value and not CHAT.value:
+        raise ConfigError("--system begins a conversation; add --chat, or leave it out")
+    if CHAT.value and IDS.value:
+        raise ConfigError("--chat is about text, and --ids has none; leave one of them out")
+    if CHAT.value and INPUT.value and options.get("stream"):
+        raise ConfigError("--stream shows one conversation; with --chat leave --input out")
     for name, text in [*texts, *(("stop", stop) for stop in options.get("stop", ()))]:
         try:
             text.encode()
@@ -220,16 +263,25 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
     if BATCH.value < 0:
         raise ConfigError(f"--batch_size={BATCH.value} must be at least 1")
     for flag in (BATCH, JSON):
-        if options.get("stream") and flag.value:
+        if (options.get("stream") or is_talk()) and flag.value:
+            by = "--chat without --input" if is_talk() else "--stream"
             raise ConfigError(
-                f"--{flag.name} does not go with --stream, which shows one output after another as "
+                f"--{flag.name} does not go with {by}, which shows one output after another as "
                 "text; leave one of them out"
             )
-    sampling_options.from_flags(options)
+    if is_talk():
+        options = {**options, "stream": True}
+    if options.keys() != {"num_outputs"}:  # a model of items takes it without a method
+        sampling_options.from_flags(options)
     if OUTPUT.value:
         if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
             raise ConfigError(f"--output={OUTPUT.value} is also --input; choose another file")
         refuse_unwritable(Path(OUTPUT.value))
+
+
+def is_talk() -> bool:
+    """Whether standard input has the turns of one conversation."""
+    return CHAT.value and PROMPT.value is None and INPUT.value is None
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -295,5 +347,9 @@ if __name__ == "__main__":
         False,
         "Lines and outputs are token ids, separated by spaces; no special ids are added.",
     )
+    CHAT = flags.DEFINE_bool(
+        "chat", False, "Talk with the model by its chat template; with --input: answer JSON lines."
+    )
+    SYSTEM = flags.DEFINE_string("system", "", "The system's message that begins a conversation.")
     define_options()
     command_line.launch(main)

@@ -23,6 +23,7 @@ from experiment.sections import Experiment
 from inference.decoding import Ends
 from inference.generation import Generator, Prompts
 from input_pipeline.batch_shapes import row_outline
+from input_pipeline.config import source_table
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from model.config import TransformerConfig
 from planning import plan_report, search, targets
@@ -30,9 +31,10 @@ from planning.compiled import Compiled, TooLargeError, catch_out_of_memory, meas
 from training.config import MeshConfig
 from training.finetune import as_tree, by_name, rate_scales, select_trainable
 from training.flops import row_flops
-from training.infer_sizes import image_sizes
+from training.infer_sizes import image_sizes, signal_sizes
 from training.mesh import batch_sharding, check_batch, make_mesh
 from training.model_for_task import make_model
+from training.pruning import make_pruner
 from training.schedules import learning_rate
 from training.step import (
     FrozenInputs,
@@ -42,6 +44,7 @@ from training.step import (
     abstract_state,
     make_train_step,
 )
+from training.throughput import unit_of
 
 # Defaults for sizes that depend on the data, if the config does not set them.
 CLASSES, IMAGE_CLASSES = 2, 1000
@@ -76,13 +79,22 @@ def job_of(experiment: Experiment) -> Job:
     data, task, model = experiment.data, experiment.task, experiment.model
     if task.teacher:
         raise ConfigError("plan.py cannot plan distillation; set task.teacher=''")
+    if task.objective_spec.needs_reference:
+        raise ConfigError(
+            f"plan.py cannot plan task.objective={task.objective}, which has a second model; plan "
+            "task.objective=causal_lm"
+        )
     objective = task.objective_spec
     if not objective.kinds:
         raise ConfigError(
             f"task.objective={task.objective} trains nothing, so there is nothing to plan"
         )
     sizes, assumed, image_shape = {}, [], (1, 1, 1)
-    if model.input == "patches":
+    if objective.takes_signals:
+        outline = source_table()[data.source].outline(data)
+        sizes |= signal_sizes(model, outline["signal"].shape)
+        sizes["horizon"] = len(outline.get("future", ()))
+    elif model.input == "patches":
         size = data.image_size or model.image_size or IMAGE[0]
         channels = model.image_channels or IMAGE[1]
         image_shape = (size, size, channels)
@@ -91,8 +103,8 @@ def job_of(experiment: Experiment) -> Job:
         sizes |= image_sizes(model, image_shape)
     elif not model.vocab_size:
         sizes["vocab_size"] = _vocabulary(data)
-    if objective.head == "classifier" and not model.num_classes:
-        sizes["num_classes"] = IMAGE_CLASSES if objective.takes_images else CLASSES
+    if objective.head in ("classifier", "token_classifier") and not model.num_classes:
+        sizes["num_classes"] = IMAGE_CLASSES if objective.takes_patches else CLASSES
         assumed.append(f"model.num_classes={sizes['num_classes']}")
     row = row_outline(
         data, objective=task.objective, masking=experiment.masking, image_shape=image_shape
@@ -103,7 +115,7 @@ def job_of(experiment: Experiment) -> Job:
 def _vocabulary(data) -> int:
     if data.tokenizer == "byte":
         return ByteTokenizer.vocab_size
-    if data.tokenizer in ("bpe", "wordpiece", "unigram"):
+    if data.tokenizer in ("bpe", "wordpiece", "unigram", "item"):
         return data.tokenizer_size
     raise ConfigError(
         f"plan.py does not read data.tokenizer={data.tokenizer}; set model.vocab_size to the "
@@ -121,7 +133,7 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
         "data.batch_size", experiment.data.batch_size, mesh, experiment.optimizer.accumulate
     )
     network = make_model(model, task)
-    schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.width)
+    schedule = learning_rate(experiment.optimizer, experiment.run.steps, model.base_width)
     scales = rate_scales(experiment.finetune, model)
     batch = job.batch(mesh)
     # Outside of the mesh context: optax makes small arrays here, which need real devices.
@@ -131,6 +143,9 @@ def lower_step(job: Job, mesh: Mesh) -> tuple[jax.stages.Lowered, TrainState, di
     spec = TrainSpec(
         network, task, experiment.optimizer, schedule, scales, tuning,
         failure=experiment.failure, seed=experiment.run.seed,
+        pruner=make_pruner(
+            experiment.prune, experiment.run.steps, tuning.split(model_params)[0]
+        ),
     )  # fmt: skip
     abstract, _ = abstract_state(spec, batch, mesh)
     with jax.set_mesh(mesh):
@@ -198,7 +213,7 @@ def plan(job: Job, target: targets.Target, mesh_config: MeshConfig) -> dict[str,
     rows, task = job.experiment.data.batch_size, job.experiment.task
     flops = rows * row_flops(job.model, task, job.batch(mesh))
     found |= plan_report.of_memory(abstract, compiled.memory, target.chip)
-    found |= plan_report.of_cost(compiled.cost, flops, mesh.size)
+    found |= plan_report.of_cost(compiled, flops, mesh.size)
     if target.chip is not None:
         found |= plan_report.of_time(
             compiled.cost, flops, target, in_a_step(job), job.experiment.run.steps
@@ -218,10 +233,10 @@ def mesh_of(config: MeshConfig, target: targets.Target) -> Mesh:
 
 
 def in_a_step(job: Job) -> dict[str, int]:
-    """Returns the number of tokens (source and target, no padding) or images in a step."""
+    """Returns the number of tokens (source and target, no padding) or examples in a step."""
     rows = job.experiment.data.batch_size
-    if "images" in job.row:
-        return {"images": rows}
+    if job.model.input == "patches":
+        return {unit_of(job.model): rows}
     names = [name for name in ("inputs", "encoder_inputs") if name in job.row]
     return {"tokens": rows * sum(len(job.row[name]) for name in names)}
 

@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from experiment import command_line, sections
-from experiment.schema import ConfigError
+from experiment.schema import ConfigError, refuse_remote
 from input_pipeline import pipeline
 from input_pipeline.token_cache import TokenCache
 
@@ -28,6 +28,7 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
     else:
         from input_pipeline.beam_preparation import on_beam
 
+        refuse_remote("data.path", experiment.data.path)  # each worker opens the files itself
         cache = TokenCache(experiment.data, on_beam(experiment.data, beam_options))
     data = pipeline.load(
         experiment.data,

@@ -15,7 +15,7 @@ from absl import flags
 from checkpointing import run_summary
 from checkpointing.recorded_run import RunRecord, read_run
 from experiment import command_line
-from experiment.schema import ConfigError, refuse_remote
+from experiment.schema import RUN_SCHEMES, ConfigError, refuse_remote
 from visualization import report_figures, report_page, report_server
 from visualization.framed_page import Page
 
@@ -62,9 +62,11 @@ def write_figures(directory: str) -> None:
 
 def serve() -> None:
     def make_page(version: str) -> str:
-        seconds = report_server.REFRESH_SECONDS
+        seconds = report_server.refresh_seconds(workdirs())
         return report_page.report_page(read_runs(), refresh=seconds, version=version)
 
+    for workdir in workdirs():
+        refuse_remote("--workdirs", workdir, RUN_SCHEMES)
     server = report_server.ReportServer(workdirs(), make_page, PORT.value)
     server.page()  # refuses now what cannot be shown
     report_server.serve(server)

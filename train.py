@@ -29,9 +29,12 @@ from experiment import command_line, sections
 from experiment.schema import ConfigError, did_you_mean
 from experiment.sections import Experiment
 from input_pipeline import pipeline, too_long
+from input_pipeline.sources.base import unnamed_splits_lines
 from pretrained.source_path import refuse_published_directory
+from storage.mirror import open_run_directory, source_of
 from training import processes
 from training.compilation import keep_programs
+from training.device_memory import refuse_batch, refuse_state
 from training.exits import EndedError
 from training.finetune import parameter_counts, rate_scales, select_trainable
 from training.infer_sizes import fit_to_data
@@ -39,6 +42,7 @@ from training.loop import Loop
 from training.mesh import check_batch, check_offload, make_mesh
 from training.metric_writers import Reporter, parameter_table
 from training.model_for_task import make_model
+from training.pruning import make_pruner
 from training.schedules import learning_rate
 from training.step import (
     FrozenInputs,
@@ -65,9 +69,10 @@ def make_experiment(config: Mapping[str, Any], workdir: str) -> tuple[Experiment
     The line is empty unless a resumed run keeps defaults that have since changed.
     """
     former = ""
+    workdir = open_run_directory("--workdir", workdir)
     if saved_steps(workdir):
         defaults = default.get_config().to_dict()
-        config, former = run_directory.as_begun(Path(workdir), config, defaults)
+        config, former = run_directory.as_begun(workdir, config, defaults)
     return sections.from_mapping(config), former
 
 
@@ -77,7 +82,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
     refuse_published_directory("--workdir", workdir)  # it would be overwritten
     workdir = run_directory.prepare(workdir)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(run_directory.lock(workdir))
+        before_commit = stack.enter_context(run_directory.lock(workdir))
         keep_programs(run.compilation_cache)
         mesh = make_mesh(experiment.mesh)
         accumulate = experiment.optimizer.accumulate
@@ -96,12 +101,18 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             process_count=jax.process_count(),
         )
         model_config = fit_to_data(experiment.model, data, run.init_from)
+        rows, shortest = experiment.data.batch_size, experiment.data.length
+        shortest = min(data.description.get("padded_to", (shortest,)))
+        if not experiment.finetune.freeze:  # frozen blocks keep no inputs
+            refuse_batch(model_config, rows, shortest, mesh, accumulate)
         sets = eval_sets.make_eval_sets(data.eval_names, data, experiment, mesh)
         experiment = with_best_metric(experiment, sets)
 
         # The run directory: where to start
         stack.enter_context(jax.set_mesh(mesh))
-        checkpoints = stack.enter_context(Checkpoints(workdir, experiment.checkpoint))
+        checkpoints = stack.enter_context(
+            Checkpoints(workdir, experiment.checkpoint, before_commit)
+        )
         if checkpoints.latest_step() == 0:
             raise ConfigError(
                 f"{workdir} holds weights that were converted; start from them with "
@@ -126,24 +137,32 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
         teacher = provenance.load_teacher(
             experiment, model_config, data, workdir, resuming=start > 0
         )
+        reference = provenance.load_reference(experiment, model_params, workdir, resuming=start > 0)
+        if not start and task.objective_spec.needs_reference:
+            provenance.refuse_partial_reference(run.init_from, task.objective, inherited.new)
         tuning = select_trainable(experiment.finetune, model_params, inherited.new)
-        frozen_inputs = FrozenInputs(inherited.base(tuning), teacher.params if teacher else {})
+        frozen_inputs = FrozenInputs(
+            inherited.base(tuning), teacher.params if teacher else {}, reference
+        )
         if not start:
-            provenance.record(workdir, experiment, tuning, frozen_inputs.base, teacher)
+            provenance.record(workdir, experiment, tuning, frozen_inputs.base, teacher, reference)
+            provenance.inherit_special_tokens(run.init_from, model_config, data, workdir)
 
         # State and step
         spec = TrainSpec(
             model,
             task,
             experiment.optimizer,
-            learning_rate(experiment.optimizer, run.steps, model_config.width),
+            learning_rate(experiment.optimizer, run.steps, model_config.base_width),
             rate_scales(experiment.finetune, model_config),
             tuning,
             teacher and Teacher(teacher.model, teacher.experiment.task),
             experiment.failure,
             run.seed,
+            make_pruner(experiment.prune, run.steps, tuning.split(model_params)[0]),
         )
         abstract, init = abstract_state(spec, batch, mesh)
+        refuse_state(abstract, mesh)
 
         def initial_state() -> TrainState:
             return inherited.apply_to(init(jax.random.key(run.seed)), tuning)
@@ -181,7 +200,13 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             abstract=abstract,
             initial_state=initial_state,
             evaluator=Evaluator(
-                model, model_config, task, experiment.eval, data.tokenizer, data.labels
+                model,
+                model_config,
+                task,
+                experiment.eval,
+                data.tokenizer,
+                data.labels,
+                frozen_inputs.reference_of(task),
             ),
             eval_sets=sets,
             checkpoints=checkpoints,
@@ -194,7 +219,8 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Exp
     """Sets checkpoint.best_metric if patience needs one; refuses a metric that is not measured."""
     metric = experiment.checkpoint.best_metric
     if experiment.eval.patience and not metric:
-        has_classes = experiment.task.objective_spec.head == "classifier"
+        head = experiment.task.objective_spec.head
+        has_classes = head in ("classifier", "token_classifier")
         metric, mode = ("accuracy", "max") if has_classes else ("loss", "min")
         metric = f"eval/{next(iter(sets))}/{metric}"
         checkpoint = replace(experiment.checkpoint, best_metric=metric, best_mode=mode)
@@ -235,7 +261,10 @@ def warn(text: str) -> None:
 
 
 def resumed_lines(workdir: Path, step: int, changes: Sequence[str], former: str) -> list[str]:
-    lines = [f"resuming {workdir} at step {step}", *([former] if former else [])]
+    lines = [
+        f"resuming {source_of(workdir) or workdir} at step {step}",
+        *([former] if former else []),
+    ]
     return [*lines, *(f"changed since then: {change}" for change in changes)]
 
 
@@ -259,21 +288,6 @@ def data_lines(data: pipeline.Data) -> list[str]:
     if lengths := described.get("padded_to"):
         lines.append(f"batches are padded to one of: {', '.join(map(str, lengths))}")
     return lines
-
-
-def unnamed_splits_lines(contents: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is held out of sources without named splits; a single line if it is the same for all."""
-    said = {}
-    for source, facts in contents.items():
-        if share := facts.get("held_out_share"):
-            said[source] = f"no named splits: a hash holds out {share:g} (data.eval_share)"
-        if share := facts.get("held_out_end"):
-            said[source] = (
-                f"no named splits: the last {share:g} of the text is held out (data.eval_share)"
-            )
-    if said.keys() == contents.keys() and len(set(said.values())) == 1:
-        return list(said.values())[:1]
-    return [f"{source}: {line}" for source, line in said.items()]
 
 
 def shown(labels: Sequence[str]) -> str:

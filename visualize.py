@@ -18,7 +18,7 @@ from absl import flags
 
 from checkpointing import loaded_run
 from experiment import command_line
-from experiment.schema import ConfigError
+from experiment.schema import ConfigError, refuse_remote
 from visualization import capture
 from visualization.model_view import ModelView
 
@@ -123,6 +123,7 @@ def main() -> None:
     page = OUTPUT.value or ("" if directories or JSON.value else f"{VIEW.value}.html")
     for flag, path in (("output", page), ("json", JSON.value), *directories.items()):
         if path:
+            refuse_remote(f"--{flag}", path)
             refuse_unwritable(flag, Path(path), is_directory=flag in directories)
     chosen = dict(layers=layers, heads=heads, view=VIEW.value, step=STEP.value)
     view = capture_view(WORKDIR.value, PROMPT.value, TARGET.value, **chosen)

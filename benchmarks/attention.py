@@ -80,6 +80,7 @@ def measure(kind: str, length: int) -> PassCost:
         info = SequenceInfo(positions_bt, jnp.ones_like(positions_bt), global_bt=positions_bt == 0)
     mask_spec = MaskSpec(info, info, causal=True)
     shared = KINDS[kind].shared(config, lambda: None)
+    vector_hk = jnp.asarray(rng.normal(size=shape[2:]), jnp.float32)  # kinds without one ignore it
 
     def loss(qkv: QKV, mask_spec: MaskSpec):
         inputs = AttentionInputs(
@@ -89,6 +90,7 @@ def measure(kind: str, length: int) -> PassCost:
             KINDS[kind].mask_spec(config, mask_spec),
             scale=HEAD_SIZE**-0.5,
             shared=shared,
+            score_vector_hk=vector_hk,
             # Kinds with extra projections get the same queries, keys and values.
             project=lambda *_, **__: qkv,
         )

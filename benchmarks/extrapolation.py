@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from absl import flags
 
-import evaluate
 from checkpointing import loaded_run
 from experiment import command_line
 from experiment.schema import ConfigError
+from sweeps.probes.score_longer_rows import fits, row_scores
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKDIRS = flags.DEFINE_list("workdirs", [], "Runs that differ in model.position.")
@@ -31,7 +31,6 @@ OUTPUT = flags.DEFINE_string(
 BATCHES = flags.DEFINE_integer("batches", 0, "Batches of 8,192 tokens to score; 0: all.")
 
 TIMES = (1, 2, 4, 8)
-TOKENS = 8192  # per batch, whatever the length, so --batches scores the same text
 METRIC = "bits_per_byte"
 
 Config = Mapping[str, Any]
@@ -53,20 +52,10 @@ def trained_length(configs: Sequence[Config]) -> int:
     return configs[0]["data"]["length"]
 
 
-def score(workdir: str, config: Config, length: int, reach: Mapping[str, Any]) -> float:
+def score(workdir: str, config: Config, length: int, changes: Mapping[str, Any]) -> float:
     """Returns the bits per byte of a run on rows of `length`, with changes to its model config."""
-    model = {**config["model"], **reach}
-    if model["position"] == "sinusoidal":
-        model["max_length"] = max(model["max_length"], length)
-    changed = {
-        **config,
-        "model": model,
-        "data": {**config["data"], "length": length},
-        "eval": {**config["eval"], "batch_size": TOKENS // length, "batches": BATCHES.value},
-    }
-    record = evaluate.evaluate(workdir, config=changed)
-    (value,) = (value for name, value in record.items() if name.endswith(f"/{METRIC}"))
-    return value
+    options = dict(batches=BATCHES.value, changes=changes)
+    return row_scores(Path(workdir), config, length, **options)[METRIC]
 
 
 def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, list[float]]]:
@@ -77,8 +66,10 @@ def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, 
         scores = [at_trained_length]
         for times in TIMES[1:]:
             length = times * trained_at
-            fits = position != "learned" or length <= last
-            scores.append(score(workdir, config, length, reach(times)) if fits else float("nan"))
+            is_known = fits(position, last, length)
+            scores.append(
+                score(workdir, config, length, reach(times)) if is_known else float("nan")
+            )
         yield position + name, scores
 
 

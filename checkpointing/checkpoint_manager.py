@@ -17,7 +17,9 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from checkpointing import digests
-from experiment.schema import ConfigError, refuse_remote
+from experiment.schema import ConfigError
+from storage.mirror import checkpoint_directory, open_run_directory, source_of
+from storage.object_store import as_os_errors, is_remote, move
 from training.config import CheckpointConfig
 from training.exits import SaveFailedError
 from training.processes import is_primary
@@ -61,9 +63,17 @@ class FirstBest(PreservationPolicy):
 class Checkpoints:
     """The checkpoints under a workdir. Leaving the context waits for the current save."""
 
-    def __init__(self, workdir: str | Path, config: CheckpointConfig):
-        self._directory = Path(workdir, DIRECTORY).resolve()
-        self._config = config
+    def __init__(
+        self,
+        workdir: str | Path,
+        config: CheckpointConfig,
+        before_commit: Callable[[], None] = lambda: None,
+    ):
+        """`before_commit` is called when all files of a checkpoint but its mark are written."""
+        self._directory = checkpoint_directory(workdir, DIRECTORY)
+        self._config, self._before_commit = config, before_commit
+        # In a bucket, an object named commit_success.txt takes the place of the final name.
+        self._suffix = "" if source_of(workdir) else ocp.utils.TMP_DIR_SUFFIX
         self._saving: int | None = None  # the step that is being saved
         policies, best = [LatestN(config.keep)], {}
         if config.every:
@@ -81,7 +91,8 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=AnyPreservationPolicy(policies),
                 cleanup_tmp_directories=True,
-                # Called after the last write and before the directory gets its final name.
+                # Called after the last write and before the directory gets its final name, or in
+                # a bucket the object that marks it as complete.
                 async_options=ocp.AsyncOptions(post_finalization_callback=self._record_digests),
                 **best,
             ),
@@ -122,14 +133,18 @@ class Checkpoints:
             action(*args, **named)
         except Exception as error:  # anything that a file system or tensorstore raises
             step, self._saving = self._saving, None
+            remedy = "make room"
+            if is_remote(self._directory):
+                remedy = "check the network and your credentials"
             raise SaveFailedError(
                 f"the checkpoint of step {step} could not be written to {self._directory} "
-                f"({_reason(error)}); older ones are intact: make room and run the same "
+                f"({_reason(error)}); older ones are intact: {remedy} and run the same "
                 "command again"
             ) from error
 
     def _record_digests(self) -> None:
-        digests.record(self._directory / f"{self._saving}{ocp.utils.TMP_DIR_SUFFIX}")
+        digests.record(self._directory / f"{self._saving}{self._suffix}")
+        self._before_commit()
 
     def latest_step(self) -> int | None:
         """Returns the newest step on disk, verified or not; None if there is none."""
@@ -176,12 +191,17 @@ class Checkpoints:
     def _put_aside(self, steps: Sequence[int]) -> None:
         aside = self._directory.parent / CORRUPT
         if is_primary():
-            aside.mkdir(exist_ok=True)
+            is_in_bucket = is_remote(self._directory)
+            if not is_in_bucket:  # which has no directories
+                aside.mkdir(exist_ok=True)
             for step in steps:
                 target = aside / str(step)
                 while target.exists():
                     target = target.with_name(f"{target.name}-again")
-                (self._directory / str(step)).rename(target)
+                if is_in_bucket:
+                    move(self._directory / str(step), target)
+                else:
+                    (self._directory / str(step)).rename(target)
         self._manager.reload()
 
     def save(self, step: int, state: TrainState, metrics: Mapping[str, float]) -> None:
@@ -230,6 +250,7 @@ class Checkpoints:
 def _rest(state: TrainState) -> dict:
     """Returns all but the parameters, which are a separate item: they can be loaded alone."""
     stored = ("step", "opt_state", "ema", "guard")
+    stored += () if state.prune is None else ("prune",)
     return {name: getattr(state, FIELDS.get(name, name)) for name in stored}
 
 
@@ -242,15 +263,17 @@ def _reason(error: Exception) -> str:
 
 def saved_steps(workdir: str | Path) -> list[int]:
     """Returns the steps of all complete checkpoints, in order."""
-    directory = Path(workdir, DIRECTORY)
-    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+    directory = checkpoint_directory(workdir, DIRECTORY)
+    with as_os_errors():
+        return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
 
 
 def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:
     """Returns the step of the best checkpoint by `best_metric`; None if none was scored."""
     # Unlike the manager of `Checkpoints`, this one deletes nothing: the run may still be going on.
     options = ocp.CheckpointManagerOptions(create=False, best_fn=lambda metrics: 0.0)
-    with ocp.CheckpointManager(Path(workdir, DIRECTORY).resolve(), options=options) as manager:
+    directory = checkpoint_directory(workdir, DIRECTORY)
+    with ocp.CheckpointManager(directory, options=options) as manager:
         best = _best_of(manager, config)
     return best[0] if best else None
 
@@ -280,15 +303,15 @@ def refuse_damaged(checkpoint: Path) -> None:
 def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
     """Returns directory and step of the checkpoint WORKDIR or WORKDIR:STEP; refuses a missing one.
 
-    `key` is the config key in error messages.
+    `key` is the config key in error messages. The parent of the directory has the run's records; if
+    the run is in a bucket, `checkpoint_directory` says where its checkpoints are.
     """
-    refuse_remote(key, run)
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
-    directory = Path(workdir, DIRECTORY).resolve()
-    if not directory.is_dir():
+    run_directory = open_run_directory(key, workdir)
+    if not checkpoint_directory(run_directory, DIRECTORY).is_dir():
         raise ConfigError(f"{key}={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")
     steps = saved_steps(workdir)
     if not steps or (step and int(step) not in steps):
         listed = ", ".join(map(str, steps)) or "none"
         raise ConfigError(f"{key}={run}: no such checkpoint; steps saved there: {listed}")
-    return directory, int(step) if step else steps[-1]
+    return run_directory.resolve() / DIRECTORY, int(step) if step else steps[-1]

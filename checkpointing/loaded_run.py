@@ -21,11 +21,13 @@ from checkpointing.checkpoint_manager import best_step, saved_steps
 from checkpointing.stored_params import read_params
 from configs import default
 from experiment import schema, sections
-from experiment.schema import ConfigError, refuse_remote
+from experiment.schema import ConfigError
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from model.attention import KINDS, pattern_of
 from model.config import TransformerConfig
 from pretrained.source_path import refuse_published
+from storage.mirror import open_run_directory
 from training.compilation import keep_programs
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
@@ -41,10 +43,22 @@ REACH = tuple(
     f"model.{key}"
     for key in (
         "max_length", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
-        "rope_original_length", "attention", "attention_window", "attention_dilation",
+        "rope_original_length", "rope_attention_factor", "rope_short_factors", "rope_long_factors",
+        "attention", "attention_window", "attention_dilation",
         "attention_chunk", "attention_overlap", "attention_memory", "attention_features",
         "global_tokens", "global_limit", "matmul",
     )
+)  # fmt: skip
+# What an attention kind may declare that adds parameters.
+KIND_PARAMETERS = {
+    "extra_qkv": "further projections",
+    "score_vector": "a vector for the scores of each head",
+}
+
+# Sizes of the model that training infers from the data if the config has 0.
+INFERRED = (
+    "vocab_size", "separator_id", "num_classes", "image_size", "image_channels", "input_shape",
+    "input_mean", "input_std", "horizon",
 )  # fmt: skip
 
 
@@ -76,8 +90,8 @@ def load(
     `average` is the number of checkpoints, up to that one, to average. `config` is the run's own,
     from `recorded_config`, with changes to keys in `CHANGEABLE` and `REACH`.
     """
+    workdir = open_run_directory("--workdir", workdir)
     recorded = recorded_config(workdir)
-    workdir = Path(workdir)
     config = recorded if config is None else config
     changed = changes(recorded, config)
     _refuse_changes(changed)
@@ -85,19 +99,16 @@ def load(
     task = experiment.task
     keep_programs(experiment.run.compilation_cache)
     model_config, labels = recorded_model_config(workdir), run_directory.read_model(workdir)[1]
+    _refuse_contradiction(workdir, experiment, model_config, changed)
     reach = {name.partition(".")[2]: now for name, now in changed.items() if name in REACH}
     if "max_length" in reach and model_config.position == "learned":
         raise ConfigError(
             "model.max_length cannot be changed: the table of model.position=learned has "
             f"{model_config.max_length} rows; shorten the rows of data instead"
         )
-    had_globals = model_config.has_global_tokens
+    recorded_pattern = pattern_of(model_config.attention)
     model_config = dataclasses.replace(model_config, **reach)
-    if model_config.has_global_tokens != had_globals:
-        raise ConfigError(
-            "model.attention cannot be changed to or from longformer: only longformer has "
-            "projections for global tokens"
-        )
+    _refuse_other_parameters(recorded_pattern, pattern_of(model_config.attention))
     if model_config.needs_separator and not model_config.separator_id:
         raise ConfigError(
             f"model.global_tokens={model_config.global_tokens} needs a token that separates texts, "
@@ -123,15 +134,26 @@ def load(
     )
 
 
+def _refuse_other_parameters(recorded: Sequence[str], chosen: Sequence[str]) -> None:
+    """Raises ConfigError for kinds of attention with other parameters than the recorded ones."""
+    for attribute, what in KIND_PARAMETERS.items():
+        having = [name for name, kind in KINDS.items() if getattr(kind, attribute)]
+        if set(having).isdisjoint(recorded) != set(having).isdisjoint(chosen):
+            names = ", ".join(having)
+            raise ConfigError(
+                f"model.attention cannot be changed to or from {names}: only {names} has {what}"
+            )
+
+
 def recorded_config(workdir: str | Path, flag: str = "--workdir") -> dict[str, Any]:
     """Returns the config of a run, with defaults for keys that are newer than the run.
 
     `flag` is the flag that names the directory, for error messages.
     """
-    refuse_remote(flag, workdir)
+    workdir = open_run_directory(flag, workdir)
     refuse_published(flag, workdir)
     return run_directory.with_defaults(
-        run_directory.read_config(Path(workdir)), default.get_config().to_dict()
+        run_directory.read_config(workdir), default.get_config().to_dict()
     )
 
 
@@ -151,6 +173,30 @@ def recorded_model_config(workdir: Path) -> TransformerConfig:
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
     return config
+
+
+def _refuse_contradiction(
+    workdir: Path,
+    experiment: sections.Experiment,
+    model: TransformerConfig,
+    changed: Mapping[str, Any],
+) -> None:
+    """Refuses a model.json that is not of the run in config.json, such as one edited by hand."""
+    sizes = {key: getattr(model, key) for key in INFERRED}
+    in_both = run_directory.read_config(workdir)["model"].keys()  # older runs lack newer keys
+    in_both &= run_directory.read_model(workdir)[0].keys()
+    compared = {key for key in in_both if f"model.{key}" not in changed}
+    expected, found = (
+        {key: value for key, value in dataclasses.asdict(each).items() if key in compared}
+        for each in (experiment.model.resolve(**sizes), model)
+    )
+    if differing := list(run_directory.differences(expected, found)):
+        listed = "; ".join(f"{name}: {one} and {other}" for name, one, other in differing[:3])
+        raise ConfigError(
+            f"{workdir / run_directory.CONFIG} and {run_directory.MODEL} contradict each other in "
+            f"model ({listed}); one of them has been changed since the run wrote it: restore it, "
+            "or run train.py again with the run's command to write both"
+        )
 
 
 def _refuse_changes(changed: Mapping[str, Any]) -> None:
@@ -217,17 +263,23 @@ def _mesh(config: MeshConfig, *, is_recorded: bool) -> Mesh:
 def with_class_order(model: LoadedRun, labels: tuple[str, ...]) -> LoadedRun:
     """Returns the same model with the outputs of its classes in the order of `labels`.
 
-    The model is unchanged if the names differ: the caller refuses those.
+    Data may lack some of the model's classes; these come last. The model is unchanged if the data
+    has others: the caller refuses those.
     """
     head = model.params.get("classes")
-    if head is None or labels == model.labels or sorted(labels) != sorted(model.labels):
+    if head is None or labels == model.labels[: len(labels)]:
         return model
-    head = {name: reordered(leaf, model.labels, labels) for name, leaf in head.items()}
+    if not set(labels) <= set(model.labels):
+        return model
+    order = [model.labels.index(label) for label in labels]
+    outputs = next(iter(head.values())).shape[-1]  # there may be more than names
+    order += [number for number in range(outputs) if number not in order]
+    labels = tuple(model.labels[number] for number in order if number < len(model.labels))
+    head = {name: reordered(leaf, order) for name, leaf in head.items()}
     params = {**model.params, "classes": head}
     return dataclasses.replace(model, params=params, labels=labels)
 
 
-def reordered(leaf: Array, theirs: Sequence[str], ours: Sequence[str]) -> Array:
-    """Reorders the last axis, one entry per class, from the order of `theirs` to `ours`."""
-    order = np.array([theirs.index(label) for label in ours])
-    return jax.device_put(jnp.take(leaf, order, axis=-1), leaf.sharding)
+def reordered(leaf: Array, order: Sequence[int]) -> Array:
+    """Reorders the last axis, one entry per class."""
+    return jax.device_put(jnp.take(leaf, np.array(order), axis=-1), leaf.sharding)

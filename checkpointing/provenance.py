@@ -25,11 +25,14 @@ from experiment.sections import Experiment
 from input_pipeline.config import IMAGE_KEYS
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import ids_in, load_tokenizer
-from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from model.config import TransformerConfig
+from model.positions import ABSOLUTE_POSITIONS
+from pretrained import special_tokens_record
 from pretrained.source_path import refuse_published
 from training.finetune import Tuning, as_tree, by_name
 from training.infer_sizes import refuse_other_data
 from training.precision import starting_from
+from training.processes import is_primary
 from training.step import TrainState
 
 CLASSES = "classes/"  # the head of a classifier
@@ -145,7 +148,8 @@ def _classes_by_name(workdir: Path, data: Data, params: dict) -> tuple[str, dict
             f"warning: the classes of {workdir} are {reprlib.repr(theirs)}, here "
             f"{reprlib.repr(ours)}: the outputs of its head keep their order"
         ), params
-    moved = {name: loaded_run.reordered(params[name], theirs, ours) for name in head}
+    order = [theirs.index(label) for label in ours]
+    moved = {name: loaded_run.reordered(params[name], order) for name in head}
     return "classes matched by name: their order differs from init_from's", {**params, **moved}
 
 
@@ -211,6 +215,25 @@ def _rows(workdir: Path, vocab_size: int, data: Data) -> tuple[np.ndarray | None
     return rows, (f"tokens matched by {by}: {matched:,} of {vocab_size:,} rows kept",)
 
 
+def inherit_special_tokens(
+    init_from: str, model: TransformerConfig, data: Data, workdir: Path
+) -> None:
+    """Takes over what init_from records of a published model's special tokens, for an export.
+
+    A run with another tokenizer takes over nothing.
+    """
+    if not is_primary():
+        return
+    record = None
+    source = find_checkpoint(init_from)[0].parent if init_from else None
+    if source and run_directory.has_tokenizer(source, data.tokenizer_digest):
+        record = special_tokens_record.load(source)
+    if record and run_directory.read_model(source)[0]["max_length"] != model.max_length:
+        longest = model.max_length if model.position == "learned" else None
+        record = dataclasses.replace(record, max_length=longest)
+    special_tokens_record.save(workdir, record)
+
+
 def load_teacher(
     experiment: Experiment, model: TransformerConfig, data: Data, workdir: Path, *, resuming: bool
 ) -> loaded_run.LoadedRun | None:
@@ -237,6 +260,48 @@ def load_teacher(
             teacher.params, source["params"], f"{workdir} learns from step {step} of {run}"
         )
     return teacher
+
+
+def load_reference(experiment: Experiment, like: dict, workdir: Path, *, resuming: bool) -> dict:
+    """The frozen parameters that an objective compares with: those that the run started from.
+
+    Empty if the objective needs none, or if the run has adapters, whose base is the reference.
+    `like` has the model's shapes and shardings.
+    """
+    objective, run = experiment.task.objective, experiment.run.init_from
+    if not experiment.task.objective_spec.needs_reference or experiment.finetune.lora_rank:
+        return {}
+    directory, step = find_checkpoint(run)
+    source = run_directory.read_provenance(workdir).get("reference") if resuming else None
+    if source:
+        step = source["step"]  # the other run may have newer checkpoints by now
+    found = load_params(f"{directory.parent}:{step}", like)
+    refuse_partial_reference(run, objective, found.new)
+    if source:
+        refuse_changed(
+            found.params, source["params"], f"{workdir} is compared with step {step} of {run}"
+        )
+    return found.params
+
+
+def refuse_partial_reference(init_from: str, objective: str, new: Sequence[str]) -> None:
+    """Refuses a reference that lacks parameters; `new`: those that init_from lacks."""
+    if new:
+        raise ConfigError(
+            f"init_from={init_from} has no {new[0]} that fits, and task.objective={objective} "
+            "compares with the model that it starts from; give the model the shape of that run: "
+            "--config=configs/x.py:WORKDIR"
+        )
+
+
+def reference_of(model: loaded_run.LoadedRun, workdir: Path) -> dict | None:
+    """The frozen reference of a trained run; None if its objective needs none."""
+    if not model.experiment.task.objective_spec.needs_reference:
+        return None
+    base = load_base(workdir, model.params)
+    if base is not None:
+        return base.params
+    return load_reference(model.experiment, model.params, workdir, resuming=True)
 
 
 def _why_no_teacher(
@@ -278,6 +343,7 @@ def record(
     tuning: Tuning,
     base: dict,
     teacher: loaded_run.LoadedRun | None,
+    reference: dict,
 ) -> None:
     """Records which parameters of other runs are needed to resume or use this run."""
     sources = {}
@@ -286,4 +352,7 @@ def record(
         sources["base"] = base_provenance(run, workdir, base, tuning.alpha)
     if teacher is not None:
         sources["teacher"] = {"step": teacher.step, "params": fingerprint(teacher.params)}
+    if reference:
+        _, step = find_checkpoint(experiment.run.init_from)
+        sources["reference"] = {"step": step, "params": fingerprint(reference)}
     run_directory.record_provenance(workdir, sources)

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from experiment.schema import ConfigError, refuse_remote
+from experiment.schema import ConfigError
+from storage.mirror import checkpoint_directory, open_run_directory, source_of
+from storage.object_store import as_os_errors, is_remote, remote_path
 from training import run_events
 from training.main_metric import main_metric, mode_of
 
@@ -85,7 +87,9 @@ class RunRecord:
     @property
     def unit(self) -> str:
         """What the run's data is counted in."""
-        return "images" if _get(self.model, "model", "input") == "patches" else "tokens"
+        if _get(self.model, "model", "input") != "patches":
+            return "tokens"
+        return "examples" if _get(self.model, "model", "input_shape") else "images"
 
     @property
     def main_metric(self) -> tuple[str, str]:
@@ -146,8 +150,7 @@ class RunRecord:
 
 def read_run(workdir: str | Path) -> RunRecord:
     """What is known of the run in a directory. Refuses a directory that holds no run."""
-    refuse_remote("--workdirs", workdir)
-    workdir = Path(workdir)
+    url, workdir = source_of(workdir), open_run_directory("--workdirs", workdir)
     if not workdir.is_dir():
         raise ConfigError(f"--workdirs: {workdir} is not a directory; check it for a typing error")
     problems: list[str] = []
@@ -159,7 +162,7 @@ def read_run(workdir: str | Path) -> RunRecord:
             f"--workdirs: {workdir} holds no run: no config.json, metrics.jsonl or events.jsonl"
         )
     return RunRecord(
-        workdir=workdir,
+        workdir=remote_path(url) if url else workdir,
         name=workdir.name or str(workdir),
         config=config,
         model=_read_json(workdir / "model.json", problems),
@@ -169,7 +172,7 @@ def read_run(workdir: str | Path) -> RunRecord:
         samples=_read_samples(workdir / "samples", problems),
         evaluations=tuple(_json_lines(workdir / "evaluations.jsonl", problems)),
         details=_read_details(workdir / "evaluations", problems),
-        checkpoints=_saved(workdir / CHECKPOINTS),
+        checkpoints=_saved(checkpoint_directory(workdir, CHECKPOINTS)),
         problems=tuple(problems),
     )
 
@@ -274,12 +277,19 @@ def _read_details(directory: Path, problems: list[str]) -> tuple[dict[str, Any],
 
 
 def _saved(directory: Path) -> tuple[int, ...]:
-    steps = (path.name for path in _listed(directory))
-    return tuple(sorted(int(step) for step in steps if step.isdecimal()))
+    paths = [path for path in _listed(directory) if path.name.isdecimal()]
+    if is_remote(directory):  # there, every checkpoint has its name from the start
+        try:
+            with as_os_errors():
+                paths = [path for path in paths if (path / "commit_success.txt").exists()]
+        except OSError:
+            return ()
+    return tuple(sorted(int(path.name) for path in paths))
 
 
 def _listed(directory: Path) -> list[Path]:
     try:
-        return list(directory.iterdir())
+        with as_os_errors():
+            return list(directory.iterdir())
     except OSError:
         return []

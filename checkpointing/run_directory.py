@@ -7,17 +7,23 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from experiment.former_keys import with_current_keys
-from experiment.schema import ConfigError, path_problems, refuse_remote
-from input_pipeline.config import FORMER_FIT
+from experiment.schema import RUN_SCHEMES, ConfigError, path_problems, refuse_remote
+from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT
 from model.config import TransformerConfig
-from training.processes import is_primary, refuse_unshared
+from storage.lease import Lease
+from storage.mirror import Mirror, Uploader, open_run_directory, source_of
+from storage.object_store import as_os_errors, is_remote, remote_path
+from training.exits import SaveFailedError
+from training.processes import is_primary, refuse_unshared, write_json
 
 CONFIG, MODEL, PROVENANCE = "config.json", "model.json", "origins.json"
 # Entries of config.json besides the config.
@@ -25,7 +31,7 @@ DIGESTS = ("data_digest", "tokenizer_digest")
 # Keys that a resumed run may not change.
 UNCHANGEABLE_ON_RESUME = (
     "model", "data", "task", "tokenizer_digest", "data_digest", "optimizer.name",
-    "optimizer.rounding", "finetune", "seed", "init_from", "failure.spike_window",
+    "optimizer.rounding", "finetune", "prune", "seed", "init_from", "failure.spike_window",
 )  # fmt: skip
 # Keys of older runs that no longer exist.
 RETIRED = ("checkpoint.wait",)
@@ -34,6 +40,7 @@ FORMER_DEFAULTS = {
     "model.sinusoidal_scale": 1.0,
     "model.attention_redraw": 1000,
     "data.image_fit": FORMER_FIT,
+    "data.image_upright": FORMER_UPRIGHT,
 }
 # Keys that may change, but not from or to 0: that adds or removes a part of the optimizer's state.
 SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
@@ -41,7 +48,8 @@ SWITCHES = ("optimizer.ema_decay", "optimizer.beta1")
 # whether they are still the same.
 CHANGEABLE_ON_RESUME = (
     "model.remat", "model.unroll", "data.path", "data.tokenizer", "data.tokenizer_size",
-    "data.lowercase", "data.cache_dir", "data.max_bad_records", "data.prefetch", "data.workers",
+    "data.lowercase", "data.cache_dir", "data.verify_cache", "data.max_bad_records",
+    "data.prefetch", "data.workers",
     "finetune.layer_decay", "finetune.head_scale",
 )  # fmt: skip
 
@@ -49,9 +57,12 @@ CHANGEABLE_ON_RESUME = (
 def prepare(workdir: str | Path) -> Path:
     """Creates the directory if necessary; refuses one that is not writable or not shared.
 
-    All processes of a job must call it.
+    All processes of a job must call it. Returns the directory; of a run in a bucket, a local copy
+    of its records.
     """
-    refuse_remote("--workdir", workdir)
+    refuse_remote("--workdir", workdir, RUN_SCHEMES)
+    if is_remote(workdir):
+        return _prepare_remote(os.fspath(workdir).rstrip("/"))
     workdir, problem = Path(workdir), ""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -68,14 +79,60 @@ def prepare(workdir: str | Path) -> Path:
     return workdir
 
 
+def _prepare_remote(url: str) -> Path:
+    problem, probe = "", remote_path(f"{url}/.writable-{secrets.token_hex(8)}")
+    try:
+        with as_os_errors():
+            probe.write_text("")
+            probe.unlink()
+    except OSError as error:
+        reason = "there is no such bucket" if isinstance(error, FileNotFoundError) else error
+        reason = getattr(reason, "strerror", None) or reason
+        problem = (
+            f"--workdir={url} cannot be written ({reason}); check the bucket, your credentials and "
+            "the network, or choose another --workdir"
+        )
+    refuse_unshared(remote_path(url), problem)
+    if problem:
+        raise ConfigError(problem)
+    return open_run_directory("--workdir", url)
+
+
 @contextlib.contextmanager
-def lock(workdir: Path) -> Iterator[None]:
+def lock(workdir: Path) -> Iterator[Callable[[], None]]:
     """Locks the directory; refuses one that another run has locked.
 
-    The operating system releases the lock when the process ends, however it ends.
+    The operating system releases the lock when the process ends, however it ends. In a bucket, a
+    lease takes its place, and the records are uploaded within this context. Yields a function to
+    call before a checkpoint is committed: then the bucket has all records up to that step.
     """
+    if url := source_of(workdir):
+        with contextlib.ExitStack() as stack:
+            try:
+                lease = stack.enter_context(Lease(url)) if is_primary() else None
+                mirror = Mirror(url)
+                mirror.download()  # another run may have ended since
+            except OSError as error:
+                raise ConfigError(
+                    f"--workdir={url} cannot be locked ({error.strerror or error}); check your "
+                    "credentials and the network, and run the same command again"
+                ) from error
+            uploader = stack.enter_context(Uploader(mirror, _warn))
+
+            def before_commit() -> None:
+                if lease is not None:
+                    lease.confirm()
+                uploader.upload()
+
+            yield before_commit
+        if not uploader.is_complete:
+            raise SaveFailedError(
+                f"the last records could not be uploaded to {url}; its checkpoints are complete: "
+                "run the same command again"
+            )
+        return
     if not is_primary():  # the primary process holds the lock for the whole job
-        yield
+        yield _nothing
         return
     with (workdir / "lock").open("a+") as file:
         try:
@@ -88,7 +145,15 @@ def lock(workdir: Path) -> Iterator[None]:
             ) from error
         file.truncate(0)
         print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
-        yield
+        yield _nothing
+
+
+def _nothing() -> None:
+    """Before a commit on a local disk there is nothing to do."""
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def record_config(
@@ -119,7 +184,7 @@ def record_config(
                 f"{workdir} holds a run with another config ({'; '.join(refused)}); "
                 "restore these values or choose another --workdir"
             )
-    _write_json(path, new)
+    write_json(path, new)
     return [f"{name}: {was} -> {now}" for name, was, now in changes]
 
 
@@ -175,7 +240,10 @@ def as_begun(
     """
     config, restored = dict(config), []
     if not (workdir / CONFIG).exists():
-        return config, ""
+        raise ConfigError(
+            f"{workdir} has checkpoints but no {CONFIG}, so nothing shows whether this is the same "
+            f"run; restore {CONFIG}, or choose another --workdir"
+        )
     recorded = with_defaults(read_config(workdir), defaults)
     for name, former in FORMER_DEFAULTS.items():
         section, key = name.split(".")
@@ -204,7 +272,7 @@ def record_model(
     `text_pairs` says whether the examples are pairs of texts; None: unknown.
     """
     record = {"model": dataclasses.asdict(model), "labels": list(labels)}
-    _write_json(workdir / MODEL, {**record, "text_pairs": text_pairs})
+    write_json(workdir / MODEL, {**record, "text_pairs": text_pairs})
 
 
 def read_model(workdir: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -225,7 +293,7 @@ def _read_model_record(workdir: Path) -> dict[str, Any]:
 def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
     """Writes which parameters of other runs are needed to resume or use this run."""
     if provenance:
-        _write_json(workdir / PROVENANCE, provenance)
+        write_json(workdir / PROVENANCE, provenance)
     elif is_primary():  # a run that ended before its first checkpoint may have left one
         (workdir / PROVENANCE).unlink(missing_ok=True)
 
@@ -234,6 +302,13 @@ def read_provenance(workdir: Path) -> dict[str, Any]:
     """Returns what `record_provenance` wrote; {} if the run needs no other run."""
     path = workdir / PROVENANCE
     return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
+
+
+def has_tokenizer(workdir: Path, tokenizer_digest: str) -> bool:
+    """Whether the run in a directory has this tokenizer."""
+    path = workdir / CONFIG
+    theirs = _read_json(path, "restore it") if path.exists() else {}
+    return bool(tokenizer_digest) and theirs.get("tokenizer_digest") == tokenizer_digest
 
 
 def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
@@ -258,7 +333,7 @@ def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
     packages = (
         "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sacrebleu",
     )  # fmt: skip
-    _write_json(
+    write_json(
         workdir / "environment.json",
         {
             "python": platform.python_version(),
@@ -283,15 +358,6 @@ def _with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_tuples(each) for key, each in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
-
-
-def _write_json(path: Path, value: Any) -> None:
-    """Writes a file atomically, on the primary process only."""
-    if not is_primary():
-        return
-    temporary = path.with_suffix(".json.new")
-    temporary.write_text(json.dumps(value, indent=2) + "\n")
-    temporary.replace(path)
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -13,6 +13,8 @@ import orbax.checkpoint as ocp
 from checkpointing import run_directory
 from checkpointing.checkpoint_manager import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
 from experiment.schema import ConfigError
+from storage.mirror import checkpoint_directory, source_of
+from storage.object_store import is_remote
 from training.finetune import as_tree, by_name, merge_lora
 
 # Parameters with a row per token, by the end of their names, and the axis of the rows.
@@ -30,7 +32,7 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
     merged into their base first, so the mean is that of the models.
     """
     restore = _restore_ema if ema else _restore_params
-    directory = Path(workdir, DIRECTORY).resolve()
+    directory = checkpoint_directory(workdir, DIRECTORY)
     base = load_base(workdir, like)
     total = None
     with ocp.Checkpointer(_items()) as checkpointer:
@@ -66,7 +68,7 @@ def load_params(run: str, like: dict, rows: np.ndarray | None = None) -> LoadedP
     directory, step = find_checkpoint(run)
     base = load_base(directory.parent, like)
     with ocp.Checkpointer(_items()) as checkpointer:
-        path = directory / str(step)
+        path = checkpoint_directory(directory.parent, DIRECTORY) / str(step)
         refuse_damaged(path)
         found = _restore_params(checkpointer, path, _saved(checkpointer, path, like))
     theirs = by_name(found if base is None else base.adapted(found))
@@ -125,6 +127,8 @@ def base_provenance(run: str, workdir: Path, base: dict, alpha: float) -> dict[s
     """Returns the entry of origins.json for `load_base`; a relative path lets both runs move."""
     directory, step = find_checkpoint(run)
     where = os.path.relpath(directory.parent, workdir.resolve())
+    if source_of(directory.parent) or source_of(workdir):  # which have no relative paths
+        where = source_of(directory.parent) or str(directory.parent)
     return {"run": where, "step": step, "alpha": alpha, "params": fingerprint(base)}
 
 
@@ -137,7 +141,8 @@ def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
     source = run_directory.read_provenance(Path(workdir)).get("base")
     if source is None:
         return None
-    run, step = Path(workdir, source["run"]).resolve(), source["step"]
+    run, step = source["run"], source["step"]
+    run = run if is_remote(run) else Path(workdir, run).resolve()
     if step not in saved_steps(run):
         raise ConfigError(
             f"{workdir} holds adapters for step {step} of {run}, which is gone; put it back there"

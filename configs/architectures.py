@@ -29,7 +29,7 @@ def choose(model, name):
         model.update({**older, **json.loads(record.read_text())["model"], "num_classes": 0})
         return
     if name not in ARCHITECTURES:
-        sizes = [known for known in ARCHITECTURES if not known.endswith("_style")]
+        sizes = [known for known in ARCHITECTURES if "width" in ARCHITECTURES[known]()]
         styles = [known for known in ARCHITECTURES if known not in sizes]
         listed = f"{', '.join(sizes)}; styles such as {styles[0]}"
         _refuse_published(name, listed)
@@ -106,6 +106,9 @@ def _style(**changes):
             norm_epsilon=1e-6,
             activation="relu",
             bias=True,
+            mixer="attention",
+            mixer_options=(),
+            bridge="attention",
             attention_scale=True,
             pooling="first",
             pooler=False,
@@ -191,6 +194,36 @@ def vit_style():
         activation="gelu",
         init_std=0.02,
     ) | dict(class_token=True)
+
+
+def _seq2seq(**changes):
+    """Styles with the mixer and the bridge of models before the Transformer.
+
+    A block still has residual connections, norms and a feed-forward layer.
+    """
+    return _style(
+        **{
+            **dict(family="encoder_decoder", position="none"),
+            **dict(share_embeddings=False, tie_output=False),
+            **changes,
+        }
+    )
+
+
+def seq2seq_lstm():
+    """Sutskever et al. 2014, Cho et al. 2014: LSTMs, and one vector between them."""
+    no_attention = dict(attention="dot", dropout_attention=0.0)
+    return _seq2seq(mixer="lstm", bridge="context_vector") | no_attention
+
+
+def seq2seq_attention():
+    """Bahdanau et al. 2015: GRUs, and additive attention with one head between them."""
+    return _seq2seq(mixer="gru") | dict(attention="additive", heads=1, head_size=0)
+
+
+def conv_s2s():
+    """Gehring et al. 2017: gated convolutions, learned positions, attention with one head."""
+    return _seq2seq(mixer="conv", position="learned") | dict(heads=1, head_size=0)
 
 
 def transformer_base():
@@ -298,6 +331,7 @@ ARCHITECTURES = {
     function.__name__: function
     for function in (
         transformer_style, transformer_base, transformer_big,
+        seq2seq_lstm, seq2seq_attention, conv_s2s,
         bert_style, bert_base, bert_large,
         gpt2_style, gpt2, llama_style, llama_1b, llama_8b, llama_70b,
         t5_style, t5_small, t5_v1_1_style, t5_v1_1_small,

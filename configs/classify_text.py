@@ -45,8 +45,8 @@ def get_config(arg=None):
     config.optimizer.update(dict(learning_rate=3e-3, warmup_steps=30, weight_decay=1.0))
     config.optimizer.update(dict(decay_embeddings=True, ema_decay=0.98))
     if arg and not arg.endswith("_style"):
-        # An architecture of its own size, or a run with its own tokenizer: the settings above are
-        # for a small model and few words, so undo them.
+        # A published size, or a run with its tokenizer: undo the settings above, which are for a
+        # small model and few words.
         config.data.update(dict(tokenizer="wordpiece", lowercase=False))
         config.optimizer.update(dict(learning_rate=1e-3, warmup_steps=100, weight_decay=0.1))
         config.optimizer.update(dict(decay_embeddings=False, ema_decay=0.0))

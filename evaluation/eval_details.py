@@ -1,4 +1,4 @@
-"""What an evaluation found row by row, in a form that a report can show.
+"""The results of an evaluation row by row, as a report shows them.
 
 A file holds counts over all scored rows, and a few rows as text: the worst, and for answers also
 the best. So its size is bounded by the number of classes and the length of rows, not by the data.
@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -44,6 +44,15 @@ def make_position_step(model: nn.Module, task: TaskConfig) -> Callable:
     return jax.jit(step)
 
 
+class Answer(NamedTuple):
+    """The answer of a model to one source."""
+
+    text: str
+    expected: str  # as the row has it: possibly truncated
+    length: int  # of the source, in tokens
+    is_exact: bool
+
+
 @dataclasses.dataclass
 class EvalDetails:
     """Collects the outputs of one eval set, batch by batch, in the order of `examples`."""
@@ -73,7 +82,7 @@ class EvalDetails:
         lengths: Sequence[int],
         exact: Sequence[bool],
     ) -> None:
-        """Adds rows without those that only fill up a batch. `lengths` are tokens of the source."""
+        """Adds rows without those that only pad a batch. `lengths` are tokens of the source."""
         self._answers += answers
         self._prompts += prompts
         self._expected += expected
@@ -84,6 +93,12 @@ class EvalDetails:
         """Adds sums over the rows of a batch. Batches may differ in length."""
         self._nll_t = _sum_of_lengths(self._nll_t, np.asarray(nll_t, float))
         self._weights_t = _sum_of_lengths(self._weights_t, np.asarray(weights_t, float))
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The answers so far, without rows that only pad a batch."""
+        columns = self._answers, self._expected, self._lengths, self._exact
+        return [Answer(*row) for row in zip(*columns, strict=True)]
 
     def record(self) -> dict[str, Any]:
         """What was collected, as plain data."""
@@ -131,7 +146,7 @@ class EvalDetails:
             ]
         )
         exact, lengths = np.array(self._exact), np.array(self._lengths)
-        # Of equal scores, exact matches are better, and earlier rows come first.
+        # Among equal scores, exact matches are better, and earlier rows come first.
         order = np.lexsort((np.arange(len(scores)), exact, scores)).tolist()
         best = np.lexsort((np.arange(len(scores)), ~exact, -scores)).tolist()
 
@@ -193,10 +208,14 @@ def _rounded(value: float) -> float | None:
     return round(float(value), 6) if math.isfinite(value) else None
 
 
-def _text_of(examples: Sequence[Mapping[str, Any]], row: int) -> str:
-    example = examples[row] if row < len(examples) else {}
+def example_text(example: Mapping[str, Any], unnamed: str = "image") -> str:
+    """An example as one text: its texts, else its name, else `unnamed`."""
     texts = [example[key] for key in ("text", "text_pair") if isinstance(example.get(key), str)]
-    return " | ".join(texts) or f"image {row}"
+    return " | ".join(texts) or str(example.get("name", unnamed))
+
+
+def _text_of(examples: Sequence[Mapping[str, Any]], row: int) -> str:
+    return example_text(examples[row] if row < len(examples) else {}, f"image {row}")
 
 
 def _image_of(examples: Sequence[Mapping[str, Any]], row: int) -> dict[str, Any]:

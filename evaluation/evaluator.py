@@ -11,15 +11,33 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from evaluation.eval_details import EvalDetails, make_position_step
-from evaluation.metrics import class_scores, text_scores
+from evaluation.eval_details import EvalDetails, example_text, make_position_step
+from evaluation.metrics import (
+    calibration_error,
+    class_scores,
+    entity_f1,
+    regression_scores,
+    text_scores,
+)
+from evaluation.ranking import ranking_sums
 from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
 from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
-from training.config import CLASS_METRICS, NUMERIC_METRICS, TEXT_METRICS, EvalConfig, TaskConfig
+from training.config import (
+    CLASS_METRICS,
+    NUMERIC_METRICS,
+    RANKING_METRICS,
+    TAG_METRICS,
+    TEXT_METRICS,
+    EvalConfig,
+    TaskConfig,
+)
+from training.losses import ABSOLUTE
 from training.mesh import fetch
-from training.step import make_eval_step
+from training.preference_loss import CHOSEN, MARGIN, REJECTED
+from training.quantile_loss import COVERAGE, MAE
+from training.step import CALIBRATION, make_eval_step
 
 FOR_SAMPLES = Sampling(temperature=0.8)  # for running text: greedy decoding repeats itself
 
@@ -33,20 +51,23 @@ class EvalSet:
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # bytes of the targets, for bits per byte; 0 if that has no meaning
     has_target: bool  # whether examples have a target text; running text has none
-    # The target text of each row of each batch; None for rows that only fill up a batch. Empty if
+    # The target text of each row of each batch; None for rows that only pad a batch. Empty if
     # no metric needs text.
     references: Sequence[str | None] = ()
 
 
 def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
     """The names of the scores that `Evaluator.evaluate` returns for this set."""
-    names = ["loss", "accuracy"]
+    scores = {"regressor": (ABSOLUTE,), "forecaster": (MAE, COVERAGE)}
+    names = ["loss", *scores.get(task.objective_spec.head, ("accuracy",))]
     for term in task.terms[1:]:
         if not term.training_only:
             names += [f"{term.name}_nll", f"{term.name}_accuracy"]
     if eval_set.has_target:
         names += ["exact_match"]
-    if task.objective_spec.head == "language_model":
+    if task.objective_spec.needs_reference:
+        names += [MARGIN, CHOSEN, REJECTED]
+    elif task.objective_spec.head == "language_model":
         names += ["perplexity"]
     if eval_set.text_bytes:
         names += ["bits_per_byte"]
@@ -65,7 +86,7 @@ def refuse_metrics(
                         f"eval.metrics: {metric} compares outputs with references, and {name} has "
                         "none; set it to ()"
                     )
-        if metric in NUMERIC_METRICS:
+        if metric in NUMERIC_METRICS and labels:
             words = [label for label in labels if not _is_number(label)]
             if words:
                 raise ConfigError(
@@ -89,10 +110,22 @@ class Evaluator:
         settings: EvalConfig,
         tokenizer: Any,
         labels: Sequence[str],
+        reference: dict | None = None,
     ):
+        """`reference`: the frozen parameters of objectives that compare with them."""
         self._objective, self._settings = task.objective_spec, settings
         self._tokenizer, self._labels = tokenizer, labels
-        self._eval_step = make_eval_step(model, task)
+        self._main_term = next(iter(task.terms), None)
+        ranking = [metric for metric in settings.metrics if metric in RANKING_METRICS]
+        step = make_eval_step(
+            model,
+            task,
+            calibration="ece" in settings.metrics,
+            more_sums=ranking and ranking_sums(ranking, tokenizer.text_ids, config.vocab_size),
+        )
+        self._eval_step = step
+        if reference is not None:
+            self._eval_step = lambda params, batch: step(params, batch, reference)
         self._position_step = make_position_step(model, task)
         self._model, self._config = model, config
         self._generators: dict[tuple[int, int, bool], Generator] = {}
@@ -106,14 +139,16 @@ class Evaluator:
         `details` collects the rows that the scores come from.
         """
         metrics = self._settings.metrics
-        has_classes = any(metric in CLASS_METRICS for metric in metrics)
+        term = self._main_term
+        keeps_rows = any(metric in (*CLASS_METRICS, *TAG_METRICS) for metric in metrics)
         totals, hypotheses, class_rows = None, [], []
         for batch in eval_set.batches:
             found, outputs = self._eval_step(params, batch)
             if details is not None:
                 self._add_details(details, params, batch, outputs)
-            if has_classes:
-                class_rows.append(fetch((batch["labels"], outputs, batch["weights"])))
+            if keeps_rows:
+                rows = fetch((batch[term.targets], outputs, batch[term.weights]))
+                class_rows.append(rows)
             if eval_set.has_target:
                 # One generation serves all metrics.
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
@@ -125,24 +160,31 @@ class Evaluator:
                     hypotheses += [self._tokenizer.decode(row) for row in fetch(tokens_bt)]
             totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
         totals = jax.device_get(totals)
+        calibration = totals.pop(CALIBRATION, None)
         means = {name: float(total / max(count, 1)) for name, (total, count) in totals.items()}
         scores = {"loss": means.pop("nll"), **means}
-        if self._objective.head == "language_model":
+        if self._objective.head == "language_model" and not self._objective.needs_reference:
             scores["perplexity"] = math.exp(min(scores["loss"], 700.0))
+        if calibration is not None:
+            scores["ece"] = calibration_error(*calibration)
         if eval_set.text_bytes:
             scores["bits_per_byte"] = float(totals["nll"][0]) / math.log(2) / eval_set.text_bytes
         if hypotheses:
             pairs = zip(hypotheses, eval_set.references, strict=True)
             real = [pair for pair in pairs if pair[1] is not None]
             scores |= text_scores(metrics, *zip(*real, strict=True))
-        if class_rows:
+        if class_rows and self._objective.head == "token_classifier":
+            scores["entity_f1"] = self._entity_f1(class_rows)
+        elif class_rows:
             labels_b, probabilities_bc, weights_b = map(
                 np.concatenate, zip(*class_rows, strict=True)
             )
             real_b = weights_b > 0
-            scores |= class_scores(
-                metrics, labels_b[real_b], probabilities_bc[real_b], self._class_values()
-            )
+            found = labels_b[real_b], probabilities_bc[real_b]
+            if self._objective.head == "regressor":
+                scores |= regression_scores(metrics, *found)
+            else:
+                scores |= class_scores(metrics, *found, self._class_values())
         return scores
 
     def _add_details(self, details: EvalDetails, params, batch, outputs) -> None:
@@ -170,6 +212,20 @@ class Evaluator:
             [lengths_b[row] for row in real],
             [matched_b[row] for row in real],
         )
+
+    def _entity_f1(self, rows) -> float:
+        """`rows`: arrays (B, T) of tags, predicted tags and weights, of each batch."""
+        expected, predicted = [], []
+        for tags_bt, found_bt, weights_bt in rows:
+            for tags_t, found_t, weights_t in zip(tags_bt, found_bt, weights_bt, strict=True):
+                at = np.flatnonzero(weights_t > 0)
+                expected.append([self._labels[tag] for tag in tags_t[at]])
+                predicted.append([self._tag(tag) for tag in found_t[at]])
+        return entity_f1(expected, predicted)
+
+    def _tag(self, number: int) -> str:
+        """A tag; a model may have more classes than the data has tags."""
+        return self._labels[number] if number < len(self._labels) else "O"
 
     def _class_values(self) -> np.ndarray | None:
         """The numbers that the classes stand for, if a metric needs them."""
@@ -227,7 +283,7 @@ class Evaluator:
             self._generators[key] = Generator(
                 self._model,
                 self._config,
-                Ends(tokenizer.eos_id, tokenizer.pad_id, more_ends),
+                Ends(tokenizer.eos_id, tokenizer.pad_id, more_ends, tokenizer.banned_ids),
                 steps=steps,
                 rows=rows,
                 bidirectional_prompt=self._objective.has_prefix,
@@ -245,10 +301,41 @@ class Evaluator:
                 predictions_b = jax.device_get(probabilities_bc).argmax(axis=1)
                 rows = zip(examples, predictions_b, strict=False)
                 blocks = [
-                    f"{_example_text(row)} -> {labels[prediction]} ({labels[row['label']]})"
+                    f"{example_text(row)} -> {labels[prediction]} ({labels[row['label']]})"
                     for row, prediction in rows
                 ]
                 return "\n".join(blocks) + "\n"
+            case "regressor":
+                _, scores_b = self._eval_step(params, batch)
+                rows = zip(examples, jax.device_get(scores_b), strict=False)
+                blocks = [
+                    f"{example_text(row)} -> {score:.4g} ({row['score']:g})" for row, score in rows
+                ]
+                return "\n".join(blocks) + "\n"
+            case "token_classifier":
+                _, tags_bt = self._eval_step(params, batch)
+                tags_bt, weights_bt = jax.device_get((tags_bt, batch["weights"]))
+                blocks = []
+                for row, tags_t, weights_t in zip(examples, tags_bt, weights_bt, strict=False):
+                    found = [self._tag(tag) for tag in tags_t[weights_t > 0]]
+                    words = zip(row["words"], found, row["tags"], strict=False)
+                    blocks.append(
+                        " ".join(f"{word}/{tag} ({labels[own]})" for word, tag, own in words)
+                    )
+                return "\n".join(blocks) + "\n"
+            case "forecaster":
+                _, quantiles_bhn = self._eval_step(params, batch)
+                rows = zip(examples, jax.device_get(quantiles_bhn), strict=False)
+                blocks = [_forecast_text(row, quantiles_hn) for row, quantiles_hn in rows]
+            case "masked_language_model" if self._objective.ranks_items:
+                _, predictions_bn = self._eval_step(params, batch)
+                batch, predictions_bn = jax.device_get((dict(batch), predictions_bn))
+                rows = zip(batch["inputs"], predictions_bn, batch["targets"], strict=True)
+                blocks = [
+                    f"given:    {decode(row)}\nanswer:   {decode(best[:1])}\n"
+                    f"expected: {decode(target[:1])}"
+                    for row, best, target in rows
+                ]
             case "masked_language_model":
                 _, predictions_bt = self._eval_step(params, batch)
                 batch, predictions_bt = jax.device_get((dict(batch), predictions_bt))
@@ -290,16 +377,27 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _example_text(example: Mapping) -> str:
-    return " | ".join(example[key] for key in ("text", "text_pair") if key in example) or "image"
+def _forecast_text(example: Mapping, quantiles_hn: np.ndarray) -> str:
+    """A line for each value: what came, and the quantiles that were forecast."""
+    offset, lines = example["offset"], [example["name"]]
+    rows = zip(example["future"], example["is_known"], quantiles_hn, strict=True)
+    for value, is_known, quantiles_n in rows:
+        came = f"{value + offset:.6g}" if is_known else "missing"
+        lines.append(f"{came}: {' '.join(f'{each + offset:.6g}' for each in quantiles_n)}")
+    return "\n".join(lines)
 
 
 def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
-    """The length of each row's prompt: its prefix, or half of the row for running text."""
+    """The length of each row's prompt.
+
+    It is the row's prefix; or what precedes the first answer of a conversation, at most half of the
+    row; or half of the row for running text.
+    """
     if "prefix" in batch:
         return batch["prefix"].sum(axis=1).astype(jnp.int32)
-    rows, length = batch["inputs"].shape
-    return jnp.full((rows,), length // 2, jnp.int32)
+    half = batch["inputs"].shape[1] // 2
+    first_b = (batch["weights"] > 0).argmax(axis=1).astype(jnp.int32)  # 0 for running text
+    return jnp.where(first_b > 0, jnp.minimum(first_b + 1, half), half)
 
 
 @jax.jit

@@ -123,6 +123,36 @@ def _by_sklearn(name: str, labels_b: np.ndarray, predictions_b: np.ndarray, **op
         return float(getattr(sklearn.metrics, name)(labels_b, predictions_b, **options))
 
 
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """The entities (type, first word, end) that tags such as B-PER, I-PER and O mark.
+
+    As in CoNLL's evaluation and seqeval's default: an I- that continues no entity of its type
+    begins one, and S- and E- end one. A tag without such a prefix is the type of its own run.
+    """
+    found, start, kind = set(), 0, ""
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, name = tag.partition("-") if tag[1:2] == "-" else ("I", "", tag)
+        is_outside = tag == "O"
+        if kind and (is_outside or prefix in "BSU" or name != kind):
+            found.add((kind, start, place))
+            kind = ""
+        if not kind and not is_outside:
+            start, kind = place, name
+        if kind and prefix in "SUEL":
+            found.add((kind, start, place + 1))
+            kind = ""
+    return found
+
+
+def entity_f1(expected: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float:
+    """The F1 of entities whose type and both ends are right, over all texts; 0 without any."""
+    common = ours = theirs = 0
+    for wanted, found in zip(expected, predicted, strict=True):
+        wanted, found = entities(wanted), entities(found)
+        common, ours, theirs = common + len(wanted & found), ours + len(found), theirs + len(wanted)
+    return _f_measure(common, ours, theirs)
+
+
 def pearson(x_b: np.ndarray, y_b: np.ndarray) -> float:
     """Pearson's correlation; 0 if x or y is constant, because it is undefined there."""
     return _by_scipy("pearsonr", x_b, y_b)
@@ -151,6 +181,26 @@ def in_top(k: int, scores_bc: np.ndarray, labels_b: np.ndarray) -> np.ndarray:
     own_b1 = np.take_along_axis(scores_bc, labels_b[:, None], axis=1)
     not_below_bc = ~(scores_bc < own_b1)  # the label itself is one of them
     return not_below_bc.sum(axis=1) <= k
+
+
+def calibration_error(
+    count_u: np.ndarray, confidence_u: np.ndarray, correct_u: np.ndarray
+) -> float:
+    """The expected calibration error (0 to 1) from sums over the predictions of each of U bins.
+
+    It is the mean of |mean confidence - accuracy| of the bins, weighted by their counts
+    (arXiv:1706.04599). `training.losses.CalibrationSums` has these sums.
+    """
+    gaps_u = np.abs(confidence_u.astype(np.float64) - correct_u)  # times the bin's count
+    return float(gaps_u.sum() / max(count_u.sum(), 1))
+
+
+def regression_scores(
+    metrics: Iterable[str], expected_b: np.ndarray, predicted_b: np.ndarray
+) -> dict[str, float]:
+    """The correlations in `metrics`, by name."""
+    known = {"pearson": pearson, "spearman": spearman}
+    return {name: known[name](expected_b, predicted_b) for name in metrics if name in known}
 
 
 def class_scores(

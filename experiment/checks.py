@@ -4,16 +4,18 @@ import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from input_pipeline.config import FORMER_FIT, IMAGE_KEYS
+from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT, IMAGE_KEYS
 from input_pipeline.objectives import OBJECTIVES
-from model.attention import refusals
-from model.config import ABSOLUTE_POSITIONS
+from model.positions import ABSOLUTE_POSITIONS
 from training.config import (
     finetune_problems,
     metric_problems,
     precision_problems,
+    reference_problems,
     schedule_problems,
 )
+from training.mup import mup_problems
+from training.pruning_schedule import prune_problems
 
 if TYPE_CHECKING:
     from experiment.sections import Experiment
@@ -29,6 +31,9 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
         )
     yield from schedule_problems(experiment.optimizer, run)
     yield from finetune_problems(experiment.finetune, run, experiment.optimizer)
+    yield from reference_problems(task, experiment.finetune, run)
+    yield from prune_problems(experiment.prune, run, experiment.finetune, model)
+    yield from mup_problems(model, experiment.optimizer, experiment.finetune)
     yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     objective = task.objective_spec
@@ -39,27 +44,40 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
             f"{' or '.join(objective.families)}, not {model.family}; "
             f"with family={model.family} choose one of: {', '.join(suitable)}"
         )
-    if objective.kinds and objective.takes_images != (model.input == "patches"):
-        of_images = " or ".join(name for name, each in OBJECTIVES.items() if each.takes_images)
+    if objective.kinds and objective.takes_patches != (model.input == "patches"):
+        patched = ", ".join(name for name, each in OBJECTIVES.items() if each.takes_patches)
         yield (
             f"task.objective={task.objective} does not go with model.input={model.input}: "
-            f"{of_images} takes patches, every other objective takes tokens"
+            f"only {patched} take patches, every other objective takes tokens"
         )
-    if not objective.takes_images and model.input != "patches":
-        for key, off in IMAGE_KEYS.items():  # older runs on text have FORMER_FIT
-            if (value := getattr(data, key)) not in (off, FORMER_FIT):
+    if objective.kinds and not objective.takes_signals and model.input == "patches":
+        for key in ("input_shape", "input_mean", "input_std"):
+            if value := getattr(model, key):
+                yield (
+                    f"model.{key}={value} is for sounds and series, not task.objective="
+                    f"{task.objective}, which has data.image_mean and data.image_std; set it to ()"
+                )
+    if not objective.takes_images and (model.input != "patches" or objective.takes_signals):
+        for key, off in IMAGE_KEYS.items():  # older runs on text have former defaults
+            if (value := getattr(data, key)) not in (off, FORMER_FIT, FORMER_UPRIGHT):
                 yield (
                     f"data.{key}={value} is for images, but task.objective={task.objective} reads "
-                    f"text; set it to {off}"
+                    f"{'none' if objective.takes_signals else 'text'}; set it to {off}"
                 )
-    reads_to_classify = objective.head == "classifier" and not objective.takes_images
+    if data.weighs_classes and (objective.head != "classifier" or objective.takes_patches):
+        yield (
+            f"data.class_balance={data.class_balance} and data.class_weights={data.class_weights} "
+            f"are for classes of texts, not task.objective={task.objective}; set them to none, ()"
+        )
+    classifies = objective.head in ("classifier", "regressor")
+    reads_to_classify = classifies and not objective.takes_patches
     if reads_to_classify and model.family == "decoder" and model.pooling == "first":
         yield (
             "model.pooling=first in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
         )
     if objective.has_prefix:
-        for reason in refusals(model.attention, "prefix"):
+        for reason in model.refusals("prefix"):
             yield f"{reason}; choose another objective or another kind"
     if task.auxiliary_masked_lm and model.family != "encoder":
         yield (

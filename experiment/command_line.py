@@ -6,6 +6,7 @@ import itertools
 import logging as std_logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from ml_collections import config_flags
 from experiment import help_text
 from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS
-from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from experiment.schema import RUN_SCHEMES, ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import source_table
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
@@ -26,18 +27,20 @@ TAKES = {int: "a whole number", float: "a number", bool: "True or False"}  # by 
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 
-def config_flag(default: str) -> flags.FlagHolder:
+def config_flag(default: str | Callable[[], str]) -> flags.FlagHolder:
     """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
 
-    Without --config, ml_collections applies the overrides to the default file when the flag is
-    defined, so errors are handled here, before `launch`.
+    `default` is a file, or a function that finds it and may raise ConfigError. Without --config,
+    ml_collections applies the overrides to the default file when the flag is defined, so errors are
+    handled here, before `launch`.
     """
     with _refusals():
-        given = _value_of("config", sys.argv)
+        given = value_of("config", sys.argv)
         for path in (given, given.partition(":")[2]):
             refuse_remote("--config", path)
         if given and (problem := help_text.missing_config(given)):
             raise ConfigError(problem)
+        default = default() if callable(default) else default
         if not Path(default).is_file():  # the script was started from another directory
             default = str(help_text.ROOT / default)
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
@@ -52,15 +55,37 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
     from configs import default
 
     with _refusals():
-        workdir = _value_of("workdir", sys.argv)
-        refuse_remote("--workdir", workdir)
-        if given := _value_of("config", sys.argv):
+        workdir = value_of("workdir", sys.argv)
+        refuse_remote("--workdir", workdir, RUN_SCHEMES)
+        if given := value_of("config", sys.argv):
             raise ConfigError(
                 f"--config={given} is not for this script, which takes the config of the run in "
                 "--workdir; leave it out, and change keys with --config.KEY=VALUE"
             )
         config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
         return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
+
+
+def parse_config(path: str, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """The config that a script reads from --config=PATH and --config.KEY=VALUE for each override.
+
+    It does not touch the flags of this process. Raises ConfigError, with the script's message.
+    """
+    refuse_remote("--config", path)
+    if problem := help_text.missing_config(path):
+        raise ConfigError(problem)
+    overrides = {current_name(key): value for key, value in overrides.items()}
+    argv = ["", f"--config={path}", *(f"--config.{k}={v}" for k, v in overrides.items())]
+    values = flags.FlagValues()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # how ml_collections loads a file
+            config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+            values(argv)
+        _ = values.config.steps  # a file that failed to load raises only here
+        return values.config.to_dict()
+    except Exception as error:  # whatever a config file or an override may raise
+        raise ConfigError(_explain(argv, error)) from None
 
 
 @contextlib.contextmanager
@@ -87,7 +112,7 @@ def _rewrite_arguments() -> None:
             sys.argv[number] = f"{flag}.{current_name(key)}{is_given}{value}"
 
 
-def _value_of(flag: str, argv: list[str]) -> str:
+def value_of(flag: str, argv: list[str]) -> str:
     """The value of --flag=value or --flag value; the last one counts, as in absl."""
     found = ""
     for argument, following in itertools.pairwise([*argv, ""]):
@@ -112,7 +137,8 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
             logging.get_absl_handler().setFormatter(LogLine())
         for name in PATH_FLAGS:
             if name in flags.FLAGS:
-                refuse_remote(f"--{name}", flags.FLAGS[name].value or "")
+                schemes = RUN_SCHEMES if name.endswith("workdir") else ()
+                refuse_remote(f"--{name}", flags.FLAGS[name].value or "", schemes)
         if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
             meant = f". Did you mean --config={argv[1]}?" if argv[1].endswith(".py") else ""
             raise ConfigError(f"unexpected argument {argv[1]!r}; options start with --{meant}")
@@ -151,7 +177,9 @@ class LogLine(std_logging.Formatter):
 
 
 def _refuse(reason: str) -> NoReturn:
-    print(reason, file=sys.stderr)
+    from storage.mirror import with_urls  # here, because it imports much
+
+    print(with_urls(reason), file=sys.stderr)
     sys.exit(BAD_INPUT)
 
 
@@ -171,14 +199,14 @@ def _explain(argv: list[str], error: Exception) -> str:
         name = error.flagname
         own = [flag.name for flag in _own_flags()]
         return help_text.unknown_flag(
-            name, _value_of(name, argv), own, has_config="config" in flags.FLAGS
+            name, value_of(name, argv), own, has_config="config" in flags.FLAGS
         )
     overrides = [
         a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
     ]
     if isinstance(error, flags.IllegalFlagValueError):
         for override in overrides:
-            if problem := _wrong_type(override, _value_of(override, argv)):
+            if problem := _wrong_type(override, value_of(override, argv)):
                 return problem
     if renamed := _renamed_key(error):
         return renamed

@@ -16,11 +16,12 @@ fields have none; those of a source's own options (`data.options`) live with the
 
 import dataclasses
 import difflib
+import importlib.util
 import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
@@ -42,11 +43,15 @@ class Bounds:
 
     def __str__(self) -> str:
         parts = [
-            f"{field.name.replace('_', ' ')} {getattr(self, field.name):g}"
+            f"{field.name.replace('_', ' ')} {_shown(getattr(self, field.name))}"
             for field in dataclasses.fields(self)
             if not math.isinf(getattr(self, field.name))
         ]
         return " and ".join(parts)
+
+
+def _shown(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +87,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 # gs://bucket/run, or gs:/bucket/run, to which pathlib shortens it. A single letter is a drive.
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
+BUCKET = re.compile(r"\w+://[a-z0-9][a-z0-9._-]+[a-z0-9](/|$)")
+# The package that reads a scheme of object storage, and the extra that installs it.
+OBJECT_STORAGE = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
+RUN_SCHEMES = ("gs",)  # where a run directory may be
 INSTEAD_OF = {
     "gs": "use a local disk and copy with `gcloud storage cp`, or mount the bucket (gcsfuse)",
     "s3": "use a local disk and copy with `aws s3 cp`, or mount the bucket",
@@ -91,14 +100,22 @@ INSTEAD_OF = {
 }
 
 
-def path_problems(name: str, path: str | PathLike) -> Iterator[str]:
-    """Yields a problem if a path has a scheme; `name` is the flag or key.
+def path_problems(name: str, path: str | PathLike, schemes: Collection[str] = ()) -> Iterator[str]:
+    """Yields a problem if a path has a scheme that is not in `schemes`; `name` is the flag or key.
 
-    Python would treat it as a local directory named `gs:`, which is lost with the machine.
+    Python would treat it as a local directory named `gs:`, which is lost with the machine. A scheme
+    in `schemes` needs its package.
     """
     if found := SCHEME.match(text := fspath(path)):
         scheme, second_slash = found.groups()
         instead = INSTEAD_OF.get(scheme.lower(), "copy it to a local disk, or mount it there")
+        if scheme in schemes and second_slash:
+            package, extra = OBJECT_STORAGE[scheme]
+            if importlib.util.find_spec(package) is None:
+                yield f"{name}={text} needs {package}: pip install -e '.[{extra}]'"
+            elif not BUCKET.match(text):
+                yield f"{name}={text} has no valid name of a bucket; write {scheme}://BUCKET/PATH"
+            return
         problem = f"{name}={text} has the scheme {scheme}://, and object storage and URLs are not "
         yield (
             f"{problem}supported yet; {instead}"
@@ -106,9 +123,9 @@ def path_problems(name: str, path: str | PathLike) -> Iterator[str]:
         )
 
 
-def refuse_remote(name: str, path: str | PathLike) -> None:
-    """Raises ConfigError for a path that is not on a local or mounted disk."""
-    if problems := list(path_problems(name, path)):
+def refuse_remote(name: str, path: str | PathLike, schemes: Collection[str] = ()) -> None:
+    """Raises ConfigError for a path that is not on a local or mounted disk, or in `schemes`."""
+    if problems := list(path_problems(name, path, schemes)):
         raise ConfigError(problems)
 
 

@@ -23,6 +23,7 @@ from training.config import (
     RunConfig,
     TaskConfig,
 )
+from training.pruning_schedule import PruneConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Experiment:
     task: TaskConfig
     optimizer: OptimizerConfig
     finetune: FinetuneConfig
+    prune: PruneConfig
     mesh: MeshConfig
     checkpoint: CheckpointConfig
     failure: FailureConfig
@@ -50,6 +52,8 @@ class Experiment:
             task.whole_words,
             task.next_sentence,
             auxiliary=task.auxiliary_masked_lm > 0,
+            fim_rate=task.fim_rate,
+            fim_spm_rate=task.fim_spm_rate,
         )
 
 

@@ -66,7 +66,9 @@ def restore(laid_out: dict) -> dict:
 
 
 def _transposed(module: dict, name: str = "") -> dict:
-    """The module with its kernel transposed, and so all modules inside it."""
+    """The module with its kernel transposed, and so all modules inside it but experts."""
+    if name == "experts":  # they do not call `multiply`
+        return module
     if "kernel" not in module:
         return {
             key: _transposed(value, key) if isinstance(value, dict) else value

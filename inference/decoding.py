@@ -36,11 +36,12 @@ GREEDY = Sampling()
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The tokens that end a row, and the padding token after the end."""
+    """The tokens that end a row, the padding token after the end, and tokens never generated."""
 
     eos_id: int
     pad_id: int
     stops: tuple[tuple[int, ...], ...] = ()  # token sequences that also end a row
+    banned: tuple[int, ...] = ()  # ids that are never generated
 
 
 class Progress(NamedTuple):

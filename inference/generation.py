@@ -246,7 +246,7 @@ class Generator:
 
         def decode(tokens_bt, positions_bt, cache, **options):
             with reading(self.order):
-                return self._model.apply(
+                logits_btv, cache = self._model.apply(
                     {"params": restore(params)},
                     tokens_bt,
                     positions_bt=positions_bt,
@@ -255,6 +255,9 @@ class Generator:
                     method="decode",
                     **options,
                 )
+            if self._ends.banned:
+                logits_btv = logits_btv.at[..., jnp.array(self._ends.banned)].set(-jnp.inf)
+            return logits_btv, cache
 
         return decode
 

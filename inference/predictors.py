@@ -1,10 +1,10 @@
-"""Predictors turn lines of text, or paths of images, into outputs.
+"""Predictors turn lines of text, or paths of images, sounds or series, into outputs.
 
 The model's objective decides which predictor it gets. All predictors have the same two methods:
 
     prompt(line, name) -> the fields of the line's row; `name` is its name in error messages
     predict(batch, numbers) -> outputs for each line; row i of the batch is line numbers[i], and
-        rows after those only fill up the batch
+        rows after those only pad the batch
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,18 @@ from tqdm import tqdm
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import sampling_options
-from inference.prompts import ImagePrompts, TextPrompts, TooLongError, in_batches, prompt_rows
+from inference.conversation import ChatPrompts, chat_format_of
+from inference.prompts import (
+    ImagePrompts,
+    ItemPrompts,
+    SignalPrompts,
+    TextPrompts,
+    TooLongError,
+    in_batches,
+    prompt_rows,
+)
 from inference.sampler import Sampler
+from input_pipeline.objectives.classify_tokens import encode_words, framed
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
@@ -30,6 +40,11 @@ from training.mesh import put_batch
 from training.model_for_task import forward
 
 CANDIDATES = 5  # tokens for each mask
+RECOMMENDED = 10  # items for each basket, unless --num_outputs says how many
+
+# Sources whose files may hold pairs of texts, which only reading them tells.
+FROM_FILES = ("labelled_text_files", "scored_files")
+READ_AS_UNKNOWN = "read as its unknown token"
 
 Outputs = list[dict[str, Any]]
 
@@ -41,12 +56,19 @@ def make_predictor(
     *,
     strict: bool = False,
     ids: bool = False,
+    chat: bool = False,
+    system: str = "",
 ):
     """Makes the predictor of a model.
 
     `given` are sampling options, which only models that generate text take. `strict` refuses text
-    that the vocabulary cannot spell. With `ids`, lines and outputs are token ids.
+    that the vocabulary cannot spell. With `ids`, lines and outputs are token ids. With `chat`,
+    lines are conversations; `system` is the system's message of those that have none.
     """
+    if chat:
+        format, options = chat_format_of(model), sampling_options.from_flags(given)
+        prompts = ChatPrompts(format, system, strict=strict)
+        return Sampler(model, options, batch_size, format.tokenizer, prompts=prompts, strips=True)
     task, tokenizer = model.experiment.task, model.tokenizer
     head = task.objective_spec.head
     if ids:
@@ -56,20 +78,29 @@ def make_predictor(
     if head == "language_model":
         options = sampling_options.from_flags(given)
         return Sampler(model, options, batch_size, tokenizer, strict=strict)
+    if task.objective_spec.ranks_items and given.keys() <= {"num_outputs"}:
+        count = given.get("num_outputs", RECOMMENDED)
+        return Recommender(model, tokenizer, count, strict=strict)
     if given:
         flags = ", ".join(f"--{name}" for name in given)
         raise ConfigError(
             f"{flags}: this is about writing text, which a model with task.objective="
             f"{task.objective} does not do; leave it out"
         )
-    predictors_by_head = {"masked_language_model": FillMask, "embedder": EmbeddingPredictor}
+    predictors_by_head = {
+        "masked_language_model": FillMask,
+        "embedder": EmbeddingPredictor,
+        "regressor": ScorePredictor,
+        "token_classifier": TagPredictor,
+        "forecaster": Forecasts,
+    }
     return predictors_by_head.get(head, ClassPredictor)(model, tokenizer, strict=strict)
 
 
 def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokenizer:
     if model.tokenizer is None:
-        raise ConfigError("--ids is about tokens, and this model reads images; leave it out")
-    for name in ("stop", "prefix"):
+        raise ConfigError("--ids is about tokens, and this model reads none; leave it out")
+    for name in ("stop", "prefix", "suffix"):
         if given.get(name):
             raise ConfigError(f"--{name} is text, and --ids has none; leave one of them out")
     return IdTokenizer.like(model.tokenizer, model.model_config.vocab_size)
@@ -80,7 +111,8 @@ def predict(
 ) -> list[Outputs]:
     """Predicts the outputs of each line, in order. Checks all lines before the first prediction."""
     rows = prompt_rows(predictor.prompt, lines, names)
-    note_unknown(predictor.unknown, len(lines))
+    left_out = isinstance(predictor, Recommender)
+    note_unknown(predictor.unknown, len(lines), "left out" if left_out else READ_AS_UNKNOWN)
     note_long_rows(rows, predictor.trained_length)
     found: list[Outputs] = [[] for _ in lines]
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
@@ -113,14 +145,14 @@ def note_long_rows(rows: Sequence[Fields], trained_length: int) -> None:
         )
 
 
-def note_unknown(unknown: Mapping[str, str], lines: int) -> None:
-    """Warns about text that becomes unknown tokens."""
+def note_unknown(unknown: Mapping[str, str], lines: int, treatment: str = READ_AS_UNKNOWN) -> None:
+    """Warns about text that becomes unknown tokens, or is left out."""
     if unknown:
         name, text = next(iter(unknown.items()))
         logging.warning(
-            "%d of %d lines have text that the model's vocabulary cannot spell, read as its "
-            "unknown token: the first is %r in %s; --strict refuses such lines",
-            len(unknown), lines, text, name,
+            "%d of %d lines have text that the model's vocabulary cannot spell, %s: the first is "
+            "%r in %s; --strict refuses such lines",
+            len(unknown), lines, treatment, text, name,
         )  # fmt: skip
 
 
@@ -133,9 +165,15 @@ class _EncoderPredictor:
         self._model = model
         self.unknown: Mapping[str, str] = {}
         task, data, config = model.experiment.task, model.experiment.data, model.model_config
-        if config.input == "patches":
+        if config.input_shape:
+            self._prompt, self.max_prompt_length = SignalPrompts(data), 0
+        elif config.input == "patches":
             self._prompt = ImagePrompts(config.image_size, config.image_channels, data)
             self.max_prompt_length = 0
+        elif task.objective_spec.ranks_items:
+            self._prompt = ItemPrompts(tokenizer, strict=strict)
+            self.unknown = self._prompt.unknown
+            self.max_prompt_length = _max_prompt_length(model)
         else:
             self._prompt = TextPrompts(
                 task.objective,
@@ -206,6 +244,43 @@ class FillMask(_EncoderPredictor):
         }
 
 
+class Recommender(_EncoderPredictor):
+    """Recommends the likeliest items that a basket does not have, the likeliest first."""
+
+    def __init__(
+        self,
+        model: loaded_run.LoadedRun,
+        tokenizer: Tokenizer,
+        count: int = RECOMMENDED,
+        *,
+        strict: bool = False,
+    ):
+        known = len(tokenizer.text_ids)
+        if not 1 <= count <= known:
+            raise ConfigError(
+                f"--num_outputs={count} must be at least 1 and at most {known}, the number of items"
+            )
+        self._tokenizer, self._count = tokenizer, count
+        super().__init__(model, tokenizer, strict=strict)
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        probs_btv = self._outputs(batch)
+        masks_bt = batch["inputs"] == self._tokenizer.mask_id
+        rows = zip(batch["inputs"], masks_bt.argmax(axis=1), probs_btv, numbers, strict=False)
+        return [self._best(inputs_t, probs_tv[mask]) for inputs_t, mask, probs_tv, _ in rows]
+
+    def _best(self, inputs_t: np.ndarray, probs_v: np.ndarray) -> Outputs:
+        new = np.setdiff1d(self._tokenizer.text_ids, inputs_t)
+        best = new[np.argsort(-probs_v[new], kind="stable")][: self._count]
+        return [
+            {"item": self._tokenizer.decode([id]), "probability": float(probs_v[id])} for id in best
+        ]
+
+
 class ClassPredictor(_EncoderPredictor):
     """Predicts the probability of each class, the likeliest class first."""
 
@@ -215,7 +290,7 @@ class ClassPredictor(_EncoderPredictor):
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
             raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
-        is_from_files = self._model.experiment.data.source == "labelled_text_files"
+        is_from_files = self._model.experiment.data.source in FROM_FILES
         if "\t" in text and self._model.text_pairs is False and is_from_files:
             raise ConfigError(
                 f"{name} has a tab, which separates two texts, and this model was trained on "
@@ -233,6 +308,80 @@ class ClassPredictor(_EncoderPredictor):
         return [
             [{"label": labels[c], "probability": float(probs_c[c])} for c in np.argsort(-probs_c)]
             for probs_c in probs_bc[: len(numbers), : len(labels)]
+        ]
+
+
+class ScorePredictor(ClassPredictor):
+    """Predicts a number for each text, or pair of texts."""
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return outputs["logits"][:, 0].astype(jnp.float32)
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        scores_b = self._outputs(batch)[: len(numbers)]
+        return [[{"score": float(score)}] for score in scores_b]
+
+
+class TagPredictor(_EncoderPredictor):
+    """Predicts a tag for each word of a text; white space separates words."""
+
+    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
+        if isinstance(tokenizer, IdTokenizer):
+            raise ConfigError("tags are those of words, and --ids has none; leave it out")
+        self._tokenizer = tokenizer
+        super().__init__(model, tokenizer, strict=strict)
+
+    def prompt(self, text: str, name: str) -> Fields:
+        words = text.split()
+        if not words:
+            raise ConfigError(f"{name} is empty, so no word has a tag; fill it in or leave it out")
+        self._prompt(" ".join(words), name)  # notes text that cannot be spelt
+        ids, numbers = encode_words(words, self._tokenizer)
+        # The words' numbers take the place of tags.
+        fields = framed(ids, numbers, self._tokenizer)
+        return _refuse_long(fields, name, self.max_prompt_length)
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return jax.nn.softmax(outputs["logits"].astype(jnp.float32), axis=-1)
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        probs_btc = self._outputs(batch)[..., : len(self._model.labels)]
+        found = []
+        for probs_tc, words_t, weights_t in zip(
+            probs_btc[: len(numbers)], batch["targets"], batch["weights"], strict=False
+        ):
+            at = np.flatnonzero(weights_t > 0)
+            # A word that becomes no token, such as a control character, has no tag.
+            tags: list[str | None] = [None] * (int(words_t[at].max(initial=-1)) + 1)
+            probabilities: list[float | None] = [None] * len(tags)
+            for place in at:
+                word, best = int(words_t[place]), int(probs_tc[place].argmax())
+                tags[word] = self._model.labels[best]
+                probabilities[word] = float(probs_tc[place, best])
+            found.append([{"tags": tags, "probabilities": probabilities}])
+        return found
+
+
+class Forecasts(_EncoderPredictor):
+    """Forecasts quantiles of the values that follow a series."""
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return outputs["quantiles"]
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        inputs = {name: each for name, each in batch.items() if name != "offset"}
+        quantiles_bhn = self._outputs(inputs)[: len(numbers)]
+        levels = [str(level) for level in self._model.experiment.task.quantiles]
+        offsets_b = batch["offset"].astype(np.float64)
+        return [
+            [
+                {"step": step, "quantiles": dict(zip(levels, row_n, strict=True))}
+                for step, row_n in enumerate((quantiles_hn + offset).tolist(), start=1)
+            ]
+            for quantiles_hn, offset in zip(quantiles_bhn, offsets_b, strict=False)
         ]
 
 
@@ -263,7 +412,7 @@ def _takes_two(model: loaded_run.LoadedRun) -> bool:
         return model.text_pairs
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
-    return data.source == "labelled_text_files" or bool(data.text_pair_field)
+    return data.source in FROM_FILES or bool(data.text_pair_field)
 
 
 def _refuse_long(fields: Fields, name: str, longest: int) -> Fields:

@@ -1,7 +1,8 @@
-"""Prompts: turns text and image files into rows of ids or pixels.
+"""Prompts: turns text, and files of images, sounds or series, into rows of ids or numbers.
 
 Special ids have the same places as in training. The text of a prompt marks gaps with [MASK] for a
-masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption.
+masked LM, and with <extra_id_0>, <extra_id_1>, ... or [MASK] for span corruption. For
+fill-in-the-middle, [MASK] marks the one gap, unless it is at the end of the prompt.
 """
 
 import re
@@ -12,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from absl import logging
 
-from experiment.schema import ConfigError, refuse_remote
-from input_pipeline.config import DataConfig
+from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from input_pipeline.config import DataConfig, source_table
 from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.objectives.affixes import between, between_separators
 from input_pipeline.objectives.classify_images import classify_images
+from input_pipeline.objectives.fill_in_middle import infilling_prompt
 from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Fields, fit
 from input_pipeline.sources.image_decoding import ImageSpec, read
@@ -71,7 +73,8 @@ class TextPrompts:
     `begin_with` is the beginning of every output of an encoder-decoder. Text that the vocabulary
     cannot spell becomes its unknown token and is listed in `unknown`; `strict` refuses such text.
     Texts to embed are truncated so that their rows have at most `longest` ids; 0: no limit.
-    `needs_mask` refuses texts for a masked LM that have no [MASK].
+    `needs_mask` refuses texts for a masked LM that have no [MASK]. For fill-in-the-middle, `suffix`
+    follows the gap, which is at the end of every text; `suffix_first`: the model has read it first.
     """
 
     def __init__(
@@ -85,10 +88,13 @@ class TextPrompts:
         strict: bool = False,
         longest: int = 0,
         needs_mask: bool = True,
+        suffix: str = "",
+        suffix_first: bool = False,
     ):
         self._objective, self._kind, self._tokenizer = OBJECTIVES[objective], kind, tokenizer
         self._takes_two, self._strict, self._longest = takes_two, strict, longest
         self._needs_mask = needs_mask
+        self._suffix, self._suffix_first = suffix, suffix_first
         self.unknown: dict[str, str] = {}  # name of a text -> its first unknown part
         start = list(tokenizer.causal_prefix)
         if self._objective.has_source:
@@ -115,7 +121,9 @@ class TextPrompts:
                 return {"inputs": np.concatenate([self._start, source])}
             case "language_model":
                 affixes = self._start, tokenizer.causal_suffix
-                inputs = between(affixes, self._encode(text, name))
+                may_have_gap = self._objective.reads_suffix and tokenizer.sentinel_count
+                encode = self._with_gap if may_have_gap else self._encode
+                inputs = between(affixes, encode(text, name))
                 return {"inputs": inputs if len(inputs) else self._empty_prompt(name)}
             case "masked_language_model":
                 texts = [self._with_masks(part, name) for part in self._parts(text, name)]
@@ -130,11 +138,12 @@ class TextPrompts:
 
     def _cut(self, texts: list[np.ndarray], name: str) -> list[np.ndarray]:
         room = self._longest - self._tokenizer.encoder_template.added(len(texts))
-        cut = fit(texts, max(room, 0))
+        cut = fit(texts, max(room, 0), keep_end=self._tokenizer.truncates_left)
         if sum(map(len, cut)) < sum(map(len, texts)):
             logging.warning(
-                "%s has %d tokens; the first %d are read, as many as the published model takes",
-                name, sum(map(len, texts)), room,
+                "%s has %d tokens; the %s %d are read, as many as the published model takes",
+                name, sum(map(len, texts)), "last" if self._tokenizer.truncates_left else "first",
+                room,
             )  # fmt: skip
         return cut
 
@@ -167,6 +176,18 @@ class TextPrompts:
             return tokenizer.encode(text)
         except ConfigError as error:  # with --ids
             raise ConfigError(f"{name}: {error}") from error
+
+    def _with_gap(self, text: str, name: str) -> np.ndarray:
+        parts = text.split(MASK) + ([self._suffix] if self._suffix else [])
+        if len(parts) > 2:
+            raise ConfigError(
+                f"{name} has {len(parts) - 1} gaps, counting --suffix, and this model fills one; "
+                f"leave one {MASK}, or --suffix"
+            )
+        ids = [self._encode(part, name) for part in parts]
+        if len(ids) == 1:
+            return ids[0]
+        return infilling_prompt(*ids, self._tokenizer, suffix_first=self._suffix_first)
 
     def _with_masks(self, text: str, name: str) -> np.ndarray:
         if self._tokenizer.reads_mask:
@@ -203,6 +224,40 @@ class TextPrompts:
         return re.split(f"{space}({'|'.join(marks)})", text)
 
 
+class ItemPrompts:
+    """Turns baskets into rows that end in a masked item.
+
+    Items that are not in the vocabulary are left out and listed in `unknown`; `strict` refuses
+    them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, strict: bool = False):
+        self._tokenizer, self._strict = tokenizer, strict
+        self.unknown: dict[str, str] = {}  # name of a basket -> its first unknown item
+
+    def __call__(self, text: str, name: str) -> Fields:
+        tokenizer = self._tokenizer
+        items = tokenizer.encode(text)
+        if not len(items):
+            raise ConfigError(f"{name} has no item; write at least one")
+        known = items[items != tokenizer.unknown_id]
+        if len(known) < len(items):
+            item = tokenizer.unspelt(text)
+            hint = did_you_mean(item, (tokenizer.pieces[id] for id in tokenizer.text_ids))
+            if self._strict:
+                raise ConfigError(
+                    f"{name}: the item {item!r} did not occur in training; leave it out, or leave "
+                    f"--strict out.{hint}"
+                )
+            if not len(known):
+                raise ConfigError(
+                    f"{name} has no item that occurred in training: {item!r} did not.{hint}"
+                )
+            self.unknown.setdefault(name, item)
+        items = np.append(known, tokenizer.mask_id)
+        return {"inputs": between_separators([items], tokenizer)["inputs"]}
+
+
 def _refuse_without(marks: Sequence[int], ids: np.ndarray, mark: str, name: str) -> None:
     if not np.isin(ids, marks).any():
         raise ConfigError(f"{name} has no gap to fill in; put {mark} where a gap is")
@@ -220,7 +275,7 @@ class ImagePrompts:
 
     def __init__(self, size: int, channels: int, data: DataConfig):
         mode = "L" if channels == 1 else "RGB"
-        self._spec = ImageSpec(mode, size, True, data.image_fit, data.image_resample)
+        self._spec = ImageSpec.resizing(mode, size, data)
         self._mean, self._std = data.image_mean, data.image_std
 
     def __call__(self, path: str, name: str) -> Fields:
@@ -231,6 +286,21 @@ class ImagePrompts:
         rng = np.random.default_rng(0)  # the objective takes one, but draws nothing
         fields = classify_images(row, rng, mean=self._mean, std=self._std)
         return {"images": fields["images"]}
+
+
+class SignalPrompts:
+    """Reads files of sounds or series into rows as in training. The model normalises them."""
+
+    def __init__(self, data: DataConfig):
+        self._data, self._read = data, source_table()[data.source].read
+
+    def __call__(self, path: str, name: str) -> Fields:
+        refuse_remote(name, path)
+        if not Path(path).is_file():
+            raise ConfigError(f"{name}: {path!r} is no file; give the path of one")
+        found = self._read(self._data, Path(path))
+        offset = {"offset": np.float64(found["offset"])} if "offset" in found else {}
+        return {"signals": found["signal"], **offset}
 
 
 def bucket(length: int, longest: int = 0) -> int:
@@ -261,7 +331,7 @@ def in_batches(
 
 def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
     """(decoder length, encoder length). With a source, the decoder's prompt is not padded."""
-    if "images" in row:
+    if "inputs" not in row:  # patches
         return 0, 0
     if "encoder_inputs" in row:
         return len(row["inputs"]), bucket(len(row["encoder_inputs"]), longest)
@@ -269,4 +339,4 @@ def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:
 
 
 def _padded(row: Fields, layout: RowLayout) -> Fields:
-    return row if "images" in row else layout.row([row])
+    return layout.row([row]) if "inputs" in row else row

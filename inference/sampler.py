@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from inference.prompts import TextPrompts, TooLongError
 from inference.sampling_options import SamplingOptions
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+from training.device_memory import refuse_cache
 from training.mesh import put_batch
 
 SHOWN_EVERY = 4  # tokens, when streaming
@@ -40,18 +41,27 @@ class Sampler:
         tokenizer: Tokenizer,
         *,
         strict: bool = False,
+        prompts: Callable[[str, str], Fields] | None = None,
+        strips: bool = False,
     ):
+        """`prompts`: reads lines, such as conversations; None: reads texts as in training.
+
+        `strips` removes white space around outputs.
+        """
         self._model, self._options, self._batch_size = model, options, batch_size
         self._tokenizer, self._task = tokenizer, model.experiment.task
         data = model.experiment.data
         self._has_source = model.model_config.family == "encoder_decoder"
         self._continues = not self._has_source and data.example_kind != "pairs"
         _refuse_unsupported_options(options, model)
-        self._prompt = TextPrompts(
+        self._strips = strips
+        self._prompt = prompts or TextPrompts(
             self._task.objective,
             data.example_kind,
             tokenizer,
             begin_with=options.prefix,
+            suffix=options.suffix,
+            suffix_first=self._task.fim_spm_rate == 1,
             strict=strict,
         )
         self._draft = _load_draft(options, model) if options.draft_workdir else None
@@ -68,6 +78,14 @@ class Sampler:
             forced = (0 if options.prefix else start) + tokenizer.forced_eos
             self._max_tokens = max(options.max_new_tokens - forced, 0)
         self._steps = max(self._max_tokens, 1)
+        for each in filter(None, (model, self._draft)):
+            refuse_cache(
+                each.model_config,
+                options.rows_per_prompt,
+                batch_size,
+                self._slots or self._steps,
+                model.mesh,
+            )
         # Maximum padded length of prompts; 0: no limit.
         self.max_prompt_length = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
@@ -146,7 +164,7 @@ class Sampler:
     ) -> list[np.ndarray]:
         """The ids of one greedy or sampled output, with its end token, for the first rows.
 
-        These are the first len(numbers) rows; the others only fill up the batch.
+        These are the first len(numbers) rows; the others only pad the batch.
         """
         tokens_bnt = self._sample(batch, numbers)
         return [self._generated(batch, row, tokens_bnt[row, 0]) for row in range(len(numbers))]
@@ -199,6 +217,7 @@ class Sampler:
     ) -> dict[str, Any]:
         tokens = self._generated(batch, row, tokens)
         text = output_text.cut(self._text(batch, row, tokens), self._options.stop)
+        text = text.strip() if self._strips else text
         return {"text": self._options.prefix + text, "tokens": len(tokens)}
 
     def _generated(
@@ -259,7 +278,7 @@ class Sampler:
         return Generator(
             model.model,
             model.model_config,
-            Ends(tokenizer.eos_id, tokenizer.pad_id, stops),
+            Ends(tokenizer.eos_id, tokenizer.pad_id, stops, tokenizer.banned_ids),
             steps=self._steps,
             rows=self._batch_size * options.rows_per_prompt,
             slots=self._slots,
@@ -294,6 +313,12 @@ def _refuse_unsupported_options(options: SamplingOptions, model: loaded_run.Load
         raise ConfigError(
             "--prefix is the beginning of an encoder-decoder's outputs, and this model has no "
             "encoder; write it at the end of the prompt"
+        )
+    task = model.experiment.task
+    if options.suffix and not task.objective_spec.reads_suffix:
+        raise ConfigError(
+            "--suffix needs a model that was trained with task.objective=fill_in_middle, not "
+            f"{task.objective}; leave it out"
         )
     if options.slide and config.position == "learned":
         raise ConfigError(

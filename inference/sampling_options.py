@@ -5,16 +5,20 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from experiment.schema import (
+    RUN_SCHEMES,
     Bounds,
     ConfigError,
     Count,
     NonNegativeFloat,
     PositiveFloat,
-    PositiveInt,
     Probability,
     build,
     path_problems,
 )
+
+# The bounds catch typing errors; training/device_memory.py estimates what fits into memory.
+MOST_TOKENS = 2**24
+RowCount = Annotated[int, Bounds(at_least=1, at_most=2**16)]  # outputs or beams of a prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +26,11 @@ class SamplingOptions:
     """Each field is a flag of generate.py; its help text explains the field."""
 
     method: Literal["greedy", "beam", "sample"]
-    max_new_tokens: Count
-    num_outputs: PositiveInt
-    beam_size: PositiveInt
+    max_new_tokens: Annotated[int, Bounds(at_least=0, at_most=MOST_TOKENS)]
+    num_outputs: RowCount
+    beam_size: RowCount
     length_penalty: NonNegativeFloat
-    temperature: PositiveFloat
+    temperature: Annotated[float, Bounds(at_least=1e-6)]  # logits / 1e-38 overflow
     top_k: Count
     top_p: Annotated[float, Bounds(above=0, at_most=1)]
     min_p: Probability
@@ -34,10 +38,11 @@ class SamplingOptions:
     seed: Annotated[int, Bounds(at_least=0, below=2**32)]  # jax truncates larger seeds
     stop: tuple[str, ...]
     prefix: str
+    suffix: str
     slide: bool
     stream: bool
     draft_workdir: str
-    draft_tokens: PositiveInt
+    draft_tokens: Annotated[int, Bounds(at_least=1, at_most=1000)]
 
     @property
     def rows_per_prompt(self) -> int:
@@ -62,7 +67,7 @@ class SamplingOptions:
                 f"stream shows one output as it is written, not --num_outputs={self.num_outputs}; "
                 "leave one of them out"
             )
-        yield from path_problems("draft_workdir", self.draft_workdir)
+        yield from path_problems("draft_workdir", self.draft_workdir, RUN_SCHEMES)
         if self.draft_workdir:
             yield from self._draft_problems()
 
@@ -83,7 +88,7 @@ class SamplingOptions:
 DEFAULTS = SamplingOptions(
     method="greedy", max_new_tokens=0, num_outputs=1, beam_size=4, length_penalty=0.6,
     temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, stop=(),
-    prefix="", slide=False, stream=False, draft_workdir="", draft_tokens=4,
+    prefix="", suffix="", slide=False, stream=False, draft_workdir="", draft_tokens=4,
 )  # fmt: skip
 
 NAMES = tuple(field.name for field in dataclasses.fields(SamplingOptions))

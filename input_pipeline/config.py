@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from experiment.schema import (
+    OBJECT_STORAGE,
     Bounds,
     ConfigError,
     Count,
@@ -29,6 +30,7 @@ IMAGE_KEYS = {
     "image_size": 0,
     "image_fit": "center_crop",
     "image_resample": "bicubic",
+    "image_upright": True,
     "image_mean": (),
     "image_std": (),
     "crop_padding": 0,
@@ -37,7 +39,8 @@ IMAGE_KEYS = {
     "random_erasing": 0.0,
     "mixup": 0.0,
 }
-FORMER_FIT = "crop"  # the default of data.image_fit in older runs, which their records still have
+# Defaults of data.image_fit and data.image_upright in older runs, which their records still have.
+FORMER_FIT, FORMER_UPRIGHT = "crop", False
 
 # The keys that name the fields of a public data set, by kind of example.
 FIELD_KEYS = {
@@ -69,12 +72,15 @@ class DataConfig:
     train_split: str
     eval_split: str
     eval_share: Annotated[float, Bounds(above=0, below=1)]
+    train_examples: Count
     source_language: str
     target_language: str
     text_field: str
     text_pair_field: str
     label_field: str
     max_bad_records: Count
+    class_balance: Literal["none", "weights", "oversample"]
+    class_weights: tuple[tuple[str, PositiveFloat], ...]
     mixture: tuple[tuple[str, PositiveFloat], ...]
     options: Mapping[str, Any] = dataclasses.field(hash=False)
     # Text to ids
@@ -82,6 +88,7 @@ class DataConfig:
     tokenizer_size: PositiveInt
     lowercase: bool
     cache_dir: str
+    verify_cache: bool
     # Ids to rows
     batch_size: PositiveInt
     length: PositiveInt
@@ -94,6 +101,7 @@ class DataConfig:
     image_size: Count
     image_fit: Literal["center_crop", "stretch", "crop"]
     image_resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+    image_upright: bool
     image_mean: tuple[float, ...]
     image_std: tuple[PositiveFloat, ...]
     crop_padding: Count
@@ -104,6 +112,11 @@ class DataConfig:
     # Read ahead
     prefetch: Count
     workers: Count
+
+    @property
+    def weighs_classes(self) -> bool:
+        """Whether examples of some classes count or occur more often than in the data."""
+        return self.class_balance != "none" or bool(self.class_weights)
 
     @property
     def sorts_by_length(self) -> bool:
@@ -138,7 +151,8 @@ class DataConfig:
         return options
 
     def problems(self) -> Iterator[str]:
-        for key in ("path", "name", "tokenizer", "cache_dir"):
+        yield from path_problems("data.path", self.path, OBJECT_STORAGE)
+        for key in ("name", "tokenizer", "cache_dir"):
             yield from path_problems(f"data.{key}", getattr(self, key))
         if not self.mixes_tasks:
             for what, _ in self.mixture:
@@ -171,7 +185,12 @@ class DataConfig:
                     f"data.{key} sorts batches by length, so data.mixture could not keep its "
                     f"proportions; set data.{key}={off}, or mix with data.packing=True"
                 )
-        trained = typing.get_args(TokenizerKind)
+        if self.tokenizer == "item" and self.example_kind != "items":
+            yield (
+                f"data.tokenizer=item is for sequences of items, not data.source={self.source}; "
+                "choose another, such as bpe"
+            )
+        trained = [kind for kind in typing.get_args(TokenizerKind) if kind != "item"]
         if self.lowercase and self.tokenizer not in trained:
             yield from tokenizer_problems(self.tokenizer)
             yield (

@@ -21,7 +21,7 @@ class BatchRows(NamedTuple):
 
     parts: np.ndarray
     rows: np.ndarray
-    real: np.ndarray  # False for a row that only fills up the batch
+    real: np.ndarray  # False for a row that only pads the batch
 
 
 class BySize:

@@ -19,7 +19,9 @@ from absl import flags
 from experiment.schema import ConfigError
 from input_pipeline import packing, preparation, randomness
 from input_pipeline.augmentation import refuse_image_keys
+from input_pipeline.class_balance import class_weights
 from input_pipeline.config import DataConfig
+from input_pipeline.object_copy import with_local_path
 from input_pipeline.objectives.objective import Augment, Masking, TaskSpec
 from input_pipeline.order import BySize, ByWeight, InBuckets, Order
 from input_pipeline.row_builder import RowBuilder, Stream
@@ -27,7 +29,7 @@ from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Fields, Rows
 from input_pipeline.shuffle import sampled
 from input_pipeline.sources import registry
-from input_pipeline.sources.base import Example, LazyList, content_digest
+from input_pipeline.sources.base import PATCHED, SIGNALS, Example, LazyList, content_digest
 from input_pipeline.task_spec import choose_task_spec
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.token_table import EXAMPLE_INDEX
@@ -65,6 +67,7 @@ def load(
     become the evaluation set, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
+    data = with_local_path(data)
     components = registry.components(data)
     if evaluate_on_train:
         components = [
@@ -110,12 +113,20 @@ class Data:
         self._config, self._task, self._seed = config, task, seed
         self._process_index, self._process_count = process_index, process_count
         self._streams = streams
+        self._class_weights_c = None
+        if streams and config.weighs_classes:
+            self._class_weights_c = class_weights(
+                config, components[0].splits.labels, row_builder.class_counts
+            )
         self._order = _order(config, streams, seed) if streams else None
         self._evals: dict[str, tuple[Rows, Sequence[Example]]] = {}
+        self._named_evals: dict[str, list[str]] = {}
         for each in components:
             for name, examples in each.splits.evals.items():
                 full_name = registry.name_of("_".join(filter(None, (name, each.name))))
                 self._evals[full_name] = row_builder.eval_rows(each.splits, name), examples
+                if name in each.splits.named_evals:
+                    self._named_evals.setdefault(name, []).append(full_name)
         self._eval_layout = task.layout(config.length, config.encoder_length, packed=False)
         self._kind = components[0].splits.kind
         self.tokenizer = tokenizer
@@ -124,6 +135,11 @@ class Data:
         self.image_shape = (
             components[0].splits.train[0]["image"].shape if self._kind == "images" else None
         )
+        self.signal_shape = (
+            components[0].splits.train[0]["signal"].shape if self._kind in SIGNALS else None
+        )
+        self.horizon = len(components[0].splits.train[0]["future"]) if self._kind == "series" else 0
+        self.mean_and_std = components[0].splits.mean_and_std
         self.tokenizer_digest = tokenizer.digest if tokenizer else ""
         versions = f"{VERSION} {preparation.VERSION} {packing.VERSION}"
         self.digest = content_digest([versions, *(each.splits.digest for each in components)])
@@ -145,6 +161,10 @@ class Data:
     @property
     def eval_names(self) -> tuple[str, ...]:
         return tuple(self._evals)
+
+    def eval_names_of_split(self, split: str) -> tuple[str, ...]:
+        """The evaluation sets of a split; empty if no source names a split so."""
+        return tuple(self._named_evals.get(split, ()))
 
     def bucket_of(self, batch: Batch) -> tuple[int, int] | None:
         """The number of a training batch's length bucket, counted from 1, and how many there are.
@@ -221,7 +241,7 @@ class Data:
         if not count:
             return []
         first = self._eval_indices(name, count).tolist()
-        if self._kind == "images":
+        if self._kind in PATCHED:
             return [examples[index] for index in first]
         parts = [rows.parts(index)[0] for index in first]
         if self._kind == "documents":
@@ -230,11 +250,13 @@ class Data:
         return [examples[part[EXAMPLE_INDEX]] for part in parts]
 
     def eval_bytes(self, name: str, batch_size: int, max_batches: int = 0) -> int:
-        """Bytes of the text that the targets of these batches encode, over all processes.
+        """Bytes of the text that the targets of these batches encode, over all processes; 0: none.
 
         Total loss in nats / ln 2 / this number is the bits per byte. They can be compared between
         tokenizers, even if a tokenizer drops parts of the text.
         """
+        if self._kind == "chats":
+            return 0  # template text is not predicted, and special tokens have no bytes
         indices = np.sort(self._eval_indices(name, batch_size * max_batches)).tolist()
         rows, examples = self._evals[name]
         if self._kind == "pairs":
@@ -275,6 +297,8 @@ class Data:
         rng = randomness.generator(self._seed, randomness.TRAIN_ROW, place)
         stream = self._streams[part]
         fields = self._fields(stream.rows, index, rng, stream.layout, self._task.augment)
+        if self._class_weights_c is not None:
+            fields["weights"] = fields["weights"] * self._class_weights_c[fields["labels"]]
         return fields if real else _without_weight(fields)
 
     def _eval_fields(self, name: str, indices: np.ndarray, place: int) -> Fields:
@@ -306,7 +330,7 @@ class Data:
         if augment:
             parts = [augment(part, rng) for part in parts]
         fields = [self._task.fields(part, rng) for part in parts]
-        return fields[0] if self._kind == "images" else layout.row(fields)
+        return fields[0] if self._kind in PATCHED else layout.row(fields)
 
 
 def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
@@ -319,7 +343,7 @@ def _order(config: DataConfig, streams: Sequence[Stream], seed: int) -> Order:
 
 
 def _without_weight(fields: Fields) -> Fields:
-    """The fields with all weights 0, for a row that only fills up a batch."""
+    """The fields with all weights 0, for a row that only pads a batch."""
     zeros = {name: np.zeros_like(x) for name, x in fields.items() if name.endswith("weights")}
     return {**fields, **zeros}
 

@@ -4,8 +4,8 @@
     cache_dir/<key>/                         the complete table, moved into place at the end
 
 The key is a digest of everything that the ids depend on. Chunks are written under a temporary name
-and are deterministic, so two processes that prepare the same table only do some work twice. File
-sizes (tables) and checksums (chunks) reveal damage; damaged files are made again.
+and are deterministic, so two processes that prepare the same table only do some work twice. Digests
+(tables) and checksums (chunks) reveal damage; damaged files are made again.
 """
 
 import concurrent.futures
@@ -81,13 +81,15 @@ def prepare(
     *,
     make_chunks: ChunkMaker = in_threads,
     max_bad_records: int = 0,
+    verify: bool = True,
 ) -> TokenTable:
     """Opens the table of a split in the cache; makes it first if it is missing.
 
+    `verify` compares a table that is there with its digests, and makes it again if it differs.
     Raises ConfigError if more than `max_bad_records` records cannot be read.
     """
     directory, partial = cache_dir / job.key, cache_dir / f"{job.key}.partial"
-    while (table := opened(directory)) is None:
+    while (table := opened(directory, verify=verify)) is None:
         try:
             make_directory(partial)
             # Closing the iterator stops its threads if too many records are bad.
@@ -122,12 +124,12 @@ def _refuse_bad_chunks(
         refuse_bad_records(bad, max_bad_records)
 
 
-def opened(directory: Path) -> TokenTable | None:
+def opened(directory: Path, *, verify: bool = True) -> TokenTable | None:
     """The table in a directory, or None; a damaged table is removed."""
     if not directory.exists():
         return None
     try:
-        return open_table(directory)
+        return open_table(directory, verify=verify)
     except (OSError, ValueError, LookupError, TypeError) as error:
         logging.warning("prepared data is damaged and will be made again: %s", error)
         with contextlib.suppress(FileNotFoundError):  # another process may remove it, too
@@ -164,6 +166,8 @@ def tokenized(
     for index in numbers:
         try:
             example = examples[index]
+            if features.encoder:
+                example = features.encoder(example)
         except BadRecordError as error:
             bad.append(str(error))
             continue

@@ -5,6 +5,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 # Streams of different purposes are independent.
 SHUFFLE, TRAIN_ROW, EVAL_ROW, TRAIN_LIST, EVAL_LIST, EVAL_ORDER = range(6)
+KEYED_ROW, EVAL_KEYED_ROW, TRAIN_SAMPLE = range(6, 9)
 
 
 class _Key(ISeedSequence):

@@ -8,12 +8,20 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from input_pipeline.buckets import choose_buckets
+from input_pipeline.class_balance import oversampled
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives.objective import TaskSpec
 from input_pipeline.packing import Plan
 from input_pipeline.row_layout import RowLayout
-from input_pipeline.rows import ExampleRows, GroupedRows, ImageRows, Rows, SentenceRows, WindowRows
-from input_pipeline.sources.base import Example, Splits
+from input_pipeline.rows import (
+    ExampleRows,
+    GroupedRows,
+    PatchedRows,
+    Rows,
+    SentenceRows,
+    WindowRows,
+)
+from input_pipeline.sources.base import PATCHED, Example, Splits
 from input_pipeline.token_cache import TokenCache
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from input_pipeline.too_long import NAMES, TooLong
@@ -39,19 +47,28 @@ class RowBuilder:
         self.too_long: Counter[str] = Counter()  # examples truncated or dropped, by split
         self.over_long: dict[tuple[str, str], TooLong] = {}  # details, by split and text
         self.bad_records: Counter[str] = Counter()  # records that could not be read, by split
+        self.class_counts: np.ndarray | int = 0  # training rows of each class
         self.bucket_lengths: list[int] = []  # lengths that batches are padded to
 
     def streams(self, splits: Splits, weight: float) -> Iterator[Stream]:
         """The training rows: one stream, or one per length bucket."""
         data, task = self._data, self._task
         needs_lengths = data.packing or data.sorts_by_length or data.over_long == "drop"
+        needs_lengths |= data.weighs_classes  # and labels
         if splits.storage == "none" and needs_lengths:
             raise ConfigError(
                 f"data.source={data.source!r} generates its examples on demand, so their lengths "
-                "are not known; set data.packing=False, data.buckets=(), data.bucket_count=0 and "
-                "data.over_long=truncate"
+                "are not known; set data.packing=False, data.buckets=(), data.bucket_count=0, "
+                "data.over_long=truncate, data.class_balance=none and data.class_weights=()"
             )
         rows = self._rows(splits, data.train_split, splits.train, data.over_long, splits.storage)
+        used = np.arange(len(rows))
+        if data.weighs_classes:
+            labels_b = rows.numbers("label")
+            counts_c = np.bincount(labels_b, minlength=len(splits.labels))
+            self.class_counts = counts_c + self.class_counts
+            if data.class_balance == "oversample":
+                used = oversampled(labels_b, len(splits.labels))
         if data.packing:
             capacities = [sequence.length for sequence in task.sequences]
             packed = GroupedRows(rows, self._cache.plan(rows.sizes(), capacities))
@@ -62,18 +79,20 @@ class RowBuilder:
             if data.bucket_count:
                 bounds = choose_buckets(sizes.max(axis=1), data.bucket_count, max(lengths))
             else:
-                bounds = sorted({*data.buckets, max(data.length, data.encoder_length)})
+                bounds = sorted({*data.buckets, max(lengths)})
             bucket_of = _smallest_bucket(sizes, lengths, bounds)
-            self.bucket_lengths = sorted({*self.bucket_lengths, *bounds})
             for number, bound in enumerate(bounds):
-                chosen = np.flatnonzero(bucket_of == number)
+                chosen = used[bucket_of[used] == number]
                 if len(chosen):
+                    self.bucket_lengths = sorted({*self.bucket_lengths, bound})
                     columns = min(bound, data.length), min(bound, data.encoder_length)
                     plan = Plan(chosen, np.arange(len(chosen) + 1))
                     layout = task.layout(*columns, packed=False)
                     yield Stream(GroupedRows(rows, plan), weight, layout)
         else:
             layout = task.layout(data.length, data.encoder_length, packed=False)
+            if len(used) > len(rows):
+                rows = GroupedRows(rows, Plan(used, np.arange(len(used) + 1)))
             yield Stream(rows, weight, layout)
 
     def eval_rows(self, splits: Splits, name: str) -> Rows:
@@ -91,8 +110,8 @@ class RowBuilder:
     ) -> Rows:
         """The rows of one split; adds to the counts."""
         task = self._task
-        if splits.kind == "images":
-            return ImageRows(examples)
+        if splits.kind in PATCHED:
+            return PatchedRows(examples)
         table = self._cache.table(splits, split, examples, self._tokenizer, task.features, storage)
         if task.features.sentences:
             rows = SentenceRows(table, task.sequences[0].room)

@@ -12,6 +12,9 @@ import numpy as np
 
 from input_pipeline.rows import Fields
 
+# Targets and weights, and the column of the inputs that each belongs to.
+PREDICTION_FIELDS = ("targets", "weights", "predicted")
+
 
 @dataclasses.dataclass(frozen=True)
 class RowLayout:
@@ -22,6 +25,8 @@ class RowLayout:
     # Causal models need no segments: no token attends to the padding after it.
     segments: bool
     packed: bool
+    # Columns of PREDICTION_FIELDS, if the model predicts at few positions of a row; 0: at all.
+    predictions: int = 0
 
     def row(self, parts: Sequence[Fields]) -> Fields:
         """Concatenates the fields of the examples of one row, and pads them."""
@@ -50,6 +55,8 @@ class RowLayout:
     ) -> np.ndarray:
         """Concatenates values and pads them; value i fills sizes[i] columns."""
         columns = self.encoder_length if name.startswith("encoder_") else self.length
+        if self.predictions and name in PREDICTION_FIELDS:
+            columns = self.predictions
         padded = np.zeros(columns, dtype)
         start = 0
         for value, size in zip(values, sizes, strict=True):

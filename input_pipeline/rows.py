@@ -27,6 +27,7 @@ class SequenceSpec:
     length: int  # columns, shared by the fields
     added: int  # special ids that the objective adds
     key: str = "data.length"  # the config key of `length`
+    keep_end: bool = False  # whether texts that are too long lose their beginning
 
     @property
     def room(self) -> int:
@@ -34,10 +35,13 @@ class SequenceSpec:
         return self.length - self.added
 
 
-def fit(texts: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
-    """Truncates one or two texts to `room` ids together; the longer one first, as in BERT."""
+def fit(texts: Sequence[np.ndarray], room: int, *, keep_end: bool = False) -> list[np.ndarray]:
+    """Truncates one or two texts to `room` ids together; the longer one first, as in BERT.
+
+    A text loses its end, or with `keep_end` its beginning.
+    """
     if len(texts) == 1:
-        return [texts[0][:room]]
+        return [_cut(texts[0], room, keep_end)]
     first, second = map(len, texts)
     if first + second > room:
         half = room // 2
@@ -47,7 +51,11 @@ def fit(texts: Sequence[np.ndarray], room: int) -> list[np.ndarray]:
             second = room - first
         else:
             first, second = room - half, half
-    return [texts[0][:first], texts[1][:second]]
+    return [_cut(texts[0], first, keep_end), _cut(texts[1], second, keep_end)]
+
+
+def _cut(text: np.ndarray, size: int, keep_end: bool) -> np.ndarray:
+    return text[max(len(text) - size, 0) :] if keep_end else text[:size]
 
 
 class ExampleRows:
@@ -101,7 +109,9 @@ class ExampleRows:
             (field,) = self._sequences[0].fields
             row[field] = row[field][self._starts[index] :]
         for sequence in self._sequences:
-            texts = fit([row[field] for field in sequence.fields], sequence.room)
+            texts = [row[field] for field in sequence.fields]
+            keep_end = sequence.keep_end and self._starts is None  # pieces begin at their start
+            texts = fit(texts, sequence.room, keep_end=keep_end)
             row.update(zip(sequence.fields, texts, strict=True))
         return [row]
 
@@ -118,6 +128,11 @@ class ExampleRows:
         start = 0 if self._starts is None else int(self._starts[index])
         ((field,),) = (sequence.fields for sequence in self._sequences)
         return [(*self.example_indices(index), start, start + len(self.parts(index)[0][field]))]
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A number of each row, such as its label."""
+        values = self._table.numbers(name)
+        return values if self._entries is None else values[self._entries]
 
     def sizes(self) -> np.ndarray:
         """Columns that each row needs: (rows, sequences)."""
@@ -223,8 +238,8 @@ def _sentence_groups(first: np.ndarray, lengths: np.ndarray, room: int) -> np.nd
     return np.array(groups, np.int64).reshape(-1, 2)
 
 
-class ImageRows:
-    """One row per image."""
+class PatchedRows:
+    """One row per example, without tokens."""
 
     def __init__(self, examples: Sequence[Example]):
         self._examples = examples
@@ -239,4 +254,4 @@ class ImageRows:
         return [index]
 
 
-Rows = ExampleRows | GroupedRows | WindowRows | SentenceRows | ImageRows
+Rows = ExampleRows | GroupedRows | WindowRows | SentenceRows | PatchedRows

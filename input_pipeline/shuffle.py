@@ -13,7 +13,7 @@ ROUNDS = 6  # four suffice for large ranges; small ranges mix better with more
 
 
 def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np.ndarray:
-    """The indices at these positions of an endless order that shuffles every epoch anew.
+    """The indices at these positions of an endless order that shuffles every epoch again.
 
     positions: integers, any shape. size: examples in an epoch. Streams are independent.
     """
@@ -27,12 +27,13 @@ def shuffled(positions: np.ndarray, size: int, seed: int, stream: int = 0) -> np
     return indices.astype(np.int64)
 
 
-def sampled(count: int, size: int) -> np.ndarray:
+def sampled(count: int, size: int, purpose: int = EVAL_ORDER) -> np.ndarray:
     """The first `count` numbers of one fixed permutation of range(size).
 
-    The permutation depends on `size` alone, so a smaller sample is the beginning of a larger one.
+    The permutation depends on `size` and `purpose` alone, so a smaller sample is the beginning of a
+    larger one.
     """
-    keys = generator(0, EVAL_ORDER, 0).integers(2**64, size=ROUNDS, dtype=np.uint64)
+    keys = generator(0, purpose, 0).integers(2**64, size=ROUNDS, dtype=np.uint64)
     return permuted(np.arange(count, dtype=np.uint64), size, keys).astype(np.int64)
 
 

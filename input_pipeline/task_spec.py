@@ -4,7 +4,7 @@ from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.objectives.objective import Masking, Objective, TaskInputs, TaskSpec
-from input_pipeline.sources.base import ExampleKind
+from input_pipeline.sources.base import PATCHED, ExampleKind
 from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ def choose_task_spec(
     _refuse_what_cannot_work(chosen, given)
     _refuse_missing_specials(chosen, given)
     spec = chosen.task_spec(given)
-    has_answer = kind not in ("documents", "images") and spec.features != FeatureSpec(("text",))
+    has_answer = kind not in ("documents", *PATCHED) and spec.features != FeatureSpec(("text",))
     if data.over_long == "split" and has_answer:
         raise ConfigError(
             f"data.over_long='split' is for text alone: a part of a {kind} example has no answer "
@@ -59,7 +59,7 @@ def _refuse_what_cannot_work(objective: Objective, given: TaskInputs) -> None:
             f"data.packing=True does not go with {what}: rows must hold one example each, or are "
             "full already; set it to False"
         )
-    if data.sorts_by_length and kind in ("documents", "images"):
+    if data.sorts_by_length and kind in ("documents", *PATCHED):
         key, off = ("buckets", ()) if data.buckets else ("bucket_count", 0)
         raise ConfigError(
             f"data.{key} sorts examples by length, but {kind} all make rows of the same; "

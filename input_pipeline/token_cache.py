@@ -15,9 +15,16 @@ from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import DataConfig, tokenizer_problems
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
-from input_pipeline.sources.base import Example, LazyList, Splits, content_digest, readable_examples
+from input_pipeline.sources.base import (
+    PATCHED,
+    Example,
+    LazyList,
+    Splits,
+    content_digest,
+    readable_examples,
+)
 from input_pipeline.token_table import FeatureSpec, LazyTokenTable, TokenTable
-from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_files import open_tokenizer, with_chat_template
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizers.train_vocabulary import (
     VERSION,
@@ -27,6 +34,7 @@ from input_pipeline.tokenizers.train_vocabulary import (
 )
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
+CHAT_FIELDS = ("messages", "prompt", "chosen", "rejected")
 DEFAULT_DIRECTORY = "~/.cache/backbone"
 TRAINABLE = typing.get_args(TokenizerKind)
 SAMPLE_EXAMPLES, SAMPLE_CHARACTERS = 100, 2000  # per source of a mixture; per text
@@ -51,23 +59,32 @@ class TokenCache:
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
         """The config's tokenizer, trained on `splits` if need be; None for images."""
         name, size = self._data.tokenizer, self._data.tokenizer_size
-        if splits[0].kind == "images":
+        if splits[0].kind in PATCHED:
             return None
         if name == "byte":
             return ByteTokenizer()
         if name not in TRAINABLE:
             if problems := list(tokenizer_problems(name)):
                 raise ConfigError(problems)
-            return open_tokenizer(name)
+            tokenizer = open_tokenizer(name)
+            # Other kinds of examples do without, so that their digests stay as they were.
+            is_chat = splits[0].kind in ("chats", "preferences")
+            return with_chat_template(tokenizer, name) if is_chat else tokenizer
         settings = f"{VERSION} {name} {size}{' lowercase' if self._data.lowercase else ''}"
+        options = {"separator": self._data.source_options.separator} if name == "item" else {}
+        settings += f" {options}" if options else ""
         key = content_digest([settings, *(each.digest for each in splits)])[:32]
         directory = self.directory / f"tokenizer-{key}"
         if not directory.exists():
             lowercase = self._data.lowercase
-            tokenizer = train_tokenizer(name, _texts(splits), size, lowercase=lowercase)
+            texts = _texts(splits)
+            tokenizer = train_tokenizer(name, texts, size, lowercase=lowercase, **options)
             make_directory_atomically(directory, tokenizer.save)
         tokenizer = load_tokenizer(directory)
-        if problem := spelling_problem(name, tokenizer, size, _sample(splits)):
+        if name == "item":
+            if tokenizer.vocab_size == size:
+                logging.warning("data.tokenizer_size=%d is full; rarer items are unknown", size)
+        elif problem := spelling_problem(name, tokenizer, size, _sample(splits)):
             logging.warning("%s", problem)
         return tokenizer
 
@@ -91,6 +108,7 @@ class TokenCache:
             self.directory,
             make_chunks=self._make_chunks,
             max_bad_records=self._data.max_bad_records,
+            verify=self._data.verify_cache,
         )
         self.tables.append((split, table))
         return table
@@ -126,7 +144,10 @@ def _sample(splits: Sequence[Splits]) -> Iterator[str]:
 
 
 def _texts_of(example: Example) -> list[str]:
-    return [example[field] for field in TEXT_FIELDS if field in example]
+    messages = [message for field in CHAT_FIELDS for message in example.get(field, ())]
+    return [example[field] for field in TEXT_FIELDS if field in example] + [
+        message["content"] for message in messages
+    ]
 
 
 def _spread(examples: Sequence[Example], characters: int) -> Sequence[Example]:

@@ -6,10 +6,13 @@ memory, and sending it to another process costs nothing.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +20,16 @@ from input_pipeline.sources.base import Example
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
 META = "table.json"
+PART_BYTES = 2**25  # per digest
 EXAMPLE_INDEX = "origin"  # every entry stores the index of its example in the source
+
+
+class Encoder(Protocol):
+    """Encodes an example; raises BadRecordError if it cannot be encoded."""
+
+    key: str  # what the ids depend on beside the tokenizer
+
+    def __call__(self, example: Example) -> dict[str, np.ndarray]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +40,14 @@ class FeatureSpec:
     numbers: tuple[str, ...] = ()
     closed: bool = False  # eos follows the text of an example, unless the next one continues it
     sentences: bool = False  # one entry per sentence; `first` marks the first of a document
+    # Makes the ids of an example's fields, if that is more than encoding texts one by one.
+    encoder: Encoder | None = dataclasses.field(default=None, repr=False)
 
     @property
     def cache_key(self) -> str:
         """The spec as text for cache keys. The former class name keeps old caches valid."""
-        return repr(self).replace("FeatureSpec", "Form", 1)
+        key = repr(self).replace("FeatureSpec", "Form", 1)
+        return f"{key} {self.encoder.key}" if self.encoder else key
 
 
 class TokenTable:
@@ -77,7 +92,7 @@ class TokenTable:
 
     def entry(self, index: int) -> dict[str, np.ndarray | int]:
         texts = {field: self.ids(field, index) for field in self._texts}
-        return texts | {name: int(self.numbers(name)[index]) for name in self._numbers}
+        return texts | {name: self.numbers(name)[index].item() for name in self._numbers}
 
     def example_index(self, index: int) -> int:
         return int(self.numbers(EXAMPLE_INDEX)[index])
@@ -129,7 +144,8 @@ def table_of(
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     arrays = {}
     for field in features.texts:
-        ids = _of_field(tokenizer, field).encode_batch([example[field] for example in examples])
+        texts = [example[field] for example in examples]
+        ids = texts if features.encoder else _of_field(tokenizer, field).encode_batch(texts)
         if features.closed:
             ids = [
                 np.append(part, tokenizer.eos_id) if example.get("ends", True) else part
@@ -138,7 +154,9 @@ def table_of(
         arrays[f"ids.{field}"] = np.concatenate([*ids, np.empty(0, dtype)]).astype(dtype)
         arrays[f"ends.{field}"] = np.cumsum([len(part) for part in ids], dtype=np.int64)
     for name in features.numbers:
-        arrays[f"number.{name}"] = np.array([example[name] for example in examples], np.int32)
+        values = [example[name] for example in examples]
+        is_float = any(isinstance(value, float) for value in values)
+        arrays[f"number.{name}"] = np.array(values, np.float32 if is_float else np.int32)
     arrays[f"number.{EXAMPLE_INDEX}"] = np.array(example_indices, np.int64)
     return TokenTable(arrays, bad)
 
@@ -165,18 +183,46 @@ def write_table(directory: Path, chunks: Iterable[TokenTable]) -> None:
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
+    for name in layout:
+        layout[name]["digests"] = _digests(directory / name)
     meta = {"arrays": layout, "bad": bad}
+    meta["digest"] = _digest_of_meta(meta)
     (directory / META).write_text(json.dumps(meta, indent=1, sort_keys=True) + "\n")
 
 
-def open_table(directory: Path) -> TokenTable:
-    """The table that `write_table` wrote; raises OSError or ValueError if it is damaged."""
+def _digest_of_meta(meta: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in meta.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(path: Path) -> list[str]:
+    """The SHA-256 of each part of a file, computed on all cores."""
+
+    def digest(start: int) -> str:
+        with path.open("rb") as file:
+            file.seek(start)
+            return hashlib.sha256(file.read(PART_BYTES)).hexdigest()
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(digest, range(0, path.stat().st_size, PART_BYTES)))
+
+
+def open_table(directory: Path, *, verify: bool = False) -> TokenTable:
+    """The table that `write_table` wrote; raises OSError or ValueError if it is damaged.
+
+    It always compares the sizes of files. `verify` compares their content with the digests too,
+    which older tables do not have.
+    """
     meta = json.loads((directory / META).read_text())
+    if verify and meta.get("digest", "") not in ("", _digest_of_meta(meta)):
+        raise ValueError(f"{directory / META} has changed since it was written")
     arrays = {}
     for name, layout in meta["arrays"].items():
         path, dtype = directory / name, np.dtype(layout["dtype"])
         if path.stat().st_size != layout["size"] * dtype.itemsize:
             raise ValueError(f"{path} has {path.stat().st_size} bytes, not the number in {META}")
+        if verify and layout.get("digests") not in (None, _digests(path)):
+            raise ValueError(f"{path} has changed since it was written")
         # An empty file cannot be mapped. A plain view is faster: slices of np.memmap are slow.
         mapped = np.memmap(path, dtype, "r") if layout["size"] else np.empty(0, dtype)
         arrays[name] = mapped.view(np.ndarray)

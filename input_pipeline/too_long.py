@@ -11,6 +11,8 @@ NAMES = {
     ("target",): "targets",
     ("source", "target"): "pairs of source and target",
     ("text", "text_pair"): "pairs of texts",
+    ("chat",): "conversations",
+    ("chosen_chat", "rejected_chat"): "pairs of conversations",
 }
 
 

@@ -1,20 +1,38 @@
 """The `model` section of a config: the architecture of the network, as frozen data."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 from experiment.schema import (
+    Bounds,
     Count,
     DropoutRate,
     NonNegativeFloat,
+    OneOf,
     PositiveFloat,
     PositiveInt,
-    did_you_mean,
 )
 from model.attention import KINDS, pattern_of, refusals
+from model.config_checks import model_problems
+from model.mixers import ATTENTION, MIXERS, mixer_refusals
 
-ABSOLUTE_POSITIONS = ("sinusoidal", "learned")
+# Sizes are bounded, because tables of that size are made before memory can be estimated, and the
+# config.json of a published model is not trusted.
+LARGEST = 2**24
+Size = Annotated[int, Bounds(at_least=1, at_most=LARGEST)]
+SizeOrZero = Annotated[int, Bounds(at_least=0, at_most=LARGEST)]
+RopeFraction = Annotated[float, Bounds(above=0, at_most=1)]
+
+
+class LayerKind(NamedTuple):
+    """What may differ between the layers of a stack."""
+
+    attention: str  # the attention kind
+    variant: int  # of the mixer
+    rope: bool = True  # whether model.position=rope rotates this layer's queries and keys
+    norm: bool = True  # whether what mixes tokens has a norm before it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,65 +42,108 @@ class TransformerConfig:
     family: Literal["encoder", "decoder", "encoder_decoder"]
     input: Literal["tokens", "patches"]
 
-    vocab_size: Count
-    width: PositiveInt
-    encoder_layers: Count
-    decoder_layers: Count
-    heads: PositiveInt
-    kv_heads: Count
-    head_size: Count
-    feed_forward: PositiveInt
-    max_length: PositiveInt
+    vocab_size: SizeOrZero
+    width: Size
+    encoder_layers: SizeOrZero
+    decoder_layers: SizeOrZero
+    heads: Size
+    kv_heads: SizeOrZero
+    head_size: SizeOrZero
+    feed_forward: Size
+    feed_forward_kind: Literal["mlp", "linear", "none"]
+    experts: SizeOrZero
+    experts_per_token: Size
+    shared_experts: SizeOrZero
+    router_scores: Literal["softmax", "sigmoid"]
+    router_renormalise: bool
+    expert_capacity: NonNegativeFloat
+    load_balance_loss: NonNegativeFloat
+    router_z_loss: NonNegativeFloat
+    max_length: Size
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     sinusoidal_scale: NonNegativeFloat
     rope_theta: PositiveFloat
-    rope_scaling: Literal["default", "linear", "ntk", "llama3"]
+    rope_local_theta: NonNegativeFloat
+    rope_fraction: RopeFraction
+    rope_layers: tuple[Annotated[int, Bounds(at_least=0, at_most=1)], ...]
+    rope_scaling: Literal["default", "linear", "ntk", "llama3", "yarn", "longrope"]
     rope_factor: PositiveFloat
     rope_low_frequency: PositiveFloat
     rope_high_frequency: PositiveFloat
-    rope_original_length: PositiveInt
-    relative_buckets: PositiveInt
-    relative_max_distance: PositiveInt
-    token_types: Count
+    rope_original_length: Size
+    rope_attention_factor: NonNegativeFloat
+    rope_short_factors: tuple[PositiveFloat, ...]
+    rope_long_factors: tuple[PositiveFloat, ...]
+    relative_buckets: Size
+    relative_max_distance: Size
+    relative_bias: bool
+    own_relative_bias: bool
+    token_types: SizeOrZero
+    embedding_size: SizeOrZero
     embedding_scale: bool
+    embedding_multiplier: PositiveFloat
     embedding_norm: bool
     share_embeddings: bool
     tie_output: bool
     output_scale: bool
     output_bias: bool
+    logit_multiplier: PositiveFloat
+    logit_cap: NonNegativeFloat
 
-    norm: Literal["layernorm", "rmsnorm"]
-    norm_placement: Literal["pre", "post"]
+    residual: bool
+    residual_multiplier: PositiveFloat
+    parallel_residual: Literal["none", "one_norm", "two_norms"]
+    norm: Literal["layernorm", "rmsnorm", "none"]
+    norm_placement: Literal["pre", "post", "sandwich", "reordered"]
     norm_epsilon: PositiveFloat
+    first_norm: bool
+    norm_zero_centered: bool
+    norm_bias: bool
     activation: Literal[
         "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"
     ]
     bias: bool
+    mixer: Annotated[str, OneOf(lambda: (ATTENTION, *MIXERS))]
+    mixer_options: tuple[tuple[str, float], ...]
+    bridge: Literal["attention", "context_vector"]
     attention: str
     attention_scale: bool
+    attention_multiplier: NonNegativeFloat
+    attention_scale_init: bool
+    attention_bias: Literal["default", "qkv", "all"]
+    score_cap: NonNegativeFloat
+    qk_norm: Literal["none", "head", "heads", "full"]
+    share_qk: bool
     attention_window: PositiveInt
-    attention_dilation: PositiveInt
+    attention_dilation: Size
     attention_chunk: PositiveInt
-    attention_overlap: Count
-    attention_memory: Count
-    attention_features: PositiveInt
+    attention_overlap: SizeOrZero
+    attention_memory: SizeOrZero
+    attention_features: Size
     attention_kernel: Literal["softmax", "relu"]
     attention_redraw: Count
     attention_options: tuple[tuple[str, float], ...]
     global_tokens: Literal["first", "separators", "question"]
-    global_limit: PositiveInt
+    global_limit: Size
     separator_id: Count
 
-    image_size: Count
-    image_channels: Count
-    patch_size: PositiveInt
+    image_size: SizeOrZero
+    image_channels: SizeOrZero
+    patch_size: Size
     class_token: bool
+    input_shape: tuple[Size, ...]
+    input_mean: tuple[float, ...]
+    input_std: tuple[PositiveFloat, ...]
+    horizon: SizeOrZero
 
-    num_classes: Count
+    num_classes: SizeOrZero
     pooling: Literal["first", "last", "mean"]
     pooler: bool
-    pooler_activation: Literal["tanh", "relu"]
+    pooler_activation: Literal["tanh", "relu", "gelu"]
+    pooler_norm: bool
+    head_bias: bool
+    class_bias: bool
 
     dropout_embedding: DropoutRate
     dropout_attention: DropoutRate
@@ -90,6 +151,9 @@ class TransformerConfig:
     dropout_feed_forward: DropoutRate
 
     init_std: NonNegativeFloat
+    parametrization: Literal["standard", "mup"]
+    mup_base_width: SizeOrZero
+    mup_base_head_size: SizeOrZero
     dtype: Literal["float32", "bfloat16"]
     param_dtype: Literal["float32", "bfloat16"]
     matmul: Literal["float", "int8", "fp8"]
@@ -109,6 +173,98 @@ class TransformerConfig:
         pattern = pattern_of(self.attention)
         return pattern[layer % len(pattern)]
 
+    @property
+    def layer_pattern(self) -> tuple[LayerKind, ...]:
+        """The kinds of layers; the layers repeat them."""
+        kinds, variants = pattern_of(self.attention), (0,)
+        if self.mixer != ATTENTION:
+            variants = MIXERS[self.mixer].variants(self)
+        rotates = tuple(map(bool, self.rope_layers)) or (True,)
+        parts = kinds, variants, rotates
+        length = math.lcm(*map(len, parts))
+        return tuple(LayerKind(*(part[n % len(part)] for part in parts)) for n in range(length))
+
+    def layer_kind(self, layer: int) -> LayerKind:
+        """Returns the kind of a layer."""
+        kind = self.layer_pattern[layer % len(self.layer_pattern)]
+        return kind._replace(norm=False) if not layer and not self.first_norm else kind
+
+    @property
+    def embedding_width(self) -> int:
+        """The number of columns of the embedding tables."""
+        return self.embedding_size or self.width
+
+    @property
+    def has_relative_bias(self) -> bool:
+        """Whether scores have T5's bias of relative positions."""
+        return self.position == "t5_bias" or self.relative_bias
+
+    @property
+    def patched_shape(self) -> tuple[int, ...]:
+        """The shape of an input that is cut into patches: its axes and channels."""
+        return self.input_shape or (self.image_size, self.image_size, self.image_channels)
+
+    @property
+    def patches_per_axis(self) -> tuple[int, ...]:
+        return tuple(size // self.patch_size for size in self.patched_shape[:-1])
+
+    @property
+    def values_per_patch(self) -> int:
+        *axes, channels = self.patched_shape
+        return self.patch_size ** len(axes) * channels
+
+    @property
+    def patch_tokens(self) -> int:
+        """How many tokens an input becomes, with the class token."""
+        return math.prod(self.patches_per_axis) + self.class_token
+
+    @property
+    def norms_input(self) -> bool:
+        """Whether the input of a sublayer is normalised."""
+        return self.norm_placement in ("pre", "sandwich")
+
+    @property
+    def norms_output(self) -> bool:
+        """Whether the output of a sublayer is normalised, before it is added."""
+        return self.norm_placement in ("sandwich", "reordered")
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm follows the last block: unless that block ends with one."""
+        return self.norm_placement != "post"
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        return self.bias or self.attention_bias != "default"
+
+    @property
+    def has_attention_out_bias(self) -> bool:
+        return self.bias or self.attention_bias == "all"
+
+    @property
+    def has_cross_attention(self) -> bool:
+        return self.family == "encoder_decoder" and self.bridge == "attention"
+
+    @property
+    def has_context_vector(self) -> bool:
+        """Whether the decoder gets one vector of the source, in place of cross-attention."""
+        return self.family == "encoder_decoder" and self.bridge == "context_vector"
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether some layer attends: to its own sequence or to the source."""
+        return self.mixer == ATTENTION or self.has_cross_attention
+
+    def mixer_option(self, name: str) -> float:
+        """Returns the value of an option that the mixer declares, or its default."""
+        return {**MIXERS[self.mixer].options, **dict(self.mixer_options)}[name]
+
+    def refusals(self, feature: str) -> Iterator[str]:
+        """Yields why the layers that mix tokens lack a feature."""
+        if self.mixer == ATTENTION:
+            return refusals(self.attention, feature)
+        return mixer_refusals(self.mixer, feature)
+
     def attention_option(self, name: str) -> float:
         """Returns the value of an option that an attention kind declares, or its default."""
         defaults = {}
@@ -117,14 +273,43 @@ class TransformerConfig:
         return {**defaults, **dict(self.attention_options)}[name]
 
     @property
+    def base_width(self) -> int:
+        """The width that muP tuned the initial sizes and the learning rate for; else `width`."""
+        return self.mup_base_width if self.parametrization == "mup" else self.width
+
+    @property
+    def width_multiplier(self) -> float:
+        """How many times wider than the base model this one is; 1 without muP."""
+        return self.width / self.base_width
+
+    @property
+    def base_head_size(self) -> float:
+        return self.mup_base_head_size or self.head_size * self.base_width / self.width
+
+    @property
     def score_scale(self) -> float:
-        """The factor on the dot products of queries and keys."""
-        return self.head_size**-0.5 if self.attention_scale else 1.0
+        """The factor on the dot products of queries and keys; with muP, it falls like 1 / K."""
+        if self.attention_multiplier:
+            return self.attention_multiplier
+        base = self.base_head_size
+        return (base**-0.5 if self.attention_scale else 1.0) * (base / self.head_size)
+
+    @property
+    def query_init_scale(self) -> float:
+        """The factor on the initial variance of the query weights; with share_qk, also of keys."""
+        if self.attention_scale or not self.attention_scale_init:
+            return 1.0
+        return self.base_head_size**-0.5 if self.share_qk else 1 / self.base_head_size
 
     @property
     def has_global_tokens(self) -> bool:
         """Whether some layer uses global tokens, which are visible at any distance."""
         return any(KINDS[kind].uses_global_tokens for kind in pattern_of(self.attention))
+
+    @property
+    def has_score_vector(self) -> bool:
+        """Whether the layers have a vector for the scores of each head."""
+        return any(KINDS[kind].score_vector for kind in pattern_of(self.attention))
 
     @property
     def draws_features(self) -> bool:
@@ -143,172 +328,39 @@ class TransformerConfig:
         num_classes: int = 0,
         image_size: int = 0,
         image_channels: int = 0,
+        input_shape: tuple[int, ...] = (),
+        input_mean: tuple[float, ...] = (),
+        input_std: tuple[float, ...] = (),
+        horizon: int = 0,
     ) -> "TransformerConfig":
-        """Replaces each 0 that means "infer": from the other keys, or from the data's sizes."""
-        image_channels = self.image_channels or image_channels
-        return dataclasses.replace(
+        """Replaces each 0 or () that means "infer": from other keys, or from the data."""
+        sized = dataclasses.replace(
             self,
-            sinusoidal_scale=self.sinusoidal_scale or self._initial_embedding_std(image_channels),
+            image_size=self.image_size or image_size,
+            image_channels=self.image_channels or image_channels,
+            input_shape=self.input_shape or input_shape,
+            input_mean=self.input_mean or input_mean,
+            input_std=self.input_std or input_std,
+            horizon=self.horizon or horizon,
+        )
+        return dataclasses.replace(
+            sized,
+            sinusoidal_scale=self.sinusoidal_scale or sized._initial_embedding_std(),
             vocab_size=self.vocab_size or vocab_size,
             separator_id=self.separator_id or separator_id,
             kv_heads=self.kv_heads or self.heads,
             head_size=self.head_size or self.width // self.heads,
             num_classes=self.num_classes or num_classes,
-            image_size=self.image_size or image_size,
-            image_channels=image_channels,
         )
 
-    def _initial_embedding_std(self, image_channels: int) -> float:
-        """Standard deviation of token embeddings at init, or of patches of unit-variance pixels."""
-        is_image = self.input == "patches"
-        inputs = self.patch_size**2 * image_channels if is_image else self.width
+    def _initial_embedding_std(self) -> float:
+        """Standard deviation of token embeddings at init, or of patches of unit-variance values."""
+        is_patched = self.input == "patches"
+        inputs = self.values_per_patch if is_patched else self.base_width
         std = self.init_std * inputs**0.5 if self.init_std else 1.0
-        return std if is_image or self.embedding_scale else std * self.width**-0.5
+        std *= self.embedding_multiplier
+        return std if is_patched or self.embedding_scale else std * self.base_width**-0.5
 
     def problems(self) -> Iterator[str]:
         """Yields a message for each value, or combination of values, that cannot work."""
-        yield from self._size_problems()
-        yield from self._position_problems()
-        yield from self._attention_problems()
-        yield from self._family_problems()
-        yield from self._image_problems()
-
-    def _size_problems(self) -> Iterator[str]:
-        if not self.head_size and self.width % self.heads:
-            yield (
-                f"model.heads={self.heads} does not divide model.width={self.width}; "
-                "change one, or set model.head_size"
-            )
-        if self.kv_heads and self.heads % self.kv_heads:
-            yield (
-                f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}; "
-                "each group of query heads shares one key/value head"
-            )
-        if self.has_encoder and not self.encoder_layers:
-            yield f"model.encoder_layers=0, but family={self.family} needs at least 1"
-        if self.has_decoder and not self.decoder_layers:
-            yield f"model.decoder_layers=0, but family={self.family} needs at least 1"
-
-    def _position_problems(self) -> Iterator[str]:
-        head_size = self.head_size or self.width // self.heads
-        if self.position == "rope" and head_size % 2:
-            yield (
-                "model.position=rope rotates pairs of columns, so the head size must be even, "
-                f"not {head_size}; set model.head_size"
-            )
-        if self.rope_scaling != "default" and self.position != "rope":
-            yield (
-                f"model.rope_scaling={self.rope_scaling} needs model.position=rope, "
-                f"not {self.position}; set it to default"
-            )
-        if self.rope_scaling == "default" and self.rope_factor != 1:
-            yield (
-                f"model.rope_factor={self.rope_factor:g} does nothing with "
-                "model.rope_scaling=default; choose linear, ntk or llama3, or set it to 1"
-            )
-        if self.rope_scaling == "ntk" and head_size <= 2:
-            yield (
-                "model.rope_scaling=ntk slows down all pairs of columns but the first, so the head "
-                f"size must be at least 4, not {head_size}; set model.head_size"
-            )
-        if self.rope_scaling == "llama3" and self.rope_low_frequency >= self.rope_high_frequency:
-            yield (
-                f"model.rope_low_frequency={self.rope_low_frequency:g} must be below "
-                f"model.rope_high_frequency={self.rope_high_frequency:g}"
-            )
-        if self.position in ("sinusoidal", "transformer_xl") and self.width % 2:
-            yield (
-                f"model.position={self.position} has a sine and a cosine for each frequency, so "
-                f"model.width={self.width} must be even"
-            )
-        if self.position == "t5_bias":
-            smallest = 4 if self.has_encoder else 2
-            if self.relative_buckets < smallest or self.relative_buckets % smallest:
-                yield (
-                    f"model.relative_buckets={self.relative_buckets} must be a multiple of "
-                    f"{smallest} for family={self.family}"
-                )
-            elif self.relative_max_distance <= self.relative_buckets // 2:
-                yield (
-                    f"model.relative_max_distance={self.relative_max_distance} must exceed half of "
-                    f"model.relative_buckets={self.relative_buckets}"
-                )
-
-    def _attention_problems(self) -> Iterator[str]:
-        unknown = [kind for kind in pattern_of(self.attention) if kind not in KINDS]
-        for kind in unknown:
-            yield (
-                f"model.attention={self.attention!r}: {kind!r} is not one of: {', '.join(KINDS)}."
-                f"{did_you_mean(kind, KINDS)}"
-            )
-        if unknown:
-            return
-        asked = {
-            "two_sided": self.has_encoder,
-            "cross": self.family == "encoder_decoder",
-            "dropout": self.dropout_attention > 0,
-            "bias": self.position in ("alibi", "t5_bias"),
-            "relative": self.position == "transformer_xl",
-        }
-        remedies = {
-            "two_sided": "set model.family=decoder",
-            "cross": "set model.family=decoder",
-            "dropout": "set it to 0",
-            "bias": "choose another position",
-            "relative": "choose another position",
-        }
-        for feature, is_asked in asked.items():
-            if is_asked:
-                for reason in refusals(self.attention, feature):
-                    yield f"{reason}; {remedies[feature]}, or choose another kind"
-        if self.position == "transformer_xl" and self.has_encoder:
-            yield (
-                "model.position=transformer_xl encodes distances to earlier keys only, but the "
-                f"encoder of family={self.family} also sees later keys; choose another position"
-            )
-        kinds = {name: KINDS[name] for name in pattern_of(self.attention)}
-        known = [option for kind in kinds.values() for option in kind.options]
-        for option, _ in self.attention_options:
-            if option not in known:
-                yield (
-                    f"model.attention_options: {option!r} is not an option of "
-                    f"{', '.join(kinds)}.{did_you_mean(option, known)} "
-                    f"There are: {', '.join(known) or 'none'}"
-                )
-        for kind in kinds.values():
-            yield from kind.problems(self)
-
-    def _family_problems(self) -> Iterator[str]:
-        if self.token_types and self.family != "encoder":
-            yield (
-                f"model.token_types={self.token_types} tells an encoder's two sentences apart; "
-                f"family={self.family} has no use for it; set it to 0"
-            )
-        if self.output_scale and not self.tie_output:
-            yield (
-                "model.output_scale=True undoes the scale of a tied table; "
-                "with model.tie_output=False set it to False"
-            )
-
-    def _image_problems(self) -> Iterator[str]:
-        if self.input == "tokens":
-            return
-        if self.family != "encoder":
-            yield (
-                f"model.input=patches needs family=encoder, not {self.family}: "
-                "images are encoded, not generated"
-            )
-        if self.token_types:
-            yield f"model.token_types={self.token_types} needs model.input=tokens"
-        if self.embedding_scale:
-            yield "model.embedding_scale=True scales token embeddings and needs model.input=tokens"
-        if self.pooling == "first" and not self.class_token:
-            yield (
-                "model.pooling=first reads the class token; "
-                "set model.class_token=True or model.pooling=mean"
-            )
-        if self.image_size % self.patch_size:
-            yield (
-                f"model.patch_size={self.patch_size} does not divide "
-                f"model.image_size={self.image_size}"
-            )
+        yield from model_problems(self)

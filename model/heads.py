@@ -1,16 +1,16 @@
-"""Heads on top of the backbone: tokens, masked tokens, classes, or an embedding."""
+"""Heads on top of the backbone: tokens, masked tokens, classes, quantiles, or an embedding."""
 
 import dataclasses
 from typing import Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from model.attention.dot_attention import soft_cap
 from model.config import TransformerConfig
 from model.kv_cache import Cache
-from model.layers import Dense, Dropout, Norm, activate
+from model.layers import Dense, Dropout, Norm, activate, output_multiplied
 from model.masks import PADDING, segments_or_default
 from model.sharding import constrain
 from model.transformer import Transformer
@@ -25,9 +25,9 @@ class Vocabulary(nn.Module):
     def __call__(self, x_btd: Array, backbone: Transformer) -> Array:
         config = self.config
         if config.output_scale:
-            x_btd *= jnp.asarray(config.width**-0.5, x_btd.dtype)
+            x_btd *= jnp.asarray(config.base_width**-0.5, x_btd.dtype)
         if config.tie_output:
-            logits_btv = backbone.token_embedding.logits(x_btd)
+            logits_btv = backbone.token_embedding.logits(output_multiplied(config, x_btd))
         else:
             logits_btv = Dense(
                 config, (config.vocab_size,), ("width", "vocab"), bias=False, name="output"
@@ -40,7 +40,9 @@ class Vocabulary(nn.Module):
                 jnp.dtype(config.param_dtype),
             )
             logits_btv += bias.astype(logits_btv.dtype)
-        return constrain(logits_btv, "batch", "length", "vocab")
+        if config.logit_multiplier != 1:
+            logits_btv *= jnp.asarray(config.logit_multiplier, logits_btv.dtype)
+        return constrain(soft_cap(logits_btv, config.logit_cap), "batch", "length", "vocab")
 
 
 class LanguageModel(nn.Module):
@@ -101,16 +103,22 @@ class LanguageModel(nn.Module):
 
 
 class Pool(nn.Module):
-    """Pools a row to one vector (B, D): its first or last token, or the mean, without padding."""
+    """Pools a row to one vector (B, D): its first or last token, or the mean, without padding.
+
+    With `each_token`, it applies only the layers of the pooler, to every token (B, T, D).
+    """
 
     config: TransformerConfig
+    each_token: bool = False
 
     @nn.compact
     def __call__(self, x_btd: Array, segments_bt: Array | None) -> Array:
         config = self.config
         real_bt = segments_or_default(segments_bt, x_btd) != PADDING
         real_bt = jnp.broadcast_to(real_bt, x_btd.shape[:2])
-        match config.pooling:
+        match "each" if self.each_token else config.pooling:
+            case "each":
+                x_bd = x_btd
             case "first":
                 x_bd = _at(x_btd, real_bt.argmax(axis=1))
             case "last":
@@ -120,10 +128,17 @@ class Pool(nn.Module):
                 total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
                 x_bd = (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
         if config.pooler:
-            dense = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="dense")
-            x_bd = dense(x_bd)
-            x_bd = jnp.tanh(x_bd) if config.pooler_activation == "tanh" else jax.nn.relu(x_bd)
+            x_bd = _head_dense(config, "dense", config.width)(x_bd)
+            name = config.pooler_activation
+            x_bd = jnp.tanh(x_bd) if name == "tanh" else activate(name, x_bd)
+        if config.pooler_norm:
+            x_bd = Norm(config, name="norm")(x_bd)
         return x_bd
+
+
+def _head_dense(config: TransformerConfig, name: str, width: int) -> Dense:
+    """The dense layer before the output layer of an encoder."""
+    return Dense(config, (width,), ("width", "pooled"), bias=config.head_bias, name=name)
 
 
 def _at(x_btd: Array, slots_b: Array) -> Array:
@@ -144,9 +159,13 @@ class MaskedLanguageModel(nn.Module):
         positions_bt: Array | None = None,
         segments_bt: Array | None = None,
         token_types_bt: Array | None = None,
+        predicted_bn: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Array | None]:
-        """Returns token logits (B, T, V), and next-sentence logits (B, 2) or None."""
+        """Returns token logits (B, T, V), and next-sentence logits (B, 2) or None.
+
+        With `predicted_bn`, the logits are those of these positions of each row (B, N, V).
+        """
         config = self.config
         backbone = Transformer(config, name="backbone")
         x_btd = backbone.encode(
@@ -161,12 +180,14 @@ class MaskedLanguageModel(nn.Module):
             pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
             classify = Dense(config, (2,), ("pooled", "classes"), bias=True, name="next_sentence")
             follows_b2 = classify(pooled_bd)
+        if predicted_bn is not None:
+            x_btd = jnp.take_along_axis(x_btd, predicted_bn[..., None], axis=1)
         return _masked_tokens(config, x_btd, backbone), follows_b2
 
 
 def _masked_tokens(config: TransformerConfig, x_btd: Array, backbone: Transformer) -> Array:
     """BERT's masked-token logits (B, T, V). The layers belong to the calling module."""
-    transform = Dense(config, (config.width,), ("width", "pooled"), bias=True, name="transform")
+    transform = _head_dense(config, "transform", config.embedding_width)
     x_btd = activate(config.activation, transform(x_btd))
     x_btd = Norm(config, name="transform_norm")(x_btd)
     return Vocabulary(config, name="vocabulary")(x_btd, backbone)
@@ -199,13 +220,71 @@ class Classifier(nn.Module):
             x_btd, _ = backbone.decode(inputs, deterministic=deterministic, **given)
         pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
         pooled_bd = Dropout(config.dropout_residual, deterministic)(pooled_bd)
-        dense = Dense(
-            config, (config.num_classes,), ("pooled", "classes"), bias=True, name="classes"
-        )
-        logits_bc = dense(pooled_bd)
+        logits_bc = _classes(config)(pooled_bd)
         if self.masked_tokens:
             return logits_bc, _masked_tokens(config, x_btd, backbone)
         return logits_bc
+
+
+class TokenClassifier(nn.Module):
+    """Class logits (B, T, C) of every token."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs_bt: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        config = self.config
+        x_btd = Transformer(config, name="backbone").encode(
+            inputs_bt,
+            positions_bt=positions_bt,
+            segments_bt=segments_bt,
+            token_types_bt=token_types_bt,
+            deterministic=deterministic,
+        )
+        x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
+        x_btd = Dropout(config.dropout_residual, deterministic)(x_btd)
+        return _classes(config)(x_btd)
+
+
+def _classes(config: TransformerConfig) -> Dense:
+    """The output layer of classifiers. It belongs to the calling module."""
+    axes = ("pooled", "classes")
+    return Dense(config, (config.num_classes,), axes, bias=config.class_bias, name="classes")
+
+
+class Forecaster(nn.Module):
+    """Quantiles (B, H, N) of the values after a window, in the window's units and in order.
+
+    Also returns the deviation that the model normalises with, the scale of a loss.
+    """
+
+    config: TransformerConfig
+    quantiles: int
+
+    @nn.compact
+    def __call__(self, inputs: Array, *, deterministic: bool = True) -> tuple[Array, Array]:
+        config = self.config
+        x_btd = Transformer(config, name="backbone").encode(inputs, deterministic=deterministic)
+        x_bd = Pool(config, name="pool")(x_btd, None)
+        x_bd = Dropout(config.dropout_residual, deterministic)(x_bd)
+        features = (config.horizon * self.quantiles,)
+        dense = Dense(config, features, ("pooled", "classes"), bias=True, name="quantiles")
+        y_bhn = dense(x_bd).astype(jnp.float32).reshape(-1, config.horizon, self.quantiles)
+        # Sorted, because independent outputs may cross; this never raises the pinball loss.
+        y_bhn = jnp.sort(y_bhn, axis=-1)
+        mean, std = (
+            jnp.float32(each[0] if each else default)
+            for each, default in ((config.input_mean, 0.0), (config.input_std, 1.0))
+        )
+        return y_bhn * std + mean, std
 
 
 class Embedder(nn.Module):

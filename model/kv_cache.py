@@ -2,7 +2,8 @@
 
 The buffers of keys and values, and the writes to them, are `KeyValues` in
 model/attention/interface.py. `LayerCache` in model/attention/module.py is the cache of one block; a
-kind of attention may have a recurrent state in it instead of keys and values.
+kind of attention may have a recurrent state in it instead of keys and values, as a token mixer has
+(model/mixers/token_mixer.py).
 """
 
 import flax.struct
@@ -14,6 +15,8 @@ from model.attention.interface import KeyValues, write
 from model.attention.module import LayerCache
 from model.config import TransformerConfig
 from model.masks import SequenceInfo
+from model.mixers import ATTENTION
+from model.mixers.token_mixer import MixerCache
 
 
 @flax.struct.dataclass
@@ -27,6 +30,7 @@ class Cache:
     # The number of tokens written: a scalar, or one per row. When all slots are full, a token
     # replaces the oldest one.
     index: Array
+    source_bsd: Array | None = None  # the encoder's hidden states, for model.bridge=context_vector
 
 
 def add_tokens(cache: Cache, queries: SequenceInfo, slot: Array) -> tuple[Cache, SequenceInfo]:
@@ -73,16 +77,23 @@ def empty_cache(
     """
 
     def layer(number: int) -> LayerCache:
-        kind = KINDS[config.attention_kind(number)]
-        own = kind.init_cache(config, batch, slots, keep_tokens=keep_tokens)
-        if config.family != "encoder_decoder":
+        kind, variant, *_ = config.layer_kind(number)
+        if config.mixer == ATTENTION:
+            own = KINDS[kind].init_cache(config, batch, slots, keep_tokens=keep_tokens)
+        else:
+            own = MixerCache.empty(config, variant, batch, slots, keep_tokens=keep_tokens)
+        if not config.has_cross_attention:
             return LayerCache(own)
         return LayerCache(own, KeyValues.empty(config, batch, source_slots))
 
+    source_bsd = None
+    if config.has_context_vector:
+        source_bsd = jnp.zeros((batch, source_slots, config.width), config.dtype)
     return Cache(
         layers=tuple(map(layer, range(config.decoder_layers))),
         positions_bs=jnp.zeros((batch, slots), jnp.int32),
         segments_bs=jnp.zeros((batch, slots), jnp.int32),
         global_bs=jnp.zeros((batch, slots), bool),
         index=jnp.zeros((), jnp.int32),
+        source_bsd=source_bsd,
     )

@@ -38,6 +38,15 @@ def kernel_init(std: float, inputs: int, scale: float = 1.0) -> nn.initializers.
     return init
 
 
+def kernel_role(axes: tuple[str, ...]) -> str:
+    """Returns the side of a kernel that does not grow with the width, "input" or "output"; if both
+    sides grow, "hidden".
+    """
+    if axes[0] == "patch":
+        return "input"
+    return "output" if axes[-1] in ("vocab", "classes") else "hidden"
+
+
 class Dense(nn.Module):
     """A linear map from the last `inputs` axes of x to axes of sizes `features`.
 
@@ -55,12 +64,14 @@ class Dense(nn.Module):
     @nn.compact
     def weights(self, in_shape: tuple[int, ...]) -> tuple[Array, Array | None]:
         """Returns the kernel as a matrix and the bias as a vector or None, in the stored type."""
-        config = self.config
+        config, role = self.config, kernel_role(self.axes)
+        # muP: the deviation of output layers is that of the base width; that of hidden ones falls.
+        times = config.width_multiplier
+        std = config.init_std * times**-0.5 if role == "hidden" else config.init_std
+        scale = self.init_scale * times if role == "output" else self.init_scale
         kernel = self.param(
             "kernel",
-            nn.with_logical_partitioning(
-                kernel_init(config.init_std, self.inputs, self.init_scale), self.axes
-            ),
+            nn.with_logical_partitioning(kernel_init(std, self.inputs, scale), self.axes),
             (*in_shape, *self.features),
             jnp.dtype(config.param_dtype),
         )
@@ -77,6 +88,8 @@ class Dense(nn.Module):
 
     def __call__(self, x: Array) -> Array:
         batch_shape, in_shape = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        if kernel_role(self.axes) == "output":
+            x = output_multiplied(self.config, x)
         x = x.astype(self.config.dtype).reshape(*batch_shape, math.prod(in_shape))
         y = _affine(x, *self.weights(in_shape), self.multiply)
         return y.reshape(*batch_shape, *self.features)
@@ -86,6 +99,12 @@ class Dense(nn.Module):
         if self.matmul != "float":
             return quantized_matmul(x, kernel_2d, self.matmul)
         return matmul(x, kernel_2d)
+
+
+def output_multiplied(config: TransformerConfig, x: Array) -> Array:
+    """Returns the input of an output layer, divided by muP's width multiplier."""
+    times = config.width_multiplier
+    return x if times == 1 else x * jnp.asarray(1 / times, x.dtype)
 
 
 def _affine(x: Array, kernel_2d: Array, bias: Array | None, multiply=matmul) -> Array:
@@ -110,7 +129,7 @@ def apply_together(x: Array, *layers: Dense) -> list[Array]:
     if is_sharded() or is_quantized or math.prod(x.shape[:-1]) < x.shape[-1]:
         return [layer(x) for layer in layers]
     kernels, biases = zip(*(layer.weights(x.shape[-1:]) for layer in layers), strict=True)
-    bias = None if biases[0] is None else jnp.concatenate(biases)
+    bias = None if biases[0] is None else jnp.concatenate(biases)  # all have one, or none
     x = x.astype(layers[0].config.dtype)
     y = _affine(x, jnp.concatenate(kernels, axis=1), bias)
     ends = list(itertools.accumulate(kernel.shape[1] for kernel in kernels))
@@ -122,28 +141,39 @@ def apply_together(x: Array, *layers: Dense) -> list[Array]:
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last axis, computed in float32."""
+    """LayerNorm or RMSNorm, computed in float32; or no change ("none")."""
 
     config: TransformerConfig
+    # Names of the scale's axes, which are the last axes of x. Not "width": a vector is too small to
+    # be worth sharding.
+    axes: tuple[str, ...] = ("hidden",)
+    over: int = 1  # how many of the last axes of x are normalised together
+    bias: bool | None = None  # None: as in the config
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         config = self.config
-        x_32 = x.astype(jnp.float32)
+        if config.norm == "none":
+            return x.astype(config.dtype)
+        x_32, over = x.astype(jnp.float32), tuple(range(-self.over, 0))
         if config.norm == "layernorm":
-            x_32 -= x_32.mean(axis=-1, keepdims=True)
-        mean_square = jnp.square(x_32).mean(axis=-1, keepdims=True)
+            x_32 -= x_32.mean(axis=over, keepdims=True)
+        mean_square = jnp.square(x_32).mean(axis=over, keepdims=True)
         y = x_32 * jax.lax.rsqrt(mean_square + config.norm_epsilon)
-        y *= self._vector("scale", nn.initializers.ones, x.shape[-1])
-        if config.norm == "layernorm" and config.bias:
-            y += self._vector("bias", nn.initializers.zeros, x.shape[-1])
+        shape = x.shape[-len(self.axes) :]
+        if config.norm_zero_centered:
+            y *= 1 + self._parameter("scale", nn.initializers.zeros, shape)
+        else:
+            y *= self._parameter("scale", nn.initializers.ones, shape)
+        has_bias = config.bias or config.norm_bias if self.bias is None else self.bias
+        if config.norm == "layernorm" and has_bias:
+            y += self._parameter("bias", nn.initializers.zeros, shape)
         return y.astype(config.dtype)
 
-    def _vector(self, name: str, init, size: int) -> Array:
+    def _parameter(self, name: str, init, shape: tuple[int, ...]) -> Array:
         dtype = jnp.dtype(self.config.param_dtype)
-        # "hidden", not "width": a vector is too small to be worth sharding.
-        vector = self.param(name, nn.with_logical_partitioning(init, ("hidden",)), (size,), dtype)
-        return vector.astype(jnp.float32)
+        value = self.param(name, nn.with_logical_partitioning(init, self.axes), shape, dtype)
+        return value.astype(jnp.float32)
 
 
 class Embedding(nn.Module):
@@ -155,11 +185,11 @@ class Embedding(nn.Module):
 
     def setup(self):
         config = self.config
-        std = config.init_std or config.width**-0.5
+        std = config.init_std or config.base_width**-0.5
         self.embedding = self.param(
             "embedding",
             nn.with_logical_partitioning(nn.initializers.normal(std), (self.row_axis, "width")),
-            (self.rows, config.width),
+            (self.rows, config.embedding_width),
             jnp.dtype(config.param_dtype),
         )
 
@@ -179,16 +209,27 @@ class Embedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """Embeds square patches of images (B, rows, columns, channels), after a class token."""
+    """Embeds patches of one or two axes, such as squares of an image, after a class token.
+
+    The input is (B, steps, channels) or (B, rows, columns, channels). A patch has `patch_size`
+    entries along each axis, and all channels.
+    """
 
     config: TransformerConfig
 
     @nn.compact
-    def __call__(self, images: Array) -> Array:
+    def __call__(self, inputs: Array) -> Array:
         config, size = self.config, self.config.patch_size
-        batch, rows, columns, channels = images.shape
-        patches = images.reshape(batch, rows // size, size, columns // size, size, channels)
-        patches_btp = patches.swapaxes(2, 3).reshape(batch, -1, size * size * channels)
+        batch, *axes, channels = inputs.shape
+        if config.input_mean:
+            inputs = inputs - jnp.asarray(config.input_mean, inputs.dtype)
+        if config.input_std:
+            inputs = inputs / jnp.asarray(config.input_std, inputs.dtype)
+        split = [part for axis in axes for part in (axis // size, size)]
+        patches = inputs.reshape(batch, *split, channels)
+        counts, sides = range(1, 2 * len(axes), 2), range(2, 2 * len(axes) + 1, 2)
+        patches = patches.transpose(0, *counts, *sides, 2 * len(axes) + 1)
+        patches_btp = patches.reshape(batch, -1, size ** len(axes) * channels)
         x_btd = Dense(config, (config.width,), ("patch", "width"), bias=True, name="projection")(
             patches_btp
         )
@@ -232,7 +273,10 @@ GATED = ("reglu", "geglu", "geglu_tanh", "swiglu")
 
 
 class FeedForward(nn.Module):
-    """Two dense layers with a nonlinearity between them; gated forms have a third layer."""
+    """Two dense layers with a nonlinearity between them; gated forms have a third layer.
+
+    With model.feed_forward_kind=linear, there is no nonlinearity and no gate.
+    """
 
     config: TransformerConfig
     deterministic: bool
@@ -242,7 +286,9 @@ class FeedForward(nn.Module):
         config = self.config
         dense = functools.partial(Dense, config, matmul=config.matmul)
         inner = ((config.feed_forward,), ("width", "feed_forward"))
-        if config.activation in GATED:
+        if config.feed_forward_kind == "linear":
+            hidden_btf = dense(*inner, name="in")(x_btd)
+        elif config.activation in GATED:
             gate_btf, hidden_btf = apply_together(
                 x_btd, dense(*inner, name="gate"), dense(*inner, name="in")
             )

@@ -52,6 +52,65 @@ def gradient_of_kernel(x: Array, gradient: Array, dtype: jnp.dtype) -> Array:
     return jax.lax.dot_general(x, gradient, ((rows, rows), ((), ())), preferred_element_type=dtype)
 
 
+def grouped_matmul(x: Array, kernel: Array, sizes_e: Array | None) -> Array:
+    """Returns x times the matrix of its group, of a kernel (E, inputs, outputs), in the type of x.
+
+    x is (E, rows, inputs), one part for each group. Or it is (rows, inputs), and groups are runs of
+    `sizes_e` rows; rows after them are undefined.
+    """
+    if sizes_e is None:
+        return _batched_matmul(x, kernel)
+    return _ragged_matmul(x, kernel, sizes_e)
+
+
+@jax.custom_vjp
+def _batched_matmul(x, kernel):
+    return x @ kernel.astype(x.dtype)
+
+
+def _batched_matmul_forward(x, kernel):
+    return _batched_matmul(x, kernel), (x, kernel)
+
+
+def _batched_matmul_backward(saved, gradient):
+    x, kernel = saved
+    of_x = gradient @ kernel.astype(x.dtype).swapaxes(1, 2)
+    of_kernel = jax.lax.dot_general(
+        x, gradient, (((1,), (1,)), ((0,), (0,))), preferred_element_type=kernel.dtype
+    )
+    return of_x, of_kernel
+
+
+_batched_matmul.defvjp(_batched_matmul_forward, _batched_matmul_backward)
+
+
+@jax.custom_vjp
+def _ragged_matmul(x, kernel, sizes_e):
+    return jax.lax.ragged_dot(x, kernel.astype(x.dtype), sizes_e)
+
+
+def _ragged_matmul_forward(x, kernel, sizes_e):
+    return _ragged_matmul(x, kernel, sizes_e), (x, kernel, sizes_e)
+
+
+def _ragged_matmul_backward(saved, gradient):
+    x, kernel, sizes_e = saved
+    of_x = jax.lax.ragged_dot(gradient, kernel.astype(x.dtype).swapaxes(1, 2), sizes_e)
+    of_kernel = jax.lax.ragged_dot_general(
+        x, gradient, sizes_e, GROUPS_ARE_ROWS, preferred_element_type=kernel.dtype
+    )
+    return of_x, of_kernel, None
+
+
+_ragged_matmul.defvjp(_ragged_matmul_forward, _ragged_matmul_backward)
+# Rows are contracted, group by group.
+GROUPS_ARE_ROWS = jax.lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((0,), (0,)), ((), ())),
+    lhs_ragged_dimensions=[0],
+    rhs_group_dimensions=[],
+)
+
+
 @jax.custom_vjp
 def _mixed_add(x, bias):
     return x + bias.astype(x.dtype)

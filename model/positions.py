@@ -8,6 +8,7 @@ One more axis: Z distances between a query and a key.
 """
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 import jax
@@ -17,6 +18,8 @@ from jax import Array
 
 if TYPE_CHECKING:
     from model.config import TransformerConfig
+
+ABSOLUTE_POSITIONS = ("sinusoidal", "learned")  # added to embeddings; the others act in attention
 
 
 def sinusoidal(positions_bt: Array, width: int) -> Array:
@@ -30,17 +33,28 @@ def sinusoidal(positions_bt: Array, width: int) -> Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
-    """Returns the rotation per position of each pair of columns, in radians, (K / 2).
+def rotary_size(config: "TransformerConfig") -> int:
+    """Returns the number of columns of a head that rope rotates."""
+    return int(config.head_size * config.rope_fraction)
+
+
+def rope_frequencies(config: "TransformerConfig", *, local: bool = False) -> np.ndarray:
+    """Returns the rotation per position of each pair of rotated columns, in radians.
+
+    Layers with a window (`local`) may have their own theta and no scaling: model.rope_local_theta.
 
     Scaling lowers the frequencies, so that longer texts look like those of training. `linear`
     divides all by the factor. `ntk` raises theta: it divides the lowest frequency by the factor,
     the highest by 1, and those between by a power of the factor. `llama3` divides those with fewer
     than `rope_low_frequency` turns in the original length, leaves those with more than
-    `rope_high_frequency` turns, and interpolates between.
+    `rope_high_frequency` turns, and interpolates between. `yarn` does the same, but interpolates
+    linearly over the index of the pair (arXiv:2309.00071). `longrope` divides each frequency by its
+    own number (arXiv:2402.13753).
     """
-    size = config.head_size
+    size = rotary_size(config)
     exponents = np.arange(0, size, 2, dtype=np.float64) / size
+    if local and config.rope_local_theta:
+        return (config.rope_local_theta**-exponents).astype(np.float32)
     frequencies = config.rope_theta**-exponents
     match config.rope_scaling:
         case "linear":
@@ -53,20 +67,61 @@ def rope_frequencies(config: "TransformerConfig") -> np.ndarray:
             low, high = config.rope_low_frequency, config.rope_high_frequency
             unscaled = np.clip((turns - low) / (high - low), 0, 1)
             frequencies = frequencies * (unscaled + (1 - unscaled) / config.rope_factor)
+        case "yarn":
+            ends = config.rope_high_frequency, config.rope_low_frequency
+            first, last = (_pair_of_turns(config, size, turns) for turns in ends)
+            first, last = max(math.floor(first), 0), min(math.ceil(last), size - 1)
+            # As in the authors' code, 0.001 avoids a division by zero.
+            width = (last - first) or 0.001
+            unscaled = 1 - np.clip((np.arange(size // 2) - first) / width, 0, 1)
+            frequencies = frequencies * (unscaled + (1 - unscaled) / config.rope_factor)
+        case "longrope":
+            is_long = config.max_length > config.rope_original_length
+            factors = config.rope_long_factors if is_long else config.rope_short_factors
+            frequencies = frequencies / np.asarray(factors, np.float64)
     return frequencies.astype(np.float32)
 
 
-def rope(x_bthk: Array, positions_bt: Array, frequencies: np.ndarray) -> Array:
-    """Rotates each head's vector by its position, pairing column i with column i + K/2.
+def _pair_of_turns(config: "TransformerConfig", size: int, turns: float) -> float:
+    """Returns the pair of columns with this many turns in the original length, not rounded."""
+    ratio = config.rope_original_length / (turns * 2 * math.pi)
+    return size * math.log(ratio) / (2 * math.log(config.rope_theta))
+
+
+def rope_attention_factor(config: "TransformerConfig", *, local: bool = False) -> float:
+    """Returns the factor on rotated queries and keys, which yarn and longrope have."""
+    factor = config.rope_factor
+    if config.rope_scaling not in ("yarn", "longrope") or (local and config.rope_local_theta):
+        return 1.0
+    if config.rope_attention_factor:
+        return config.rope_attention_factor
+    if factor <= 1:
+        return 1.0
+    if config.rope_scaling == "yarn":
+        return 0.1 * math.log(factor) + 1
+    return math.sqrt(1 + math.log(factor) / math.log(config.rope_original_length))
+
+
+def rope(x_bthk: Array, positions_bt: Array, frequencies: np.ndarray, factor: float = 1.0) -> Array:
+    """Rotates each head's vector by its position, and multiplies it by `factor`.
+
+    Of R = 2 * len(frequencies) columns, column i forms a pair with column i + R/2. The columns
+    after them stay as they are.
 
     This is the half-split convention of Llama's published weights. Angles are always float32,
     because bfloat16 cannot tell position 257 from 258.
     """
     angles = positions_bt[..., None, None].astype(jnp.float32) * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
-    first, second = jnp.split(x_bthk.astype(jnp.float32), 2, axis=-1)
+    if factor != 1:
+        sin, cos = sin * factor, cos * factor
+    size = 2 * len(frequencies)
+    first, second = jnp.split(x_bthk[..., :size].astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x_bthk.dtype)
+    rotated = rotated.astype(x_bthk.dtype)
+    if size == x_bthk.shape[-1]:
+        return rotated
+    return jnp.concatenate([rotated, x_bthk[..., size:]], axis=-1)
 
 
 def alibi_slopes(heads: int) -> np.ndarray:

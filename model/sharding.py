@@ -20,6 +20,13 @@ RULES: dict[str, tuple[str, ...]] = {
     "kv_heads": ("tensor",),
     "head_size": (),
     "feed_forward": ("tensor",),
+    # Activations between layers are the same on all devices of `tensor`, so each device can apply
+    # its own experts to all of its tokens, and one sum over `tensor`, which a dense feed-forward
+    # layer needs as well, adds up their outputs.
+    "expert": ("tensor",),
+    "expert_feed_forward": (),  # columns of one expert
+    "router": (),  # scores of experts
+    "mixed": (),  # columns of a token mixer, whose steps need all of them
     "vocab": ("tensor",),
     "positions": (),
     "buckets": (),
@@ -60,6 +67,18 @@ def is_sharded() -> bool:
     return not mesh.empty and mesh.size > 1
 
 
+def dividing_axes(name: str, size: int) -> tuple[str, ...]:
+    """Returns the mesh axes of a logical axis; () if they do not divide its size."""
+    axes = RULES[name]
+    return () if size % devices_along(axes) else axes
+
+
+def devices_along(axes: tuple[str, ...]) -> int:
+    """Returns the number of parts into which mesh axes split an array."""
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[axis] for axis in axes)
+
+
 def constrain(x: Array, *names: str | None) -> Array:
     """Constrains the sharding of an activation by its logical axes; does nothing without a mesh.
 
@@ -67,9 +86,8 @@ def constrain(x: Array, *names: str | None) -> Array:
     """
     if not is_sharded():
         return x
-    shape = jax.sharding.get_abstract_mesh().shape
     spec = [
-        axes if axes and size % math.prod(shape[axis] for axis in axes) == 0 else None
+        axes if axes and size % devices_along(axes) == 0 else None
         for size, axes in zip(x.shape, mesh_axes(names), strict=True)
     ]
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))

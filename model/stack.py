@@ -1,6 +1,5 @@
-"""Block, and the Stack that runs over blocks: a scan in training, an unrolled loop in decoding."""
+"""The Stack that runs over blocks: a scan in training, an unrolled loop in decoding."""
 
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -8,14 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention import KINDS, pattern_of, refusals
+from model.attention import KINDS, pattern_of
 from model.attention.attention_weights import CAPTURE, PERTURBATIONS, captures
 from model.attention.dot_attention import SAVED_ATTENTION
 from model.attention.interface import AttentionContext, AttentionKind
-from model.attention.module import Attention, LayerCache
-from model.config import TransformerConfig
+from model.attention.module import LayerCache
+from model.attention.relative_bias import RelativeBias
+from model.block import Block
+from model.config import LayerKind, TransformerConfig
+from model.context_vector import ContextVector
 from model.kv_cache import Cache, add_tokens, require_token_slots
-from model.layers import SAVED_MATMULS, Dropout, Embedding, FeedForward, Norm
+from model.layers import SAVED_MATMULS, Dense, Dropout, Embedding, Norm
 from model.masks import (
     PADDING,
     MaskSpec,
@@ -24,74 +26,10 @@ from model.masks import (
     segments_or_default,
 )
 from model.mixed_precision import add_bias
+from model.mixers import ATTENTION
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
+from model.routing import ROUTER
 from model.sharding import constrain, platform
-
-
-class Block(nn.Module):
-    """Self-attention, cross-attention if there is a source, and feed-forward."""
-
-    config: TransformerConfig
-    kind: str  # of attention
-    cross: bool
-    deterministic: bool
-
-    @nn.compact
-    def __call__(
-        self, x_btd: Array, cache: LayerCache | None, context: AttentionContext
-    ) -> tuple[Array, LayerCache | None]:
-        attention = functools.partial(Attention, self.config, self.kind, self.deterministic)
-
-        def self_attention(y_btd):
-            return attention(name="self_attention")(y_btd, context, cache)
-
-        def cross_attention(y_btd):
-            return attention(cross=True, name="cross_attention")(y_btd, context, cache)
-
-        def feed_forward(y_btd):
-            return FeedForward(self.config, self.deterministic, name="feed_forward")(y_btd), None
-
-        x_btd, cache = self._residual(x_btd, self_attention, "self_attention_norm")
-        if self.cross:
-            x_btd, cache = self._residual(x_btd, cross_attention, "cross_attention_norm")
-        x_btd, _ = self._residual(x_btd, feed_forward, "feed_forward_norm")
-        if captures(self):
-            self.put_variable(CAPTURE, "hidden", x_btd)
-        return x_btd, cache
-
-    def _residual(self, x_btd: Array, sublayer, norm_name: str):
-        """Returns x + sublayer(norm(x)), or norm(x + sublayer(x)), and the sublayer's cache."""
-        norm = Norm(self.config, name=norm_name)
-        pre = self.config.norm_placement == "pre"
-        y_btd, new_cache = sublayer(norm(x_btd) if pre else x_btd)
-        x_btd = x_btd + Dropout(self.config.dropout_residual, self.deterministic)(y_btd)
-        x_btd = constrain(x_btd, "batch", "length", "hidden")
-        return x_btd if pre else norm(x_btd), new_cache
-
-
-class RelativeBias(nn.Module):
-    """T5's learned bias for each head and bucket of relative positions."""
-
-    config: TransformerConfig
-    bidirectional: bool
-
-    @nn.compact
-    def __call__(self) -> ScoreBias:
-        config = self.config
-        table = self.param(
-            "embedding",
-            nn.with_logical_partitioning(
-                nn.initializers.normal(config.init_std or config.width**-0.5), ("buckets", "heads")
-            ),
-            (config.relative_buckets, config.heads),
-            jnp.dtype(config.param_dtype),
-        )
-        return ScoreBias(
-            "t5_bias",
-            table.astype(jnp.float32),
-            bidirectional=self.bidirectional,
-            max_distance=config.relative_max_distance,
-        )
 
 
 class Stack(nn.Module):
@@ -123,7 +61,7 @@ class Stack(nn.Module):
     ) -> tuple[Array, Cache | None]:
         config = self.config
         if prefix_bt is not None:
-            for reason in refusals(config.attention, "prefix"):
+            for reason in config.refusals("prefix"):
                 raise ValueError(reason)
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
@@ -154,6 +92,8 @@ class Stack(nn.Module):
             if context.bias is not None:
                 bias_bhts = context.bias(None, queries.positions_bt, keys.positions_bt)
             context = context.replace(mask_b1ts=mask_b1ts, bias_bhts=bias_bhts)
+            if visible_bts is not None and config.mixer != ATTENTION:
+                context = context.replace(parents_bt=_newest_visible(mask_spec, mask_b1ts))
         if self.cross:
             positions_bs = positions_or_default(None, source_segments_bs)
             source = SequenceInfo(positions_bs, source_segments_bs)
@@ -161,10 +101,15 @@ class Stack(nn.Module):
             context = context.replace(source_bsd=source_bsd, cross_mask_spec=cross_mask_spec)
 
         x_btd = self._embed(x_btd, positions_bt, deterministic)
+        if self.cross and config.has_context_vector:
+            if source_bsd is None:
+                source_bsd = cache.source_bsd
+            x_btd += ContextVector(config, name="context_vector")(source_bsd, cross_mask_spec)
+            cache = cache and cache.replace(source_bsd=source_bsd)
         if captures(self):
             self.put_variable(CAPTURE, "embedded", x_btd)
         x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
-        if config.norm_placement == "pre":
+        if config.has_final_norm:
             x_btd = Norm(config, name="final_norm")(x_btd)
         if cache is not None:
             cache = cache.replace(layers=layer_caches, index=cache.index + x_btd.shape[1])
@@ -174,7 +119,7 @@ class Stack(nn.Module):
         """Adds absolute positions; applies norm and dropout as configured."""
         config = self.config
         if config.position == "sinusoidal":
-            waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.width)
+            waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.embedding_width)
             x_btd += waves_btd.astype(x_btd.dtype)
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
@@ -184,13 +129,18 @@ class Stack(nn.Module):
         if config.embedding_norm:
             x_btd = Norm(config, name="embedding_norm")(x_btd)
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
+        if config.embedding_size:
+            projection = Dense(
+                config, (config.width,), ("width", "mixed"), bias=True, name="embedding_projection"
+            )
+            x_btd = projection(x_btd)
         return constrain(x_btd, "batch", "length", "hidden")
 
     def _bias(self) -> ScoreBias | None:
         """Returns the bias of relative positions that all layers share."""
         if self.config.position == "alibi":
             return ScoreBias("alibi", jnp.asarray(alibi_slopes(self.config.heads)))
-        if self.config.position == "t5_bias":
+        if self.config.has_relative_bias and not self.config.own_relative_bias:
             return RelativeBias(self.config, not self.causal, name="relative_bias")()
         return None
 
@@ -218,16 +168,19 @@ class Stack(nn.Module):
         Parameters are stacked on one axis of layers for every pattern of attention kinds, so that
         the pattern of a trained model can be changed.
         """
-        has_one_kind = len(set(pattern_of(self.config.attention))) == 1
+        config = self.config
+        has_one_kind = len(set(config.layer_pattern)) == 1 and config.first_norm
         if caches is None and (has_one_kind or self.is_initializing()):
             # Keep nn.scan: it draws other dropout masks than the code below, and a resumed run must
             # draw the same masks as before.
             return self._scanned(x_btd, context, deterministic), None
 
         mutable = [CAPTURE] if captures(self) else []
+        if config.experts and self.is_mutable_collection(ROUTER):
+            mutable.append(ROUTER)
 
-        def layer(x_btd: Array, kind: str, variables: dict, key: Array | None, cache=None):
-            block = Block(self.config, kind, self.cross, deterministic, parent=None)
+        def layer(x_btd: Array, kind: LayerKind, variables: dict, key: Array | None, cache=None):
+            block = Block(*self._block_fields(kind, deterministic), parent=None)
             rngs = {} if key is None else {"dropout": key}
             return block.apply(variables, x_btd, cache, context, rngs=rngs, mutable=mutable)
 
@@ -245,7 +198,7 @@ class Stack(nn.Module):
             params = by_layer(params, self.layers)
         new_caches = []
         for number, cache in enumerate(caches):
-            kind = self.config.attention_kind(number)
+            kind = config.layer_kind(number)
             variables = {"params": params[LAYER.format(number)]}
             (x_btd, new), _ = layer(x_btd, kind, variables, None, cache)
             new_caches.append(new)
@@ -257,25 +210,34 @@ class Stack(nn.Module):
         if remat != "none":
             # A scan already prevents common-subexpression elimination.
             block = nn.remat(Block, policy=_saved_by(remat), prevent_cse=False)
+        config = self.config
+        rates = config.dropout_attention, config.dropout_residual, config.dropout_feed_forward
+        has_dropout = not deterministic and any(rates)
         scanned = nn.scan(
             block,
-            variable_axes={"params": 0, CAPTURE: 0, PERTURBATIONS: 0},
+            variable_axes={"params": 0, CAPTURE: 0, PERTURBATIONS: 0, ROUTER: 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, nn.broadcast),
             length=self.layers,
             unroll=self._unrolled_layers(),
             metadata_params={nn.PARTITION_NAME: "layers"},
+            # The check traces every block once more, for nothing: no block broadcasts an output. It
+            # counts as a draw of random numbers, so where they are drawn, older runs need it.
+            check_constancy_invariants=self.is_initializing() or has_dropout,
         )
-        kind = self.config.attention_kind(0)
-        blocks = scanned(self.config, kind, self.cross, deterministic, name="blocks")
+        fields = self._block_fields(self.config.layer_kind(0), deterministic)
+        blocks = scanned(*fields, name="blocks")
         return blocks(x_btd, None, context)[0]
 
     def _scanned_pattern(self, layer, x_btd: Array, variables: dict, keys: Array | None) -> Array:
-        """Applies layers of several kinds: a scan over repetitions of the pattern."""
-        pattern = pattern_of(self.config.attention)
-        period, full_layers = len(pattern), self.layers // len(pattern) * len(pattern)
+        """Applies layers of several kinds: a scan over repetitions of the pattern.
 
-        def block(x_btd: Array, kind: str, variables: dict, key: Array | None):
+        A first layer that differs (model.first_norm) comes before the scan.
+        """
+        first, period = 0 if self.config.first_norm else 1, len(self.config.layer_pattern)
+        repeated = (self.layers - first) // period * period
+
+        def block(x_btd: Array, kind: LayerKind, variables: dict, key: Array | None):
             (x_btd, _), captured = layer(x_btd, kind, variables, key)
             return x_btd, captured
 
@@ -283,32 +245,55 @@ class Stack(nn.Module):
             policy = _saved_by(self.config.remat)
             block = jax.checkpoint(block, policy=policy, prevent_cse=False, static_argnums=1)
 
-        def some_layers(x_btd: Array, given: tuple) -> tuple[Array, dict]:
+        def some_layers(x_btd: Array, given: tuple, start: int = first) -> tuple[Array, dict]:
             captured = []
             for n in range(len(jax.tree.leaves(given)[0])):
                 variables, key = jax.tree.map(lambda leaf, n=n: leaf[n], given)
-                x_btd, new = block(x_btd, pattern[n], variables, key)
+                x_btd, new = block(x_btd, self.config.layer_kind(start + n), variables, key)
                 captured.append(new)
             return x_btd, jax.tree.map(lambda *each: jnp.stack(each), *captured)
 
-        cut = lambda leaf: leaf[:full_layers].reshape(-1, period, *leaf.shape[1:])  # noqa: E731
+        def part(start: int, stop: int) -> tuple:
+            return jax.tree.map(lambda leaf: leaf[start:stop], (variables, keys))
+
+        end, before = first + repeated, []
+        if first:
+            x_btd, new = some_layers(x_btd, part(0, first), 0)
+            before.append(new)
+        groups = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), part(first, end)
+        )
         unroll = -(-self._unrolled_layers() // period)
-        given = variables, keys
-        x_btd, captured = jax.lax.scan(some_layers, x_btd, jax.tree.map(cut, given), unroll=unroll)
+        x_btd, captured = jax.lax.scan(some_layers, x_btd, groups, unroll=unroll)
         captured = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), captured)
-        if full_layers < self.layers:
-            rest = jax.tree.map(lambda leaf: leaf[full_layers:], given)
-            x_btd, last = some_layers(x_btd, rest)
-            captured = jax.tree.map(lambda *parts: jnp.concatenate(parts), captured, last)
-        if captured:
-            self.put_variable(CAPTURE, "blocks", captured[CAPTURE])
+        after = []
+        if end < self.layers:
+            x_btd, new = some_layers(x_btd, part(end, self.layers), end)
+            after.append(new)
+        if before or after:
+            parts = *before, captured, *after
+            captured = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+        for collection, values in captured.items():
+            self.put_variable(collection, "blocks", values)
         return x_btd
+
+    def _block_fields(self, kind: LayerKind, deterministic: bool) -> tuple:
+        cross = self.cross and self.config.has_cross_attention
+        return self.config, kind.attention, cross, deterministic, *kind[1:]
 
     def _unrolled_layers(self) -> int:
         # XLA's CPU backend copies the values that a loop carries, so the loop is unrolled there.
         # With remat it is not: without a loop, the compiler keeps values that it should recompute.
         unroll_all = platform() == "cpu" and self.config.remat == "none"
         return min(self.config.unroll or (self.layers if unroll_all else 1), self.layers)
+
+
+def _newest_visible(mask_spec: MaskSpec, mask_b1ts: Array) -> Array:
+    """Returns the slot of the token before each token, among those that it sees, (B, T)."""
+    positions_bt1 = mask_spec.queries.positions_bt[:, :, None]
+    positions_b1s = mask_spec.keys.positions_bt[:, None]
+    is_before_bts = mask_b1ts[:, 0] & (positions_b1s < positions_bt1)
+    return jnp.where(is_before_bts, positions_b1s, -1).argmax(axis=-1)
 
 
 def _saved_by(remat: str):

@@ -45,7 +45,10 @@ class Transformer(nn.Module):
         token_types_bt: Array | None = None,
         deterministic: bool = True,
     ) -> Array:
-        """Hidden states (B, T, D) of tokens (B, T) or images (B, rows, columns, channels)."""
+        """Hidden states (B, T, D) of tokens (B, T), or of what is cut into patches.
+
+        That is (B, rows, columns, channels), such as images, or (B, steps, channels).
+        """
         config = self.config
         if config.input == "patches":
             x_btd = self.patch_embedding(inputs)
@@ -90,7 +93,9 @@ class Transformer(nn.Module):
         if self.config.family == "encoder_decoder" and source_segments_bs is None:
             like_bsd = source_bsd
             if source_bsd is None:
-                like_bsd = cache.layers[0].cross_attention.value_bgsk[:, 0]
+                like_bsd = cache.source_bsd
+                if self.config.has_cross_attention:
+                    like_bsd = cache.layers[0].cross_attention.value_bgsk[:, 0]
             source_segments_bs = segments_or_default(None, like_bsd)
         return self.decoder(
             self._scaled(self.token_embedding(inputs_bt)),
@@ -115,6 +120,7 @@ class Transformer(nn.Module):
         return up_to_first(is_separator_bt, positions_or_default(positions_bt, inputs))
 
     def _scaled(self, x_btd: Array) -> Array:
-        if not self.config.embedding_scale:
-            return x_btd
-        return x_btd * jnp.asarray(self.config.width**0.5, x_btd.dtype)
+        config = self.config
+        scale = config.base_width**0.5 if config.embedding_scale else 1.0
+        scale *= config.embedding_multiplier
+        return x_btd if scale == 1 else x_btd * jnp.asarray(scale, x_btd.dtype)

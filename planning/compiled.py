@@ -11,6 +11,7 @@ from experiment.schema import ConfigError
 from planning import hlo
 from planning.counting import Cost, cost
 from planning.matmul_buffers import packing
+from planning.serial_depth import serial_depth
 
 UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -45,6 +46,7 @@ class Compiled:
 
     memory: Memory
     cost: Cost
+    serial_depth: int  # matmuls and loop iterations that wait for one another
 
 
 @contextlib.contextmanager
@@ -76,7 +78,7 @@ def measure(compiled: jax.stages.Compiled, threads: float) -> Compiled:
         program=found.generated_code_size_in_bytes,
         packing=packing(program, threads),
     )
-    return Compiled(memory, cost(program))
+    return Compiled(memory, cost(program), serial_depth(program))
 
 
 def _bytes_in(message: str, pattern: str) -> int:

@@ -86,8 +86,9 @@ def _against(total: int, chip: Chip | None) -> Section:
     return {"capacity": int(chip.memory), "fits": total <= chip.memory}
 
 
-def of_cost(cost: Cost, model_flops: float, devices: int) -> Section:
+def of_cost(program: Compiled, model_flops: float, devices: int) -> Section:
     """Returns FLOPs of all devices together, and bytes and collectives of each device."""
+    cost = program.cost
     compiled = cost.flops * devices
     collectives = [dataclasses.asdict(each) for each in by_kind(cost.collectives).values()]
     return {
@@ -98,6 +99,7 @@ def of_cost(cost: Cost, model_flops: float, devices: int) -> Section:
             "in_8_bits": cost.narrow_flops * devices,
             "ratio": compiled / model_flops,
         },
+        "serial_depth": program.serial_depth,
         "bytes_moved": cost.bytes,
         "collectives": collectives,
         "uncounted": list(dict.fromkeys(cost.unknown)),
@@ -220,6 +222,7 @@ def _cost_lines(found: Section) -> list[str]:
         rows.append(("  of them in attention kernels", number(flops["in_kernels"])))
     if flops["in_8_bits"]:
         rows.append(("  of them in 8 bits", number(flops["in_8_bits"])))
+    rows.append(("serial depth", f"{found['serial_depth']:,}"))
     rows.append(("memory traffic of each device", gib(found["bytes_moved"])))
     for each in found["collectives"]:
         name = f"{each['kind']} of {each['group']}" if each["group"] > 1 else each["kind"]
@@ -236,7 +239,7 @@ def _time_lines(found: Section) -> list[str]:
     step = f"{1e3 * found['seconds']:,.2f} ms"
     rates = [
         f"{found[key]:,.0f} {unit}/s"
-        for unit in ("tokens", "images")
+        for unit in ("tokens", "images", "examples")
         if (key := f"{unit}_per_second") in found
     ]
     return [

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained.layouts import ModuleTable
@@ -25,6 +27,11 @@ class Head:
     objective: str
     next_sentence: bool = False
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it predicts a class or a number for a text."""
+        return self.objective in ("classify_text", "regress_text")
+
 
 @dataclasses.dataclass(frozen=True)
 class Specials:
@@ -37,7 +44,19 @@ class Specials:
     more_eos: tuple[int, ...] = ()  # further ids that end an output, in chat models
     forced_bos: int | None = None  # the first token of an output, after decoder_start
     forced_eos: bool = False  # whether the last token of an output of maximum length is eos
+    banned: tuple[int, ...] = ()  # ids that are never generated
 
+
+# Keys of our `model` section that few architectures have, and their values in all others.
+PLAIN = dict(
+    rope_local_theta=0.0, rope_fraction=1.0, rope_layers=(), embedding_multiplier=1.0,
+    logit_multiplier=1.0, logit_cap=0.0, residual_multiplier=1.0, parallel_residual="none",
+    norm_zero_centered=False, norm_bias=False, attention_multiplier=0.0,
+    attention_bias="default", score_cap=0.0, qk_norm="none", experts=0, shared_experts=0,
+    router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
+    first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
+    relative_bias=False, own_relative_bias=False,
+)  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]
 REQUIRED = None  # stands for a default: the key must be there
@@ -61,8 +80,13 @@ class Architecture:
     # head) -> our keys. write_more: (our model, head, special ids) -> their keys, or MisfitError.
     read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
+    # Keys of our `model` section that read_more and write_more handle. Of the keys in PLAIN, others
+    # must have their value there.
+    sets: frozenset[str] = frozenset()
     # Path of a parameter of ours -> the number of its rows to export.
     used_rows: Callable[[TransformerConfig], Mapping[str, int]] = lambda model: {}
+    # Tensors of theirs that an export computes, because transformers expects them in the files.
+    computed: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
     base: str = ""  # prefix of tensor names in a model with a head; a base model has no prefix
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names of other versions
     derived: tuple[str, ...] = ()  # patterns of tensors that code can compute: masks, sinusoids
@@ -79,6 +103,12 @@ class Architecture:
     # stand for zeros.
     absent_at: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     generates: bool = False  # whether generate.py can write text with it
+
+    @property
+    def required_style(self) -> dict[str, Any]:
+        """The keys of our `model` section that an exported model must have, with their values."""
+        free = self.sets | self.keys.keys()
+        return {key: value for key, value in PLAIN.items() if key not in free} | dict(self.style)
 
 
 class PublishedConfig:
@@ -101,6 +131,11 @@ class PublishedConfig:
                 "default; correct it there"
             )
         return value
+
+    def nullable(self, key: str, default: Any = None) -> Any:
+        """The value of a key, which may be null (None); the default if the key is missing."""
+        self._read_keys.add(key)
+        return self._config.get(key, default)
 
     def need(self, key: str) -> Any:
         """The value of a required key; raises ConfigError without it."""

@@ -1,6 +1,10 @@
 """BART and Marian: post-norm encoder-decoders. Marian has sinusoids and scaled embeddings; BART
-has learned positions and a norm on the embeddings.
+has learned positions and a norm on the embeddings. mBART and Pegasus are their pre-norm forms.
 """
+
+import dataclasses
+
+import numpy as np
 
 from pretrained.architecture import (
     ACTIVATIONS,
@@ -72,6 +76,7 @@ def stack(name: str) -> dict[str, str | At]:
             f"model.{name}.embed_positions", rows_before=BART_OFFSET
         ),
         f"backbone/{name}/embedding_norm": f"model.{name}.layernorm_embedding",
+        f"backbone/{name}/final_norm": f"model.{name}.layer_norm",
     }
 
 
@@ -169,4 +174,35 @@ MARIAN = Architecture(
     copies=COPIES,
     zero_if_missing=("final_logits_bias",),
     generates=True,
+)
+
+
+def sinusoids(model):
+    """Pegasus' tables of positions, in float64 as in transformers."""
+    frequencies = 10_000.0 ** -(np.arange(0, model.width, 2) / model.width)
+    angles = np.arange(model.max_length)[:, None] * frequencies
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return {f"model.{name}.embed_positions.weight": waves for name in ("encoder", "decoder")}
+
+
+PRE_NORM = dict(normalize_before=True, add_final_layer_norm=True)
+MBART = dataclasses.replace(
+    BART,
+    model_type="mbart",
+    heads={"MBartForConditionalGeneration": Head("seq2seq"), "MBartModel": Head("seq2seq")},
+    style=BART.style | dict(norm_placement="pre"),
+    required_values=BART.required_values | PRE_NORM,
+)
+PEGASUS = dataclasses.replace(
+    MARIAN,
+    model_type="pegasus",
+    heads={"PegasusForConditionalGeneration": Head("seq2seq"), "PegasusModel": Head("seq2seq")},
+    style=MARIAN.style | dict(norm_placement="pre"),
+    required_values=REQUIRED_VALUES
+    | PRE_NORM
+    | dict(static_position_embeddings=True, normalize_embedding=False),
+    read_more=read_more,
+    write_more=write_more,
+    computed=sinusoids,
+    base="model.",
 )

@@ -84,7 +84,10 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
-    has_pooler = head.objective != "embed" or any("pooler.dense" in name for name in shapes)
+    # Files of token classifiers of old versions have a pooler that nothing reads.
+    has_pooler = head.objective != "classify_tokens" and (
+        head.objective != "embed" or any("pooler.dense" in name for name in shapes)
+    )
     return dict(
         **heads_of(config, "hidden_size", "num_attention_heads"),
         activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
@@ -99,8 +102,10 @@ def write_sizes(model, head):
     """Their keys for the sizes, which RoBERTa has too."""
     require_plain_heads(model)
     has_pooler = model.pooler and model.pooler_activation == "tanh"
-    if not has_pooler and (head.objective == "classify_text" or head.next_sentence):
+    if not has_pooler and (head.reads_texts or head.next_sentence):
         raise MisfitError("model.pooler=True with model.pooler_activation=tanh is needed")
+    if head.objective == "classify_tokens" and model.pooler:
+        raise MisfitError("model.pooler=True, but classes of tokens have no pooler here")
     if not model.token_types:
         raise MisfitError("model.token_types=0, but this architecture has token types")
     return dict(
@@ -123,6 +128,7 @@ BERT = Architecture(
         "BertForMaskedLM": Head("masked_lm"),
         "BertForPreTraining": Head("masked_lm", next_sentence=True),
         "BertForSequenceClassification": Head("classify_text"),
+        "BertForTokenClassification": Head("classify_tokens"),
     },
     style=STYLE,
     keys=KEYS,
@@ -132,6 +138,7 @@ BERT = Architecture(
     read_more=read_more,
     write_more=write_more,
     base="bert.",
+    other_heads=("bert.pooler.dense",),
     renames=OLD_NORMS,
     derived=(r"embeddings\.position_ids$",),
     copies=(

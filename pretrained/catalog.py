@@ -7,36 +7,75 @@ from typing import Any
 from experiment.schema import ConfigError, did_you_mean
 from pretrained import files
 from pretrained.architecture import Architecture, Head
-from pretrained.bart import BART, MARIAN
+from pretrained.bart import BART, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
+from pretrained.cohere import COHERE, STABLELM, STARCODER2
 from pretrained.distilbert import DISTILBERT
+from pretrained.electra import ELECTRA
+from pretrained.gemma import GEMMA, GEMMA2, GEMMA3
 from pretrained.gpt2 import GPT2
-from pretrained.llama import LLAMA
-from pretrained.roberta import ROBERTA
-from pretrained.t5 import MT5, T5
+from pretrained.gpt_neox import FALCON, GPT_NEOX
+from pretrained.llama import GRANITE, LLAMA, MISTRAL, OLMO2, PHI3, QWEN2, QWEN3, SMOLLM3
+from pretrained.mixtures import MIXTRAL, QWEN3_MOE
+from pretrained.modernbert import MODERNBERT
+from pretrained.mpnet import MPNET
+from pretrained.opt import OPT
+from pretrained.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from pretrained.t5 import MT5, T5, T5_ENCODER, UMT5
 from pretrained.vit import VIT
 
-# An export takes the first architecture that fits: a RoBERTa model also fits BERT, mT5 also T5.
+# An export takes the first architecture that fits: a RoBERTa model also fits BERT, mT5 also T5, and
+# many Llamas also Mistral, Phi-3 or Granite.
 ARCHITECTURES = {
     each.model_type: each
-    for each in (DISTILBERT, ROBERTA, BERT, GPT2, LLAMA, T5, MT5, VIT, MARIAN, BART)
-}
+    for each in (
+        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET,
+        GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
+        GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
+        MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, MARIAN, BART, MBART, PEGASUS,
+    )
+}  # fmt: skip
+# Further architectures of a model_type, which other classes have.
+VARIANTS = {"t5": (T5_ENCODER,)}
+EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each in more))
 REFUSED = {
+    "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
     "deit": "its distillation token is not supported; models without one are published as vit",
     "albert": "layers with shared weights are not supported",
+    "deberta": "its disentangled attention to positions is missing here",
+    "deberta-v2": "its disentangled attention to positions is missing here",
+    "esm": "its scaling of masked tokens and its head for contacts are missing here",
+    "dinov2": "its layer scale is missing here; models without one are published as vit",
+    "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",
+    "gpt_oss": "its attention sinks are missing here",
+    "qwen2_moe": "the gate of its shared expert is missing here; dense models are qwen2",
+    "deepseek_v3": "its latent attention is missing here",
 }
 # Other architectures of transformers. Their names resemble supported ones, but are not misspelt,
 # so their error messages have no "did you mean".
 OTHERS = {
-    "aria", "bamba", "bark", "beit", "biogpt", "bit", "bitnet", "bort", "camembert", "convbert",
-    "cvt", "deberta", "deberta-v2", "diffllama", "eurobert", "flaubert", "flava", "git",
-    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granite", "hubert", "ibert", "jamba",
-    "levit", "llama4", "llama4_text", "llava", "longt5", "lxmert", "mamba", "mamba2", "mbart",
-    "megatron-bert", "mistral", "mixtral", "mllama", "mobilebert", "mobilevit", "modernbert",
-    "mpt", "mvp", "nezha", "openai-gpt", "owlvit", "plbart", "pvt", "pvt_v2", "rembert",
-    "roc_bert", "seggpt", "switch_transformers", "ultrabert", "umt5", "videomt", "vilt",
-    "vipllava", "visual_bert", "vit_hybrid", "vit_mae", "vit_msn", "vitdet", "vitpose", "vits",
-    "vivit", "xlm-roberta", "xlm-roberta-xl", "zamba",
+    "aria", "aria_text", "bamba", "bark", "beit", "bigbird_pegasus", "biogpt", "bit", "bitnet",
+    "bort", "canine", "codegen", "cohere2", "cohere2_moe", "cohere2_vision", "cohere_asr",
+    "cohere_compass", "colmodernvbert", "colqwen2", "convbert", "cvt", "diffllama",
+    "diffusion_gemma_text", "dpt", "embedding_gemma2_text", "emu3_text_model", "ernie", "eurobert",
+    "exaone_moe", "falcon_h1", "falcon_mamba", "flaubert", "flava", "fnet", "gemma3n",
+    "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified_text", "git", "glm4v_text",
+    "glm5_next", "glm_ocr_text", "glmga", "gpt_bigcode", "gpt_neo", "gpt_neox_japanese", "gptj",
+    "granite4_vision", "granite_docling", "granite_speech", "granite_swa", "granitemoe",
+    "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "gte", "hrm_text", "hubert", "ibert",
+    "iquestcoder", "jamba", "kosmos-2", "lasr_encoder", "levit", "lfm2", "llama4", "llama4_text",
+    "llava", "longt5", "lxmert", "mamba", "mamba2", "megatron-bert", "mellum", "minimax_m3_vl_text",
+    "ministral", "ministral3", "mistral3", "mistral4", "mistral_large4", "mllama", "mobilebert",
+    "mobilevit", "modernbert-decoder", "modernvbert", "molmo2", "molmo2_text", "mpt", "mra", "mvp",
+    "nezha", "olmo", "olmo3", "olmoe", "openai-gpt", "owlv2", "owlvit", "paligemma", "pegasus_x",
+    "phi", "phimoe", "pixtral", "plbart", "pp_lcnet", "pvt", "pvt_v2", "qwen2_5_vl", "qwen2_audio",
+    "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_vision", "qwen3_5_text",
+    "qwen3_5_vision", "qwen3_asr", "qwen3_asr_encoder", "qwen3_next", "qwen3_omni_moe",
+    "qwen3_omni_moe_text", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision",
+    "qwen3_vl_text", "qwen4_exp", "rembert", "roc_bert", "seggpt", "shieldgemma2", "smolvlm",
+    "switch_transformers", "t5gemma", "t5gemma2", "t5gemma2_text", "ultrabert", "upernet",
+    "vaultgemma", "videomt", "vilt", "vipllava", "visual_bert", "vit_hybrid", "vit_mae", "vit_msn",
+    "vitdet", "vitpose", "vits", "vivit", "voxtral", "xlm-roberta-xl", "xlnet", "yolos", "zamba",
 }  # fmt: skip
 
 
@@ -55,14 +94,15 @@ def recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture,
             f"{path}: model_type={kind!r} is not supported.{guess} "
             f"Supported are: {', '.join(ARCHITECTURES)}"
         )
-    heads = ARCHITECTURES[kind].heads
+    choices = ARCHITECTURES[kind], *VARIANTS.get(kind, ())
+    heads = {known: (each, each.heads[known]) for each in choices for known in each.heads}
     name = name or next(iter(heads))
     if not isinstance(name, str) or name not in heads:
         raise ConfigError(
             f"{path}: architectures={name!r} is not supported; for model_type={kind} these are: "
             f"{', '.join(heads)}"
         )
-    return ARCHITECTURES[kind], heads[name]
+    return heads[name]
 
 
 def _type_to_add(config: Mapping[str, Any], name: Any) -> str:
@@ -73,9 +113,9 @@ def _type_to_add(config: Mapping[str, Any], name: Any) -> str:
         )
     if not isinstance(name, str):
         name = None
-    for kind, each in ARCHITECTURES.items():
+    for each in EVERY:
         if name in each.heads:
-            return f'its architectures name {name}, so add "model_type": "{kind}" to it'
+            return f'its architectures name {name}, so add "model_type": "{each.model_type}" to it'
     of_name = "" if name is None else f"its architectures name {name}, which is not supported; "
     return (
         f'{of_name}if the model is one of these, add it, such as "model_type": "bert": '

@@ -47,7 +47,7 @@ def read_more(config, shapes, head):
     return dict(
         **heads_of(config, "dim", "n_heads"),
         activation=config.translate("activation", ACTIVATIONS, "gelu"),
-        pooler=head.objective != "embed",
+        pooler=head.objective not in ("embed", "classify_tokens"),
         decoder_layers=0,
         pooler_activation="relu",
     )
@@ -56,12 +56,10 @@ def read_more(config, shapes, head):
 def write_more(model, head, ids):
     del ids
     require_plain_heads(model)
-    if head.objective == "classify_text" and not (
-        model.pooler and model.pooler_activation == "relu"
-    ):
+    if head.reads_texts and not (model.pooler and model.pooler_activation == "relu"):
         raise MisfitError("model.pooler=True with model.pooler_activation=relu is needed")
-    if head.objective == "embed" and model.pooler:
-        raise MisfitError("model.pooler=True, but DistilBERT's base model has no pooler")
+    if head.objective in ("embed", "classify_tokens") and model.pooler:
+        raise MisfitError("model.pooler=True, but only DistilBERT's classifier has a pooler")
     return dict(dim=model.width, n_heads=model.heads, activation=their_activation(model.activation))
 
 
@@ -71,6 +69,7 @@ DISTILBERT = Architecture(
         "DistilBertModel": Head("embed"),
         "DistilBertForMaskedLM": Head("masked_lm"),
         "DistilBertForSequenceClassification": Head("classify_text"),
+        "DistilBertForTokenClassification": Head("classify_tokens"),
     },
     # The epsilon of the norm is a constant, not a config key.
     style=bert.STYLE | dict(token_types=0, norm_epsilon=1e-12),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrained import files
+from pretrained.ids_and_labels import single_tokens
 
 # Ids that our models store elsewhere, and keys that say nothing about the text.
 EXCLUDED = (
@@ -36,6 +37,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cuto
 BEAMS = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
 # Settings whose flags of generate.py have the same name.
 SAME = ("max_new_tokens", "repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+BAD_WORDS = "bad_words_ids"
 LONGEST = 40  # the most characters of a value in a log line
 
 
@@ -81,6 +83,8 @@ def describe(settings: Mapping[str, Any], *, family: str) -> str:
 def _has_effect(key: str, value: Any) -> bool:
     if key in WITHOUT_EFFECT or key.endswith("_token_id") or value in (None, [], {}):
         return False
+    if key == BAD_WORDS and len(single_tokens(value)) == len(value):
+        return False  # the tokenizer's record has them, and generate.py never writes them
     return value != DEFAULTS.get(key)
 
 

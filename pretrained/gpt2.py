@@ -9,6 +9,7 @@ from pretrained.architecture import (
     require_plain_heads,
     their_activation,
 )
+from pretrained.decoder_parts import require_last_token
 from pretrained.layouts import At, below
 
 
@@ -32,11 +33,12 @@ def table(model, head, ids):
             },
         ),
         "backbone/decoder/final_norm": "transformer.ln_f",
+        "classes": "score",
     }
 
 
 def read_more(config, shapes, head):
-    del shapes, head
+    del shapes
     sizes = heads_of(config, "n_embd", "n_head")
     return dict(
         **sizes,
@@ -44,12 +46,14 @@ def read_more(config, shapes, head):
         activation=config.translate("activation_function", ACTIVATIONS, "gelu_new"),
         encoder_layers=0,
         pooling="last",
+        class_bias=not head.reads_texts,
     )
 
 
 def write_more(model, head, ids):
-    del head, ids
+    del ids
     require_plain_heads(model)
+    require_last_token(model, head)
     return dict(
         n_embd=model.width,
         n_head=model.heads,
@@ -61,7 +65,10 @@ def write_more(model, head, ids):
 GPT2 = Architecture(
     model_type="gpt2",
     # A base model lacks only the output layer, whose weights are the embeddings.
-    heads={"GPT2LMHeadModel": Head("causal_lm"), "GPT2Model": Head("causal_lm")},
+    heads={
+        "GPT2LMHeadModel": Head("causal_lm"), "GPT2Model": Head("causal_lm"),
+        "GPT2ForSequenceClassification": Head("classify_text"),
+    },
     style=dict(
         family="decoder", input="tokens", position="learned", token_types=0,
         embedding_scale=False, embedding_norm=False, tie_output=True, output_scale=False,
@@ -100,6 +107,7 @@ GPT2 = Architecture(
     table=table,
     read_more=read_more,
     write_more=write_more,
+    sets=frozenset(("class_bias",)),
     base="transformer.",
     derived=(r"h\.\d+\.attn\.(masked_)?bias$",),
     copies=(("lm_head.weight", "transformer.wte.weight"),),

@@ -7,7 +7,7 @@ from typing import Any
 from experiment.schema import ConfigError
 from pretrained.architecture import Architecture, Head, PublishedConfig, Specials
 
-CLASSIFIES = ("classify_text", "classify_images")
+CLASSIFIES = ("classify_text", "classify_images", "classify_tokens")
 MOST_LABELS = 2**20  # the largest number of classes that is accepted
 
 
@@ -80,6 +80,7 @@ def read_specials(
         more_eos=tuple(dict.fromkeys(eos[1:])),
         forced_bos=forced_bos,
         forced_eos=not set(eos).isdisjoint(read_ids("forced_eos_token_id", forcing)),
+        banned=tuple(id for id in single_tokens(forcing.get("bad_words_ids")) if id not in eos),
     )
     if architecture.style.get("family") == "encoder_decoder" and specials.decoder_start is None:
         # T5's config has no such key: the padding token begins an output.
@@ -87,12 +88,20 @@ def read_specials(
     return specials
 
 
-def read_labels(
-    options: PublishedConfig, architecture: Architecture, head: Head
-) -> tuple[str, ...]:
-    """The class names; () without classes. As in transformers, num_labels overrides id2label."""
+def single_tokens(bad_words: Any) -> list[int]:
+    """The ids in bad_words_ids that are words of one token; [] if it has another form."""
+    words = bad_words if isinstance(bad_words, list) else []
+    words = [word for word in words if isinstance(word, list) and len(word) == 1]
+    return [id for (id,) in words if type(id) is int and id >= 0]
+
+
+def read_labels(options: PublishedConfig, head: Head) -> tuple[Head, tuple[str, ...]]:
+    """The head and the class names, () without classes. A single label stands for a regression.
+
+    As in transformers, num_labels overrides id2label.
+    """
     if head.objective not in CLASSIFIES:
-        return ()
+        return head, ()
     named, count = options.get("id2label"), options.get("num_labels")
     if count is not None and (type(count) is not int or not 1 <= count <= MOST_LABELS):
         options.refuse(
@@ -104,13 +113,14 @@ def read_labels(
         count = count or min(max(options.get("_num_labels", 2), 1), MOST_LABELS)
         named = {str(number): f"LABEL_{number}" for number in range(count)}
     kind = options.get("problem_type")
-    if len(named) == 1 or kind == "regression":
-        base = next(name for name, each in architecture.heads.items() if each.objective == "embed")
-        raise ConfigError(
-            f"{options.path}: {'one label' if len(named) == 1 else f'problem_type={kind!r}'} is a "
-            "regression: the head predicts a number, such as a score or a similarity, instead of a "
-            "class, which is not supported. To import the model without its head, for embeddings "
-            f'or to train another head, write "architectures": ["{base}"] there'
+    is_single = len(named) == 1
+    if is_single and head.objective == "classify_text" and kind in (None, "regression"):
+        return dataclasses.replace(head, objective="regress_text"), ()
+    if is_single or kind == "regression":
+        options.refuse(
+            "problem_type" if kind == "regression" else "id2label",
+            kind or named,
+            "a regression has one label, and it is about texts",
         )
     if kind not in (None, "single_label_classification"):
         options.refuse(
@@ -118,4 +128,4 @@ def read_labels(
         )
     if sorted(named) != sorted(map(str, range(len(named)))):
         options.refuse("id2label", named, "classes must be numbered from 0 on")
-    return tuple(str(named[str(number)]) for number in range(len(named)))
+    return head, tuple(str(named[str(number)]) for number in range(len(named)))

@@ -14,14 +14,15 @@ from experiment.schema import ConfigError, did_you_mean
 # chunk_size_feed_forward splits the positions of a feed-forward layer, which are independent.
 # is_encoder_decoder chooses classes for caches and for `generate`, and changes no forward pass.
 _GENERIC = {
-    "architectures", "model_type", "_name_or_path", "name_or_path", "name", "language", "author",
-    "license", "_commit_hash", "transformers_version", "transformers.js_config", "tokenizer_class",
-    "torch_dtype", "dtype", "use_bfloat16", "torchscript", "tf_legacy_loss", "xla_device",
-    "return_dict", "use_return_dict", "output_attentions", "output_hidden_states", "output_past",
-    "chunk_size_feed_forward", "is_encoder_decoder", "attn_implementation",
-    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
-    "experts_implementation", "_experts_implementation", "_experts_implementation_internal",
-    "unsloth_version", "unsloth_fixed",
+    "architectures", "model_type", "_name_or_path", "_model_name_or_path", "name_or_path", "name",
+    "language", "author", "license", "_commit_hash", "transformers_version",
+    "transformers.js_config", "tokenizer_class", "torch_dtype", "dtype", "use_bfloat16",
+    "torchscript", "tf_legacy_loss", "xla_device", "return_dict", "use_return_dict",
+    "output_attentions", "output_hidden_states", "output_past", "chunk_size_feed_forward",
+    "is_encoder_decoder", "attn_implementation", "_attn_implementation",
+    "_attn_implementation_autoset", "_attn_implementation_internal", "experts_implementation",
+    "_experts_implementation", "_experts_implementation_internal", "unsloth_version",
+    "unsloth_fixed",
 }  # fmt: skip
 
 # Class names; ids_and_labels.py reads them for classifiers.

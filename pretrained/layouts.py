@@ -2,7 +2,7 @@
 
 A table maps our modules to theirs. Our `kernel`, `scale` and `embedding` are their `weight`; our
 `bias` is their `bias`. Their kernels are transposed, and ours may have an axis for heads. They have
-one tensor per layer, and ours are stacked over layers. `At` describes other differences.
+one tensor per layer and expert, and ours are stacked. `At` describes other differences.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import numpy as np
 
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 BLOCKS, LAYER = "blocks", "{layer}"
+EXPERTS, EXPERT = "experts", "{expert}"
 
 Index = tuple[slice, ...]
 
@@ -25,6 +26,13 @@ class At:
     is_tensor: bool = False  # `name` is the name of a tensor, not of a module
     untransposed: bool = False  # their kernel is (inputs, outputs), as ours
     part: tuple[int, int] = (0, 1)  # our part of their outputs; (2, 3): the last of three
+    heads: tuple[int, int] | None = None  # (first, total): our heads among those of their outputs
+    # (groups, first, total): their outputs are `groups` times `total` heads, and ours start with
+    # number `first` of each group. As in GPT-NeoX: query, key and value of a head, then of the next
+    by_group: tuple[int, int, int] | None = None
+    interleaved: bool = False  # their RoPE pairs columns 2i and 2i + 1, ours i and i + K/2
+    flat: bool = False  # their tensor has one axis
+    from_layer: int = 0  # the first layer that has it
     rows_before: int = 0  # unused rows at the start of their tensor
     leading_ones: int = 0  # leading axes of size 1 in their tensor
     patch: tuple[int, int, int] | None = None  # a convolution over patches: rows, columns, channels
@@ -58,13 +66,31 @@ class TensorLayout:
     axis: int = 0
     start: int = 0
     total: int = 0  # their size along `axis`; 0: the same as ours
+    # (axis of the view, start, size): an axis that is longer in their tensor, inside a group.
+    inner: tuple[int, int, int] | None = None
 
     @property
     def their_shape(self) -> tuple[int, ...]:
-        sizes = [math.prod(self.view[axis] for axis in group) for group in self.groups]
+        view = self._their_view
+        sizes = [math.prod(view[axis] for axis in group) for group in self.groups]
         if self.total:
             sizes[self.axis] = self.total
         return tuple(sizes)
+
+    @property
+    def _their_view(self) -> tuple[int, ...]:
+        view = list(self.view)
+        if self.inner:
+            view[self.inner[0]] = self.inner[2]
+        return tuple(view)
+
+    def _inner_part(self) -> tuple[slice, ...]:
+        """Our part of their tensor, in the shape of the view."""
+        part = [slice(None)] * len(self.view)
+        if self.inner:
+            axis, start, _ = self.inner
+            part[axis] = slice(start, start + self.view[axis])
+        return tuple(part)
 
     def read(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
         """Our array at `index`. `read` reads a part of their tensor; only needed parts are read."""
@@ -74,6 +100,11 @@ class TensorLayout:
 
     def read_view(self, read: Callable[[Index], np.ndarray], index: Index) -> np.ndarray:
         """Our array, in the shape of the view, at `index`."""
+        axes = [axis for group in self.groups for axis in group]
+        if self.inner:
+            tensor = read(_all_of(self.their_shape))
+            sizes = [self._their_view[axis] for axis in axes]
+            return tensor.reshape(sizes).transpose(np.argsort(axes))[self._inner_part()][index]
         wanted, remaining, sizes = [], [slice(None)] * len(self.view), []
         for their_axis, group in enumerate(self.groups):
             shift = self.start if self.total and their_axis == self.axis else 0
@@ -90,7 +121,6 @@ class TensorLayout:
                 for axis in group:
                     remaining[axis] = index[axis]
             wanted.append(slice(first + shift, stop + shift))
-        axes = [axis for group in self.groups for axis in group]
         return read(tuple(wanted)).reshape(sizes).transpose(np.argsort(axes))[tuple(remaining)]
 
     def write(self, array: np.ndarray) -> np.ndarray:
@@ -101,6 +131,12 @@ class TensorLayout:
 
     def place(self, array: np.ndarray, tensor: np.ndarray) -> None:
         """Copies our array to its place in their tensor."""
+        if self.inner:
+            axes = [axis for group in self.groups for axis in group]
+            parts = tensor.reshape([self._their_view[axis] for axis in axes])
+            view = parts.transpose(np.argsort(axes))
+            view[self._inner_part()] = array.reshape(self.view)
+            return
         part = [slice(None)] * tensor.ndim
         if self.total:
             part[self.axis] = slice(self.start, self.start + self.write(array).shape[self.axis])
@@ -109,10 +145,13 @@ class TensorLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One tensor of theirs, and the parameter of ours that it contains, or one layer of it."""
+    """One tensor of theirs, and the parameter of ours that it contains, or a part of it.
+
+    The name is "" if they have no such tensor, because our layers have more parameters.
+    """
 
     path: str
-    layer: int | None
+    stacked: tuple[int, ...]  # the layer, or the layer and the expert; (): the whole parameter
     name: str
     layout: TensorLayout
 
@@ -124,19 +163,24 @@ def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterato
         at = table[module]
         at = At(at) if isinstance(at, str) else at
         name = at.name if at.is_tensor else f"{at.name}.{LEAVES[leaf]}"
-        if BLOCKS not in module.split("/"):
-            yield Place(path, None, name, layout(at, path, shape))
-            continue
-        layers, *shape = shape
-        for layer in range(layers):
-            where = layout(at, path, tuple(shape))
-            yield Place(path, layer, name.replace(LAYER, str(layer)), where)
+        names = [LAYER] * (BLOCKS in module.split("/")) + [EXPERT] * (EXPERTS in module.split("/"))
+        where = layout(at, path, tuple(shape[len(names) :]))
+        for stacked in np.ndindex(*shape[: len(names)]):
+            full_name = name
+            for part, number in zip(names, stacked, strict=True):
+                full_name = full_name.replace(part, str(number))
+            is_theirs = not stacked or stacked[0] >= at.from_layer
+            yield Place(path, stacked, full_name if is_theirs else "", where)
 
 
 def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     """The layout of our parameter, without the axis of layers, in a module of theirs."""
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
+    if at.by_group:
+        return _grouped(at, path, shape)
+    if at.interleaved:
+        return _interleaved(path, shape)
     if at.patch and path.endswith("/kernel"):
         # Their kernel is a convolution: rows, columns and channels of a patch are its inputs.
         view, groups = (*at.patch, shape[-1]), ((3,), (2,), (0,), (1,))
@@ -146,7 +190,7 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
         groups = (axes[inputs:], axes[:inputs])
         groups = groups[::-1] if at.untransposed else groups
         axis = 1 if at.untransposed else 0
-    elif path.endswith("/bias"):
+    elif path.endswith("/bias") or at.flat:
         groups = (axes,)
     else:
         groups = tuple((axis,) for axis in axes)
@@ -154,28 +198,55 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     if parts > 1:
         size = math.prod(shape[a] for a in groups[axis])
         start, total = number * size, parts * size
+    if at.heads:
+        first, count = at.heads
+        size = math.prod(shape[a] for a in groups[axis][1:])  # of a head
+        start, total = first * size, count * size
     if at.rows_before:
         start, total = at.rows_before, at.rows_before + shape[0]
     ones = ((),) * at.leading_ones
     return TensorLayout(shape, view, (*ones, *groups), axis + len(ones), start, total)
 
 
+def _grouped(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
+    """The layout of heads that alternate with others: (D, H, K), or (H, K) for a bias."""
+    groups, first, total = at.by_group
+    *width, heads, size = shape
+    view = (*width, groups, heads // groups, size)
+    own = tuple(range(len(width), len(view)))
+    inner = (own[1], first, total)
+    return TensorLayout(shape, view, (own, (0,)) if width else (own,), inner=inner)
+
+
+def _interleaved(path: str, shape: tuple[int, ...]) -> TensorLayout:
+    """The layout of heads whose columns are permuted: (D, H, K), or (H, K) for vectors."""
+    *width, heads, size = shape
+    view = (*width, heads, 2, size // 2)
+    head, half, column = range(len(width), len(view))
+    if width:
+        return TensorLayout(shape, view, ((head, column, half), (0,)))
+    if path.endswith("/bias"):
+        return TensorLayout(shape, view, ((head, column, half),))
+    return TensorLayout(shape, view, ((head,), (column, half)))
+
+
 def their_shapes(found: Sequence[Place]) -> dict[str, tuple[int, ...]]:
     """The shapes of their tensors, by name."""
-    return {place.name: place.layout.their_shape for place in found}
+    return {place.name: place.layout.their_shape for place in found if place.name}
 
 
 def to_theirs(found: Sequence[Place], ours: Mapping[str, np.ndarray]) -> Iterator[tuple]:
     """Yields (name, array) for each of their tensors; parts that we have nothing for are zero."""
     by_name: dict[str, list[Place]] = {}
     for place in found:
-        by_name.setdefault(place.name, []).append(place)
+        if place.name:
+            by_name.setdefault(place.name, []).append(place)
     for name, sharing in by_name.items():
         dtype = ours[sharing[0].path].dtype
         tensor = np.zeros(sharing[0].layout.their_shape, dtype)
         for place in sharing:
             array = np.asarray(ours[place.path])
-            place.layout.place(array if place.layer is None else array[place.layer], tensor)
+            place.layout.place(array[place.stacked], tensor)
         yield name, tensor
 
 
@@ -188,11 +259,11 @@ def to_ours(
         unused.discard(place.name)
         tensor = weights[place.name]
         array = place.layout.read(tensor.__getitem__, _all_of(place.layout.shape))
-        if place.layer is None:
+        if not place.stacked:
             ours[place.path] = array
         else:
             ours.setdefault(place.path, np.empty(shapes[place.path], array.dtype))
-            ours[place.path][place.layer] = array
+            ours[place.path][place.stacked] = array
     return ours, unused
 
 

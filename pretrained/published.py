@@ -18,7 +18,8 @@ from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained import files, known_keys, sentence
 from pretrained.architecture import Architecture, Head, MisfitError, PublishedConfig, Specials
-from pretrained.catalog import ARCHITECTURES, recognise
+from pretrained.catalog import EVERY, recognise
+from pretrained.decoder_parts import require_full_attention
 from pretrained.ids_and_labels import read_labels, read_specials, without_aliases
 from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
@@ -27,6 +28,11 @@ COMPARED = 1 << 22  # numbers that are compared at a time
 STYLES = {
     "bert": "bert_style", "gpt2": "gpt2_style", "llama": "llama_style", "t5": "t5_style",
     "vit": "vit_style", "marian": "transformer_style --config.model.output_bias=True",
+}  # fmt: skip
+
+# Keys of ablations and variants, and the only value that published architectures have.
+NO_ABLATION = {
+    "residual": True, "feed_forward_kind": "mlp", "share_qk": False, "parametrization": "standard",
 }  # fmt: skip
 
 Reader = Callable[[Index, Any], np.ndarray]  # (index, dtype) -> part of a parameter
@@ -49,13 +55,17 @@ class Published:
     tensors: files.Tensors
 
     def fill(
-        self, shapes: Mapping[str, tuple[int, ...]], model: TransformerConfig
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        model: TransformerConfig,
+        *,
+        allow_nonfinite: bool = False,
     ) -> tuple[dict[str, Reader], list[str]]:
         """Returns functions that read parts of our parameters, by path, and unused tensor names.
 
         The unused tensors belong to other heads. `shapes` are the shapes of our parameters, by
         path. It reads no weights yet, but raises ConfigError if tensors are missing, left over or
-        of another shape.
+        of another shape. The functions raise it for NaN and infinity, unless `allow_nonfinite`.
         """
         table = self.architecture.table(model, self.head, self.specials)
         found = list(places(shapes, table))
@@ -63,26 +73,39 @@ class Published:
         by_path: dict[str, list[Place]] = {}
         for place in found:
             by_path.setdefault(place.path, []).append(place)
-        return {path: self._reader(parts, names) for path, parts in by_path.items()}, unused
+        readers = {
+            path: self._reader(parts, names, allow_nonfinite) for path, parts in by_path.items()
+        }
+        return readers, unused
 
-    def _reader(self, parts: Sequence[Place], names: Mapping[str, str]) -> Reader:
+    def _reader(
+        self, parts: Sequence[Place], names: Mapping[str, str], allow_nonfinite: bool
+    ) -> Reader:
         def one(place: Place, index: Index) -> np.ndarray:
-            if place.name not in names:
+            if place.name not in names:  # or they have no such tensor
                 return np.zeros(place.layout.shape, np.float32)[index]
             name = names[place.name]
-            return place.layout.read(lambda wanted: self.tensors.read(name, wanted), index)
+            values = place.layout.read(lambda wanted: self.tensors.read(name, wanted), index)
+            if not (allow_nonfinite or np.isfinite(values).all()):
+                raise ConfigError(
+                    f"{self.directory}: {name} has values that are NaN or infinite; get the "
+                    "model's files again, or give --allow_nonfinite to import them as they are"
+                )
+            return values
 
         def read(index: Index, dtype: Any) -> np.ndarray:
-            if parts[0].layer is None:
+            axes = len(parts[0].stacked)
+            if not axes:
                 return one(parts[0], index).astype(dtype, copy=False)
-            layers, *inside = index
-            chosen = parts[layers]
-            first = one(chosen[0], tuple(inside))
-            stacked = np.empty((len(chosen), *first.shape), dtype)
-            stacked[0] = first
-            for number, place in enumerate(chosen[1:], 1):
-                stacked[number] = one(place, tuple(inside))
-            return stacked
+            sizes = [last + 1 for last in parts[-1].stacked]
+            chosen = np.arange(len(parts)).reshape(sizes)[index[:axes]]
+            first, *others = (parts[number] for number in chosen.flat)
+            array = one(first, index[axes:])
+            stacked = np.empty((chosen.size, *array.shape), dtype)
+            stacked[0] = array
+            for number, place in enumerate(others, 1):
+                stacked[number] = one(place, index[axes:])
+            return stacked.reshape(*chosen.shape, *array.shape)
 
         return read
 
@@ -130,9 +153,9 @@ class Published:
                 f"{self.directory}: the weights have {_listed(extra)}, which a {kind.model_type} "
                 f"of this config has no place for; {files.SAME_MODEL}"
             )
-        for name in expected.keys() & names.keys():
+        for name in sorted(expected.keys() & names.keys()):
             self._refuse_shape(names[name], expected[name])
-        for name in names.keys() - expected.keys():
+        for name in sorted(names.keys() - expected.keys()):
             self._refuse_other(names[name], names[copies[name]])
         return names, unused
 
@@ -192,10 +215,11 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     model |= architecture.read_more(options, tensors.shapes, head)
     generation = None
     if architecture.generates and (directory / files.GENERATION).exists():
-        path = str(directory / files.GENERATION)
-        generation = PublishedConfig(files.read_json(directory, files.GENERATION), path)
+        generation = PublishedConfig(
+            files.read_json(directory, files.GENERATION), str(directory / files.GENERATION)
+        )
     specials = read_specials(options, architecture, model, notes, generation)
-    labels = read_labels(options, architecture, head)
+    head, labels = read_labels(options, head)
     zeros = tuple(
         pattern
         for key, (value, pattern) in architecture.absent_at.items()
@@ -219,6 +243,10 @@ def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
     task = dict(objective=head.objective, next_sentence=head.next_sentence)
     if head.objective == "embed":
         task |= sentence.read(directory)
+        prompts = sentence.read_prompts(directory)
+        if prompts:
+            named = ", ".join(f"{name} {text!r}" for name, text in prompts.items())
+            notes = [*notes, f"prompts to write before your texts: {named}"]
     return Published(
         directory, architecture, head, model, task, labels, specials, notes, zeros,
         str(config.get("tokenizer_class") or ""), tensors,
@@ -243,26 +271,48 @@ def describe(
     model: TransformerConfig, head: Head, labels: Sequence[str], specials: Specials
 ) -> Description:
     """Finds the published architecture of our model; raises ConfigError if none fits."""
-    misfits = {}
-    for architecture in ARCHITECTURES.values():
-        classes = [name for name, each in architecture.heads.items() if each == head]
+    refuse_ablations(model)
+    for key in ("mixer", "bridge"):
+        if (value := getattr(model, key)) != "attention":
+            raise ConfigError(
+                f"a model with model.{key}={value} cannot be exported: all published architectures "
+                "that we write mix tokens by attention; train one with model.mixer=attention and "
+                "model.bridge=attention"
+            )
+    if model.has_score_vector:
+        raise ConfigError(
+            f"a model with model.attention={model.attention} cannot be exported: no published "
+            "architecture that we write has its score vectors; train one with another kind"
+        )
+    misfits, wanted = {}, head
+    if head.objective == "regress_text":  # the same classes, with one label
+        wanted = dataclasses.replace(head, objective="classify_text")
+    for architecture in EVERY:
+        classes = [name for name, each in architecture.heads.items() if each == wanted]
         reasons = [] if classes else [f"has no class for task.objective={head.objective}"]
         reasons += [
             f"needs model.{key}={value}, not {getattr(model, key)}"
-            for key, value in architecture.style.items()
+            for key, value in architecture.required_style.items()
             if getattr(model, key) != value
         ]
         try:
             more = architecture.write_more(model, head, specials)
+            if "attention" not in architecture.sets:
+                require_full_attention(model)
         except MisfitError as misfit:
             reasons.append(str(misfit))
         if reasons:
-            misfits[architecture.model_type] = (not classes, len(reasons), "; ".join(reasons))
+            found = (not classes, len(reasons), "; ".join(reasons))
+            kind = architecture.model_type  # variants share one
+            misfits[kind] = min(misfits.get(kind, found), found)
             continue
         config = dict(architectures=classes[:1], model_type=architecture.model_type)
         config |= architecture.required_values
         config |= {theirs: getattr(model, ours) for ours, (theirs, _) in architecture.keys.items()}
         config |= more | _special_ids(specials)
+        if wanted is not head:
+            labels = ("LABEL_0",)
+            config |= dict(problem_type="regression")
         if labels:
             numbered = {str(number): label for number, label in enumerate(labels)}
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
@@ -278,6 +328,22 @@ def describe(
         f"({reasons}); train a model with these keys to export it; the others are no "
         f"closer: {', '.join(others)}{style}"
     )
+
+
+def refuse_ablations(model: TransformerConfig) -> None:
+    """Raises ConfigError for a model that differs from all published architectures."""
+    ablated = [
+        f"model.{key}={getattr(model, key)} (needs {value})"
+        for key, value in NO_ABLATION.items()
+        if getattr(model, key) != value
+    ]
+    if model.norm == "none":
+        ablated.append("model.norm=none (needs layernorm or rmsnorm)")
+    if ablated:
+        raise ConfigError(
+            f"no published architecture can hold {', '.join(ablated)}; to export a model, train it "
+            "with the values that are needed"
+        )
 
 
 def _special_ids(specials: Specials) -> dict[str, int | list[int]]:

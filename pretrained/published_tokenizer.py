@@ -9,9 +9,9 @@ from typing import NoReturn
 from absl import logging
 
 from experiment.schema import ConfigError
+from input_pipeline.tokenizers.added_tokens import CONFIG_FILE_NAME
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.published_files import (
-    CONFIG_FILE_NAME,
     FILE_NAMES,
     NEEDED_BESIDE,
     TARGET_FILE_NAME,
@@ -70,7 +70,7 @@ def _read(
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
     if has_source:
         roles["bos"] = ids.decoder_start  # begins an output
-    if kind in ("roberta", "bart"):
+    if kind in ("roberta", "xlm-roberta", "camembert", "mpnet", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
     if kind == "bart":
         roles[TEXT_START] = ids.forced_bos
@@ -81,10 +81,18 @@ def _read(
             ids.forced_bos, kind,
         )  # fmt: skip
     size = found.model["vocab_size"]
+    banned = [id for id in ids.banned if id < size]
     if path == NO_TOKENIZER:
-        return IdTokenizer(roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos)
+        return IdTokenizer(
+            roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos, banned_ids=banned
+        )
     own, file = _own_file(found.directory), _file(found, path)
-    tokenizer = open_tokenizer(file)
+    if kind == "pegasus" and file.suffix == ".model":
+        raise ConfigError(
+            f"{file}: Pegasus numbers the pieces of this file in its own way, which is not read; "
+            "write a tokenizer.json with transformers: tokenizer.save_pretrained(DIR)"
+        )
+    tokenizer = open_tokenizer(file, limit=size)
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
     if tokenizer.eos_id in ends:  # prefer the tokenizer's own id
         roles["eos"] = tokenizer.eos_id
@@ -107,7 +115,7 @@ def _read(
     more_eos = [id for id in ends if id != tokenizer.eos_id]
     tokenizer = as_published(
         tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos,
-        forced_eos=ids.forced_eos, model_class=found.tokenizer_class,
+        forced_eos=ids.forced_eos, banned=banned, model_class=found.tokenizer_class,
     )  # fmt: skip
     if tokenizer.template.is_empty and found.model["family"] != "decoder" and source_eos:
         logging.warning(
@@ -134,11 +142,12 @@ def describe(tokenizer: SubwordTokenizer | IdTokenizer) -> str:
     """A line on the special tokens before and after a text, and on the end tokens."""
     if isinstance(tokenizer, IdTokenizer):
         return "without a tokenizer: give generate.py --ids"
-    pieces, template = tokenizer.pieces, tokenizer.template
-    tokens = [*(pieces[id] for id in template.prefix), "TEXT"]
-    tokens += [pieces[id] for id in template.suffix]
+    # A model may have more ids than its tokenizer has pieces.
+    pieces, template = dict(enumerate(tokenizer.pieces)), tokenizer.template
+    before, after = ([pieces[id] for id in ids] for ids in (template.prefix, template.suffix))
+    tokens = [*before, "TEXT", *after]
     ends = (tokenizer.eos_id, *tokenizer.more_eos_ids)
-    ends = " or ".join(pieces[id] for id in ends if id is not None)
+    ends = " or ".join(pieces.get(id) or f"the id {id}" for id in ends if id is not None)
     return f"a text is read as {' '.join(tokens)}; eos is {ends or 'missing'}"
 
 
@@ -205,7 +214,8 @@ def write(
 ) -> None:
     """Writes tokenizer.json, with a post-processor, and tokenizer_config.json.
 
-    The special tokens and the maximum length are those of `record`, if it has them.
+    The special tokens, the maximum length, the side of padding etc. are those of `record`, if it
+    has them.
     """
     template = _template(tokenizer, model, task)
     content = with_template(tokenizer.content, template)
@@ -216,16 +226,15 @@ def write(
             "transformers reads one %s, which splits targets as a source is split; only convert.py "
             "reads %s", FILE_NAME, TARGET_FILE_NAME,
         )  # fmt: skip
-    is_recorded = record is not None and record.tokens is not None
-    names = record.tokens if is_recorded else _names(tokenizer, model)
-    named = {f"{role}_token": name for role, name in names.items()}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    if record is not None and record.tokens is not None:
+        config |= record.tokenizer_config
+    else:
+        config |= {f"{role}_token": name for role, name in _names(tokenizer, model).items()}
+        if model.position == "learned":
+            config[LENGTH] = model.max_length
     if model.token_types and template.token_types > 1:  # which this class else leaves out
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    longest = model.max_length if model.position == "learned" else None
-    longest = record.max_length if is_recorded else longest
-    if longest is not None:
-        config[LENGTH] = longest
     if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
         config[CHAT_TEMPLATE] = chat_template
     files.write_json(directory / CONFIG_FILE_NAME, config)
@@ -237,7 +246,7 @@ def _names(tokenizer: SubwordTokenizer, model: TransformerConfig) -> dict[str, s
     start = names.pop(TEXT_START, None)
     if start is not None:
         names["bos"] = start
-    elif model.family == "encoder_decoder" and list(names.values()).count(names["bos"]) > 1:
+    elif model.family == "encoder_decoder" and list(names.values()).count(names.get("bos")) > 1:
         del names["bos"]  # such as T5's padding, with which the decoder starts
     if tokenizer.unknown_id is not None:
         names["unk"] = tokenizer.pieces[tokenizer.unknown_id]

@@ -1,4 +1,9 @@
-"""RoBERTa: BERT with other heads, and with positions that start after the padding id."""
+"""RoBERTa, XLM-R and CamemBERT: BERT with other heads, and positions that start after padding.
+
+The three differ in their tokenizers alone, so an export writes all of them as RoBERTa.
+"""
+
+import dataclasses
 
 from pretrained import bert
 from pretrained.architecture import Architecture, Head, MisfitError
@@ -17,9 +22,9 @@ def table(model, head, ids):
         "transform": "lm_head.dense",
         "transform_norm": "lm_head.layer_norm",
         "vocabulary": "lm_head",
-        "classes": "classifier.out_proj",
+        "classes": "classifier" if head.objective == "classify_tokens" else "classifier.out_proj",
     }
-    if head.objective == "classify_text":
+    if head.reads_texts:
         names["pool/dense"] = "classifier.dense"
     return names
 
@@ -54,6 +59,7 @@ ROBERTA = Architecture(
         "RobertaModel": Head("embed"),
         "RobertaForMaskedLM": Head("masked_lm"),
         "RobertaForSequenceClassification": Head("classify_text"),
+        "RobertaForTokenClassification": Head("classify_tokens"),
     },
     style=bert.STYLE,
     keys=bert.KEYS,
@@ -71,3 +77,13 @@ ROBERTA = Architecture(
         ("lm_head.decoder.bias", "lm_head.bias"),
     ),
 )
+
+
+def _relative(model_type: str, prefix: str) -> Architecture:
+    """RoBERTa by another name; `prefix` begins the names of its classes in transformers."""
+    heads = {name.replace("Roberta", prefix): head for name, head in ROBERTA.heads.items()}
+    return dataclasses.replace(ROBERTA, model_type=model_type, heads=heads)
+
+
+XLM_ROBERTA = _relative("xlm-roberta", "XLMRoberta")
+CAMEMBERT = _relative("camembert", "Camembert")

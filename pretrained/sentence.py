@@ -43,6 +43,23 @@ def max_length(directory: Path) -> int | None:
     return None
 
 
+def read_prompts(directory: Path) -> dict[str, str]:
+    """Texts that users put before theirs, by name; refuses one that the pipeline puts there."""
+    if not ((directory / MODULES).exists() and (directory / SETTINGS).exists()):
+        return {}
+    settings = files.read_json(directory, SETTINGS)
+    prompts = settings.get("prompts")
+    prompts = prompts if isinstance(prompts, dict) else {}
+    default = settings.get("default_prompt_name")
+    if default is not None and prompts.get(default, default):
+        raise ConfigError(
+            f"{directory / SETTINGS}: default_prompt_name={default!r} puts "
+            f"{prompts.get(default, 'a prompt')!r} before every text, which is not supported; set "
+            "it to null there, and write the prompt before your texts"
+        )
+    return {name: text for name, text in prompts.items() if text}
+
+
 def read(directory: Path) -> dict[str, Any]:
     """Keys of our `task` section that say how hidden states become an embedding."""
     if not (directory / MODULES).exists():

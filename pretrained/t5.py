@@ -14,7 +14,10 @@ FEED_FORWARDS = {
 
 
 def stack(name: str) -> dict[str, str]:
-    """The table of the encoder or the decoder, without feed-forward layers."""
+    """The table of the encoder or the decoder, without feed-forward layers.
+
+    In umT5 every layer has a bias of relative positions, in T5 the first one.
+    """
 
     def attention(ours, theirs):
         return below(ours, theirs, {"query": "q", "key": "k", "value": "v", "out": "o"})
@@ -28,9 +31,10 @@ def stack(name: str) -> dict[str, str]:
     if name == "decoder":
         modules["cross_attention_norm"] = "layer.1.layer_norm"
         modules |= attention("cross_attention", "layer.1.EncDecAttention")
-    first_bias = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    bias = "layer.0.SelfAttention.relative_attention_bias"
+    modules["self_attention/relative_bias"] = bias
     return {
-        f"backbone/{name}/relative_bias": first_bias,
+        f"backbone/{name}/relative_bias": f"{name}.block.0.{bias}",
         f"backbone/{name}/final_norm": f"{name}.final_layer_norm",
         **below(f"backbone/{name}/blocks", f"{name}.block.{{layer}}", modules),
     }
@@ -66,7 +70,7 @@ def read_more(config, shapes, head):
     # transformers 4 scales the output if weights are tied; 5 always ties, and has a key to scale.
     scaled = config.get("scale_decoder_outputs", says_tied)
     tied = "lm_head.weight" not in shapes or bool(says_tied and scaled)
-    default = "gated-gelu" if config.get("model_type") == "mt5" else "relu"
+    default = "gated-gelu" if config.get("model_type") in ("mt5", "umt5") else "relu"
     activation = config.translate("feed_forward_proj", FEED_FORWARDS, default)
     # transformers also writes and reads these keys, which follow from feed_forward_proj.
     *gate, name = config.get("feed_forward_proj", default).split("-")
@@ -163,4 +167,43 @@ MT5 = dataclasses.replace(
     model_type="mt5",
     heads={"MT5ForConditionalGeneration": Head("seq2seq")},
     read_more=read_more_mt5,
+)
+
+# Logits as transformers 4 has them: scaled only if weights are tied. transformers 5 scales all.
+UMT5 = dataclasses.replace(
+    T5,
+    model_type="umt5",
+    heads={"UMT5ForConditionalGeneration": Head("seq2seq")},
+    style=T5.style | dict(own_relative_bias=True),
+)
+
+
+def read_more_encoder(config, shapes, head):
+    more = read_more(config, shapes, head)
+    for key in ("tie_output", "output_scale"):  # there is no output layer
+        del more[key]
+    return more | dict(decoder_layers=0, pooler=False)
+
+
+def write_more_encoder(model, head, ids):
+    more = write_more(model, head, ids)
+    if model.pooler:
+        raise MisfitError("model.pooler=True, but T5's encoder has no pooler")
+    for key in ("num_decoder_layers", "tie_word_embeddings", "scale_decoder_outputs"):
+        more.pop(key, None)
+    return more | dict(is_encoder_decoder=False)
+
+
+# T5 without its decoder: another class of the same model_type.
+T5_ENCODER = dataclasses.replace(
+    T5,
+    heads={"T5EncoderModel": Head("embed")},
+    style={
+        **{k: v for k, v in T5.style.items() if k not in ("share_embeddings", "output_bias")},
+        "family": "encoder",
+    },
+    read_more=read_more_encoder,
+    write_more=write_more_encoder,
+    generates=False,
+    harmless=frozenset(("initializer_factor",)),  # is_decoder hides future tokens from this class
 )

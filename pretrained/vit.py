@@ -67,10 +67,13 @@ NEW_NAMES = tuple(
 
 def read_more(config, shapes, head):
     sizes = heads_of(config, "hidden_size", "num_attention_heads")
-    image, patch = config.get("image_size", 224), config.get("patch_size", 16)
-    for key, size in (("image_size", image), ("patch_size", patch)):
-        if not isinstance(size, int) or size < 1:
-            config.refuse(key, size, "images and patches are squares")
+    squares = []
+    for key, default in (("image_size", 224), ("patch_size", 16)):
+        size = default if config.get(key) is None else config.get(key)
+        if type(size) is not int or size < 1:
+            config.refuse(key, size, "images and patches are squares: one positive number")
+        squares.append(size)
+    image, patch = squares
     tokens = (image // patch) ** 2 + 1
     for name, shape in shapes.items():
         if name.endswith("embeddings.position_embeddings") and shape[1:2] != (tokens,):

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 from absl import flags
 
-from configs import default
+from configs import classify_images, default
 from experiment import command_line, sections
 from tests import scripts
 from tests.scripts import ROOT
@@ -26,7 +26,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 PAGES += [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests" / "README.md"]
 TITLES = [str(page.relative_to(ROOT)) for page in PAGES]
 DIRECTORIES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
-TESTED_DIRECTORIES = set(DIRECTORIES) - {"benchmarks", "configs", "tests"}
+TESTED_DIRECTORIES = set(DIRECTORIES) - {"benchmarks", "configs", "studies", "tests"}
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
 PLACEHOLDER = "configs/x.py"  # any config file
 LONGEST_README = 200
@@ -181,7 +181,7 @@ def commands_of_header(config: Path) -> list[Command]:
 COMMANDS = {(page, command): None for page in PAGES for command in commands(page)}
 COMMANDS |= {
     (config, command): None
-    for config in sorted((ROOT / "configs").glob("*.py"))
+    for config in sorted([*(ROOT / "configs").glob("*.py"), *(ROOT / "studies").glob("*.py")])
     for command in commands_of_header(config)
 }
 
@@ -224,10 +224,16 @@ def parse(script: str, arguments: list[str]) -> tuple[str, dict | None]:
 def fit_for_parsing(script: str, arguments: list[str]) -> list[str]:
     """The arguments without --help and without run directories that do not exist here."""
     # The config of a run is that of its workdir; the defaults stand in.
-    skipped = ("--help", "--workdir=") if script == "evaluate.py" else ("--help",)
+    skipped = ("--help", "--workdir=" if script == "evaluate.py" else "--workdir=gs://")
     remaining = [word for word in arguments if not word.startswith(skipped)]
     # For the shape of a run, as in configs/classify_text.py:runs/minilm, an architecture stands in.
-    return [re.sub(r"^(--config=[^:]+):\S*/.*", r"\1:bert_base", word) for word in remaining]
+    of_run = re.compile(r"^(--config=[^:]+):\S*/.*")
+    shapes = {"chat": "gpt2", "dpo": "gpt2", "text_to_text": "t5_small"}
+
+    def shape_of(word: str) -> str:
+        return next((shape for name, shape in shapes.items() if name in word), "bert_base")
+
+    return [of_run.sub(rf"\1:{shape_of(word)}", word) for word in remaining]
 
 
 def flags_in(script: Path) -> set[str]:
@@ -251,6 +257,22 @@ def test_commands_were_found():
     scripts = {command.words[0] for _, command in COMMANDS}
     assert set(SCRIPTS) <= scripts
     assert len(COMMANDS) > 50
+
+
+def test_data_md_names_the_split_that_images_are_scored_on():
+    name = "configs/classify_images.py"
+    split = classify_images.get_config().data.eval_split
+    said = f"The `data.eval_split` of `{name}` is `{split}`"
+    assert said in prose(ROOT / "docs" / "data.md")
+    assert f"`{split}/<class>/`" in prose(ROOT / "docs" / "use.md")
+    assert f"`{default.get_config().data.eval_split}`.\n{said}" in prose(ROOT / "docs" / "data.md")
+
+
+def test_data_md_says_what_cannot_be_split():
+    """tests/input_pipeline/test_task_spec.py has the refusals."""
+    text = " ".join(prose(ROOT / "docs" / "data.md").split())
+    assert "`split` is for text alone." in text
+    assert "refused for labelled examples that are classified and for pairs" in text
 
 
 # Figures of the README, and the table of tests

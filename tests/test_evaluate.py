@@ -258,6 +258,18 @@ def test_unknown_splits_and_batches_are_refused(translated, pictures):
         evaluate.evaluate(pictures[0], split="heldout")
 
 
+def test_a_split_with_the_content_of_another_is_evaluated(translated, tmp_path):
+    """Splits are told apart by their names, not by what they hold."""
+    workdir, last = translated
+    for path in (workdir.parent / "corpus").iterdir():
+        write(tmp_path / "corpus" / path.name, path.read_text(encoding="utf-8"))
+    for ending in ("en", "de"):
+        shutil.copy(tmp_path / f"corpus/validation.{ending}", tmp_path / f"corpus/test.{ending}")
+    config = with_changes(workdir, data=dict(path=str(tmp_path / "corpus")))
+    found = scores_of(evaluate.evaluate(workdir, split="test", config=config))
+    assert found == {name.replace("/validation/", "/test/"): last[name] for name in last}
+
+
 @pytest.mark.parametrize(
     ("problem", "says"),
     [
@@ -286,7 +298,7 @@ def test_errors_on_the_split_name_the_flag(problem, says):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (dict(labels=("no", "yes")), r"classes, \('no', 'yes'\), are not .*, \('a', 'b'\); choose"),
+        (dict(labels=("no", "yes")), r"classes, \('no', 'yes'\), are not .*, \('a', 'b'\); name"),
         (dict(image_shape=(8, 8, 3)), "images are 8x8x3, but the model was trained on 8x8x1"),
         (dict(text_pairs=True), "are pairs of texts, but the model was trained on single texts"),
     ],
@@ -294,7 +306,7 @@ def test_errors_on_the_split_name_the_flag(problem, says):
 def test_data_that_the_model_was_not_made_for_is_refused(data, reason):
     config = SimpleNamespace(image_size=8, image_channels=1, token_types=1)
     model = SimpleNamespace(model_config=config, labels=("a", "b"), tokenizer=ByteTokenizer())
-    fits = dict(labels=("a", "b"), image_shape=(8, 8, 1), text_pairs=False)
+    fits = dict(labels=("a", "b"), image_shape=(8, 8, 1), signal_shape=None, text_pairs=False)
     refuse_other_data(model, SimpleNamespace(**fits))
     with pytest.raises(ConfigError, match=reason):
         refuse_other_data(model, SimpleNamespace(**fits | data))

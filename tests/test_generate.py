@@ -172,6 +172,28 @@ def test_a_decoder_continues_as_a_full_pass_predicts(objective):
     assert ask(model, [line]) == [[{"text": T.decode(expected), "tokens": len(expected)}]]
 
 
+@pytest.mark.parametrize("spm_rate", [0.5, 1.0])
+def test_the_text_before_a_suffix_is_what_a_full_pass_predicts(spm_rate):
+    task = dict(objective="fill_in_middle", fim_spm_rate=spm_rate)
+    model = untrained(
+        pydoc, model=dict(tie_output=False), task=task, data=dict(length=16, source="pydoc")
+    )
+    pre, suf, mid = T.sentinel_ids[:3].tolist()
+    prefix, suffix = T.encode("né").tolist(), T.encode("on").tolist()
+    given = [BOS, pre, *prefix, suf, *suffix, mid]
+    if spm_rate == 1:
+        given = [BOS, pre, suf, *suffix, mid, *prefix]
+    expected = full_passes(model, given, 16, prefix=False)
+    assert len(set(expected)) > 3
+    found = ask(model, ["né"], suffix="on")
+    assert found == [[{"text": T.decode(expected), "tokens": len(expected)}]]
+
+
+def test_a_suffix_is_for_models_that_read_one():
+    with pytest.raises(ConfigError, match=r"--suffix needs .*fill_in_middle, not causal_lm; leave"):
+        prompt(text_model(), "a", suffix="b")
+
+
 def test_span_corruption_answers_name_their_sentinels():
     model = untrained(
         dates,

@@ -12,24 +12,25 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "configs": {"ml_collections"},
     "experiment": {
-        "configs", "input_pipeline", "model", "training", "absl", "ml_collections",
+        "configs", "input_pipeline", "model", "storage", "training", "absl", "ml_collections",
     },
     "input_pipeline": {
-        "experiment", "numpy", "grain", "tensorflow_datasets", "datasets", "tokenizers", "babel",
-        "sklearn", "absl", "PIL", "tqdm", "apache_beam",
+        "experiment", "storage", "numpy", "grain", "tensorflow_datasets", "datasets", "tokenizers",
+        "babel", "sklearn", "absl", "PIL", "tqdm", "apache_beam", "jinja2",
     },
     "model": {"experiment", "jax", "flax", "numpy", "qwix"},
     "training": {
-        "experiment", "model", "checkpointing", "evaluation", "input_pipeline", "jax", "flax",
-        "numpy", "optax", "tensorboardX", "tqdm", "wandb",
+        "experiment", "storage", "model", "checkpointing", "evaluation", "input_pipeline", "jax",
+        "flax", "numpy", "optax", "tensorboardX", "tqdm", "wandb",
     },
+    "storage": {"experiment", "etils", "fsspec"},
     "checkpointing": {
-        "experiment", "configs", "input_pipeline", "model", "pretrained", "training", "absl",
-        "jax", "flax", "numpy", "orbax",
+        "experiment", "storage", "configs", "input_pipeline", "model", "pretrained", "training",
+        "absl", "jax", "flax", "numpy", "orbax",
     },
     "evaluation": {
         "experiment", "model", "training", "inference", "input_pipeline", "flax", "jax",
-        "numpy", "sacrebleu", "tqdm", "sklearn", "scipy",
+        "numpy", "sacrebleu", "tqdm", "sklearn", "scipy", "lm_eval",
     },
     "inference": {
         "experiment", "input_pipeline", "model", "training", "checkpointing", "absl", "jax",
@@ -37,16 +38,23 @@ ALLOWED = {
     },
     "pretrained": {"experiment", "model", "numpy", "safetensors"},
     "planning": {"experiment", "model", "training", "jax", "numpy"},
-    # It stands on top of all others, and nothing imports it.
+    # It stands on top of all others; only sweeps import it.
     "visualization": {
-        "experiment", "model", "input_pipeline", "training", "evaluation", "inference",
+        "experiment", "storage", "model", "input_pipeline", "training", "evaluation", "inference",
         "checkpointing", "jax", "flax", "numpy", "matplotlib", "plotly", "PIL", "absl",
     },
+    # It starts train.py as a process and reads what runs have written. Nothing imports it.
+    "sweeps": {
+        "experiment", "configs", "model", "input_pipeline", "training", "evaluation",
+        "checkpointing", "visualization", "jax", "flax", "numpy", "scipy", "matplotlib", "tqdm",
+    },
+    "studies": set(),  # plain data
 }  # fmt: skip
 
 # What a directory may import of another, where that is less than all of it.
 PARTS = {
     ("input_pipeline", "experiment"): {"experiment.schema"},
+    ("storage", "experiment"): {"experiment.schema"},
     ("model", "experiment"): {"experiment.schema"},
     ("pretrained", "experiment"): {"experiment.schema"},
     ("planning", "experiment"): {"experiment.schema"},
@@ -55,8 +63,16 @@ PARTS = {
         "input_pipeline.pipeline",
         "input_pipeline.tokenizers",
     },
-    ("evaluation", "input_pipeline"): {"input_pipeline.pipeline", "input_pipeline.sources.base"},
-    ("checkpointing", "pretrained"): {"pretrained.source_path"},
+    ("evaluation", "input_pipeline"): {
+        "input_pipeline.pipeline",
+        "input_pipeline.rows",
+        "input_pipeline.sources.base",
+        "input_pipeline.tokenizers",
+    },
+    ("checkpointing", "pretrained"): {
+        "pretrained.source_path",
+        "pretrained.special_tokens_record",
+    },
     ("checkpointing", "input_pipeline"): {
         "input_pipeline.config",
         "input_pipeline.pipeline",
@@ -66,24 +82,27 @@ PARTS = {
 # Files that may import more than their directory.
 MEETING_PLACES = {
     "pretrained/published_tokenizer.py": {"input_pipeline", "training", "absl"},
+    "pretrained/special_tokens_record.py": {"input_pipeline"},
 }
 
 # Inside model/, a file may import those before its own line.
 MODEL_ORDER = [
     {"masks", "positions", "sharding", "dropout"},
-    {"mixed_precision", "dot_attention", "block_visibility"},
-    {"quantization", "banded", "blockwise", "fused"},
-    {"ring"},
-    {"flash_attention"},
+    {"mixed_precision", "dot_attention", "block_visibility", "mixer"},
+    {"quantization", "banded", "blockwise", "fused", "recurrence", "conv", "mean"},
+    {"ring", "rnn", "gru", "lstm"},
+    {"flash_attention", "mixers"},  # mixers: the table, in model/mixers/__init__.py
     {"interface"},
     {"attention_weights"},
-    {"dot", "flash", "local", "longformer", "linear", "hierarchical", "recurrent"},
+    {"dot", "flash", "local", "longformer", "linear", "hierarchical", "recurrent", "additive"},
     {"chunked", "performer"},
     {"attention"},  # the table of all kinds, in model/attention/__init__.py
+    {"mixer_checks", "block_checks"},
+    {"config_checks"},
     {"config"},
-    {"layers"},
-    {"module"},
-    {"kv_cache"},
+    {"layers", "routing", "relative_bias"},
+    {"module", "token_mixer", "context_vector", "experts"},
+    {"kv_cache", "block"},
     {"stack"},
     {"transformer"},
     {"heads"},

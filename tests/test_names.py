@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files in these directories are named after what they configure or measure.
-NAMED_AFTER_OTHERS = {"configs", "benchmarks"}
+NAMED_AFTER_OTHERS = {"configs", "studies", "benchmarks"}
 SHARED_MODULES = {
     "__init__",
     "config",  # the sections of the config, each beside the code that reads it
@@ -58,7 +58,7 @@ PRIVATE_WORDS = {
     "door": "experiment",
 }
 REPLACEMENTS = {word: new for words, new in PRIVATE_WORDS.items() for word in words.split()}
-AXES = re.compile(r"_[bthskgdlvmpfncijqruwxe0-9]{1,6}$")  # the axes of an array, as in kept_bhts
+AXES = re.compile(r"_[abthskgdlvmpfncijqruwxe0-9]{1,6}$")  # the axes of an array, as in kept_bhts
 
 
 def python_files() -> list[Path]:

@@ -1,4 +1,4 @@
-"""Paths with a scheme, such as gs://bucket/run, are refused wherever a path is taken.
+"""Paths with a scheme, such as gs://bucket/run, are refused where object storage is not supported.
 
 Python would make a local directory named `gs:` of them.
 """
@@ -17,7 +17,7 @@ import train
 from checkpointing import loaded_run
 from checkpointing.checkpoint_manager import find_checkpoint
 from configs import dates
-from experiment import command_line, sections
+from experiment import command_line, schema, sections
 from experiment.schema import ConfigError, refuse_remote
 from inference import sampling_options
 from inference.prompts import ImagePrompts
@@ -29,8 +29,14 @@ from tests.tiny import data_config
 ROOT = Path(__file__).resolve().parent.parent
 BUCKET = "gs://bucket/run"
 SAID = f"={BUCKET} has the scheme gs://, and object storage and URLs are not supported yet"
-KEYS = ["init_from", "compilation_cache", "task.teacher"]
-KEYS += [f"data.{key}" for key in ("path", "name", "tokenizer", "cache_dir")]
+KEYS = [f"data.{key}" for key in ("name", "tokenizer", "cache_dir")]
+NEEDS = f"={BUCKET} needs no_such_package: pip install -e '.[gcs]'"
+
+
+@pytest.fixture
+def no_gcsfs(monkeypatch):
+    """As where the extra is not installed."""
+    monkeypatch.setitem(schema.OBJECT_STORAGE, "gs", ("no_such_package", "gcs"))
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +74,7 @@ def test_parts_of_a_mixture():
     assert "local" not in message.split(";")[0]
 
 
-@pytest.mark.parametrize("path", [BUCKET, Path(BUCKET), "s3://bucket/run", "hdfs://host/run"])
+@pytest.mark.parametrize("path", [Path(BUCKET), "s3://bucket/run", "hdfs://host/run"])
 def test_workdirs(path):
     config = dates.get_config().to_dict()
     for run in (
@@ -80,13 +86,30 @@ def test_workdirs(path):
         assert_short_and_clear(refusal(run), f"--workdir={path} has the scheme ")
 
 
-def test_remote_paths_of_other_runs_are_refused(tmp_path):
-    assert f"init_from{SAID}" in refusal(find_checkpoint, BUCKET)
-    assert "task.teacher=gs://bucket/run:20 has" in refusal(
-        find_checkpoint, f"{BUCKET}:20", "task.teacher"
-    )
-    assert f"--draft_workdir{SAID}" in refusal(
+def test_a_run_in_a_bucket_needs_the_extra(no_gcsfs, tmp_path):
+    config = dates.get_config().to_dict()
+    for run in (
+        lambda: train.train_and_evaluate(config, BUCKET),
+        lambda: evaluate.evaluate(BUCKET),
+        lambda: generate.generate(BUCKET, ["a"]),
+        lambda: loaded_run.load(BUCKET),
+    ):
+        assert_short_and_clear(refusal(run), f"--workdir{NEEDS}")
+    for key in ("init_from", "task.teacher", "data.path", "compilation_cache"):
+        other = changed(dates.get_config(), {key: BUCKET})
+        assert f"{key}{NEEDS}" in refusal(train.train_and_evaluate, other, tmp_path / "run")
+    assert f"init_from{NEEDS}" in refusal(find_checkpoint, BUCKET)
+    assert f"--draft_workdir{NEEDS}" in refusal(
         sampling_options.from_flags, {"draft_workdir": BUCKET}
+    )
+    ended = scripts.run("evaluate.py", "--workdir", BUCKET)
+    assert_short_and_clear(ended.err, f"--workdir{NEEDS}")
+    assert (ended.code, ended.out) == (command_line.BAD_INPUT, "")
+
+
+def test_other_schemes_of_other_runs_are_refused():
+    assert "task.teacher=s3://bucket/run has" in refusal(
+        find_checkpoint, "s3://bucket/run:20", "task.teacher"
     )
 
 
@@ -109,10 +132,8 @@ def test_a_remote_tfds_directory_is_refused(monkeypatch):
 
 
 COMMANDS = {
-    f"train.py --config={ROOT}/configs/dates.py --workdir=gs://bucket/run": "--workdir",
     "train.py --config=gs://bucket/run": "--config",
     f"train.py --config={ROOT}/configs/dates.py:gs://bucket/run": "--config",
-    "evaluate.py --workdir gs://bucket/run": "--workdir",
     "generate.py --workdir=x --input=gs://bucket/run": "--input",
     "generate.py --workdir=x --prompt=a --output=gs://bucket/run": "--output",
 }

@@ -74,6 +74,8 @@ def test_refusals_come_before_anything_is_loaded(tmp_path, run):
     assert "cannot be written" in refusal(*given, f"--output={tmp_path}/none/page.html")
     assert "cannot be written" in refusal(*given, f"--json={tmp_path}")
     assert "cannot be written" in refusal(*given, f"--svg={file}/figures")
+    assert "--json=gs://bucket/x has the scheme" in refusal(*given, "--json=gs://bucket/x")
+    assert "--svg=s3://bucket/x has the scheme" in refusal(*given, "--svg=s3://bucket/x")
     assert "--heads chooses figures" in refusal(*given, "--heads=0.1")
     svg = f"--svg={tmp_path}/svg"
     assert "'0' is no head" in refusal(*given, svg, "--heads=0")

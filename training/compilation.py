@@ -9,6 +9,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiment.schema import ConfigError
 from model.sharding import platform
+from storage.object_store import as_os_errors, is_remote, remote_path
 
 DEFAULT_DIRECTORY = "~/.cache/backbone/programs"
 
@@ -26,14 +27,25 @@ def keep_programs(directory: str) -> None:
         return
     if directory and chosen:
         try:
-            Path(chosen).expanduser().mkdir(parents=True, exist_ok=True)
+            _make(chosen)
         except OSError as error:
             raise ConfigError(
                 f"compilation_cache={directory} cannot be created ({error.strerror}); choose "
                 "another directory, or off"
             ) from error
-    jax.config.update("jax_compilation_cache_dir", chosen and str(Path(chosen).expanduser()))
+    if chosen and not is_remote(chosen):
+        chosen = str(Path(chosen).expanduser())
+    jax.config.update("jax_compilation_cache_dir", chosen)
     compilation_cache.reset_cache()  # it may be open with the former directory
+
+
+def _make(directory: str) -> None:
+    """Makes a directory; of one in a bucket, checks that it can be written. Raises OSError."""
+    if not is_remote(directory):
+        Path(directory).expanduser().mkdir(parents=True, exist_ok=True)
+        return
+    with as_os_errors():
+        (remote_path(directory) / ".writable").write_text("")
 
 
 def _default_directory() -> str | None:
@@ -47,7 +59,7 @@ def _default_directory() -> str | None:
 
 def shapes_line(batch: Mapping[str, np.ndarray], rows: int, bucket: tuple[int, int] | None) -> str:
     """Returns the shapes that a step compiles for, and the bucket if there are several."""
-    names = [name for name in ("encoder_inputs", "inputs", "images") if name in batch]
+    names = [name for name in ("encoder_inputs", "inputs", "images", "signals") if name in batch]
     shapes = [" x ".join(map(str, (rows, *batch[name].shape[1:]))) for name in names]
     shown = ", ".join(f"{name} {shape}" for name, shape in zip(names, shapes, strict=True))
     if bucket and bucket[1] > 1:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from experiment.schema import (
+    OBJECT_STORAGE,
+    RUN_SCHEMES,
     Bounds,
     Count,
     NonNegativeFloat,
@@ -18,6 +20,8 @@ from experiment.schema import (
 from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.objectives.objective import LossTerm, Objective
 
+DPO_BETA, FIM_RATE = 0.1, 0.5  # the defaults
+QUANTILES = (0.1, 0.5, 0.9)  # the default
 HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 
 
@@ -41,8 +45,8 @@ class RunConfig:
                 f"profile_steps={self.profile_steps} must satisfy 1 <= first <= last <= "
                 f"steps={self.steps}; (0, 0) switches the profiler off"
             )
-        yield from path_problems("init_from", self.init_from)
-        yield from path_problems("compilation_cache", self.compilation_cache)
+        yield from path_problems("init_from", self.init_from, RUN_SCHEMES)
+        yield from path_problems("compilation_cache", self.compilation_cache, OBJECT_STORAGE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +58,8 @@ class TaskConfig:
     z_loss: NonNegativeFloat
     noise_rate: Annotated[float, Bounds(above=0, below=1)]
     mean_span: Annotated[float, Bounds(at_least=1)]
+    fim_rate: Probability
+    fim_spm_rate: Probability
     whole_words: bool
     next_sentence: bool
     embedding: Literal["pooled", "first", "mean"]
@@ -62,6 +68,8 @@ class TaskConfig:
     teacher: str
     teacher_weight: Probability
     teacher_temperature: PositiveFloat
+    quantiles: tuple[Annotated[float, Bounds(above=0, below=1)], ...]
+    dpo_beta: PositiveFloat
 
     @property
     def objective_spec(self) -> Objective:
@@ -95,7 +103,34 @@ class TaskConfig:
                 f"task.next_sentence=True needs {self._instead('next_sentence')}; "
                 "set task.next_sentence=False"
             )
-        yield from path_problems("task.teacher", self.teacher)
+        if self.dpo_beta != DPO_BETA and "dpo_beta" not in keys:
+            yield (
+                f"task.dpo_beta={self.dpo_beta:g} goes with {self._instead('dpo_beta')}; "
+                f"set it to {DPO_BETA}"
+            )
+        for key in ("fim_rate", "fim_spm_rate"):
+            if (value := getattr(self, key)) != FIM_RATE and key not in keys:
+                yield f"task.{key}={value:g} goes with {self._instead(key)}; set it to {FIM_RATE}"
+        if "quantiles" not in keys and self.quantiles != QUANTILES:
+            yield (
+                f"task.quantiles={self.quantiles} goes with {self._instead('quantiles')}; "
+                f"set it to {QUANTILES}"
+            )
+        if self.quantiles != tuple(sorted(set(self.quantiles))) or 0.5 not in self.quantiles:
+            yield (
+                f"task.quantiles={self.quantiles} must increase and have 0.5, the median, which "
+                "is the forecast"
+            )
+        if self.objective_spec.needs_reference:
+            yield from self._without_part("z_loss", "teacher")
+        if self.objective_spec.head in ("regressor", "forecaster"):
+            yield from self._without_part("label_smoothing", "z_loss", "teacher")
+        yield from path_problems("task.teacher", self.teacher, RUN_SCHEMES)
+
+    def _without_part(self, *keys: str) -> Iterator[str]:
+        for key in keys:
+            if value := getattr(self, key):
+                yield f"task.{key}={value} has no part in task.objective={self.objective}"
 
     def _instead(self, key: str) -> str:
         """The objectives that read a key, and this one, which does not."""
@@ -240,11 +275,19 @@ class FailureConfig:
             )
 
 
+RANKING_METRICS = (
+    "mrr",
+    *(f"{name}@{k}" for name in ("hit", "ndcg") for k in (1, 5, 10, 20, 50, 100)),
+)
 Metric = Literal[
-    "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy"
-]
+    "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy",
+    "entity_f1",
+    "ece",
+    *RANKING_METRICS,
+]  # fmt: skip
 TEXT_METRICS = ("bleu", "chrf", "rouge")
 NUMERIC_METRICS = ("pearson", "spearman")  # need classes that are numbers
+TAG_METRICS = ("entity_f1",)
 CLASS_METRICS = ("macro_f1", "matthews", *NUMERIC_METRICS, "top5_accuracy")
 
 
@@ -265,21 +308,47 @@ class EvalConfig:
         if self.patience and not self.every:
             yield (
                 f"eval.patience={self.patience} counts evaluations, but with eval.every=0 the only "
-                "one is the last; set eval.every"
+                "one is the last; set eval.every to a number of steps, or eval.patience=0"
             )
 
 
 def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Yields a message for each metric that the objective has no outputs for."""
     objective = task.objective_spec
-    allowed = CLASS_METRICS if objective.head == "classifier" else ()
+    of_head = dict(
+        classifier=CLASS_METRICS, token_classifier=TAG_METRICS, regressor=NUMERIC_METRICS
+    )
+    allowed = of_head.get(objective.head, ())
     allowed += TEXT_METRICS if "pairs" in objective.kinds else ()
+    allowed += RANKING_METRICS if objective.ranks_items else ()
+    # Of the main term's probabilities
+    without = ("regressor", "forecaster")
+    has_probabilities = not objective.needs_reference and objective.head not in without
+    allowed += ("ece",) if objective.terms and has_probabilities else ()
     for metric in evaluation.metrics:
         if metric not in allowed:
             instead = f"choose among: {', '.join(allowed)}" if allowed else "set it to ()"
             yield (
                 f"eval.metrics: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"
+            )
+
+
+def reference_problems(task: TaskConfig, finetune: FinetuneConfig, run: RunConfig) -> Iterator[str]:
+    """Yields a message if an objective has no complete reference to compare with."""
+    if not task.objective_spec.needs_reference:
+        return
+    objective = f"task.objective={task.objective}"
+    if not run.init_from:
+        yield (
+            f"{objective} compares with the model that it starts from; set init_from to a run's "
+            "workdir"
+        )
+    for key, off in (("lora_also_train", "''"), ("resize_vocabulary", False)):
+        if value := getattr(finetune, key):
+            yield (
+                f"finetune.{key}={value!r} does not go with {objective}, whose reference must have "
+                f"all parameters; set it to {off}"
             )
 
 

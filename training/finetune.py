@@ -136,19 +136,20 @@ def _refuse_rank(name: str, shape: tuple[int, ...], rank: int) -> None:
 
 
 def _adapter(name: str, box: nn.LogicallyPartitioned, rank: int, key: Array) -> dict:
-    """Returns two matrices per layer, rows x rank and rank x columns, in float32.
+    """Returns two matrices per layer (or expert), rows x rank and rank x columns, in float32.
 
     The second is 0 at the start, so their product is 0, too.
     """
     shape, names = box.value.shape, box.names
     rows, columns = matrix_axes(name, len(shape))
-    a_shape = (shape[0], *(shape[axis] for axis in rows), rank)
-    b_shape = (shape[0], rank, *(shape[axis] for axis in columns))
+    stacked = rows[0]  # how many axes there are before those of a matrix
+    a_shape = (*shape[:stacked], *(shape[axis] for axis in rows), rank)
+    b_shape = (*shape[:stacked], rank, *(shape[axis] for axis in columns))
     key = jax.random.fold_in(key, zlib.crc32(name.encode()))
     # Outputs of A have the scale of its inputs, whatever the width.
-    a = jax.random.normal(key, a_shape) * math.prod(a_shape[1:-1]) ** -0.5
-    a_names = (names[0], *(names[axis] for axis in rows), None)
-    b_names = (names[0], None, *(names[axis] for axis in columns))
+    a = jax.random.normal(key, a_shape) * math.prod(a_shape[stacked:-1]) ** -0.5
+    a_names = (*names[:stacked], *(names[axis] for axis in rows), None)
+    b_names = (*names[:stacked], None, *(names[axis] for axis in columns))
     stem = name.removesuffix(KERNEL)
     return {
         stem + LORA_A: nn.LogicallyPartitioned(a, a_names),
@@ -177,10 +178,11 @@ def merge_lora(own: dict, base: dict, alpha: float) -> dict:
 
 def _adapted(kernel: Array, a: Array, b: Array, alpha: float) -> Array:
     rank = a.shape[-1]
-    layers = ((0,), (0,))
-    over_rank = ((a.ndim - 1,), (1,))
+    stacked = tuple(range(a.ndim + b.ndim - 2 - kernel.ndim))  # layers, experts
+    over_rank = ((a.ndim - 1,), (len(stacked),))
     # Full precision, also on TPUs: the same numbers as a merged and stored kernel.
-    delta = jax.lax.dot_general(a, b, (over_rank, layers), precision=jax.lax.Precision.HIGHEST)
+    axes = over_rank, (stacked, stacked)
+    delta = jax.lax.dot_general(a, b, axes, precision=jax.lax.Precision.HIGHEST)
     return (kernel.astype(jnp.float32) + (alpha / rank) * delta).astype(kernel.dtype)
 
 

@@ -13,6 +13,7 @@ from input_pipeline.objectives import OBJECTIVES
 from model.attention import KINDS
 from model.config import TransformerConfig
 from model.layers import GATED
+from model.mixers import ATTENTION, MIXERS
 from training.config import TaskConfig
 
 
@@ -31,13 +32,16 @@ def forward_flops(config: TransformerConfig, objective: str, length: int, source
     if config.has_decoder:
         for layer in range(config.decoder_layers):
             total += _block(config, layer, length, causal=True)
-            if config.family == "encoder_decoder":
+            if config.has_cross_attention:
                 kind = KINDS[config.attention_kind(layer)]
                 pairs = kind.cross_pairs(config, length, source)
                 total += _attention(config, length, source, pairs)
+    if config.embedding_size:
+        total += 2 * length * config.embedding_size * config.width
+    if config.has_context_vector:
+        total += 2 * length * config.width**2
     if config.input == "patches":
-        values = config.patch_size**2 * config.image_channels
-        total += 2 * length * values * config.width
+        total += 2 * length * config.values_per_patch * config.width
     return total + head_flops(config, OBJECTIVES[objective].head, length)
 
 
@@ -56,12 +60,16 @@ def row_flops(
 
     The backward pass counts in full, even if parameters are frozen.
     """
-    if config.input == "patches":
-        length = (config.image_size // config.patch_size) ** 2 + config.class_token
-    else:
-        length = batch["inputs"].shape[1]
+    is_patched = config.input == "patches"
+    length = config.patch_tokens if is_patched else batch["inputs"].shape[1]
     source = batch["encoder_inputs"].shape[1] if "encoder_inputs" in batch else 0
     total = train_flops(config, task.objective, length, source)
+    if "predicted" in batch:  # the head computes few positions
+        head, predicted = OBJECTIVES[task.objective].head, batch["predicted"].shape[1]
+        at_all, here = (head_flops(config, head, n) for n in (length, predicted))
+        total -= 3 * (at_all - here)
+    if OBJECTIVES[task.objective].head == "forecaster":  # one quantile is counted above
+        total += 3 * (len(task.quantiles) - 1) * head_flops(config, "forecaster", length)
     if task.auxiliary_masked_lm:
         total += 3 * head_flops(config, "masked_language_model", length)
     if teacher is not None:
@@ -70,12 +78,22 @@ def row_flops(
 
 
 def _block(config: TransformerConfig, layer: int, length: int, causal: bool) -> int:
-    matrices = 3 if config.activation in GATED else 2
+    matrices = {"mlp": 3 if config.activation in GATED else 2, "linear": 2, "none": 0}[
+        config.feed_forward_kind
+    ]
     feed_forward = 2 * length * matrices * config.width * config.feed_forward
+    if config.experts:  # those that a token uses, whether a full one drops it or not
+        feed_forward *= config.experts_per_token + config.shared_experts
+        feed_forward += 2 * length * config.width * config.experts
+    if config.mixer != ATTENTION:
+        return MIXERS[config.mixer].flops(config, length, causal) + feed_forward
     kind = KINDS[config.attention_kind(layer)]
     attention = _attention(config, length, length, kind.pairs(config, length, causal=causal))
     # Extra projections, such as those for global tokens, are computed for all tokens.
     extra = _projections(config, length, length) - _output(config, length)
+    if config.share_qk:  # self-attention reads the keys off the queries
+        shared = _output(config, length)
+        return attention - shared + len(kind.extra_qkv) * (extra - shared) + feed_forward
     return attention + len(kind.extra_qkv) * extra + feed_forward
 
 
@@ -102,6 +120,14 @@ def head_flops(config: TransformerConfig, head: str, length: int) -> int:
         case "classifier":
             pooler = config.width**2 if config.pooler else 0
             return 2 * (pooler + config.width * config.num_classes)
+        case "regressor":
+            return 2 * ((config.width**2 if config.pooler else 0) + config.width)
+        case "token_classifier":
+            pooler = config.width**2 if config.pooler else 0
+            return 2 * length * (pooler + config.width * config.num_classes)
+        case "forecaster":  # of one quantile
+            pooler = config.width**2 if config.pooler else 0
+            return 2 * config.width * config.horizon + 2 * pooler
         case "masked_language_model":
-            return 2 * length * config.width * (config.width + config.vocab_size)
+            return 2 * length * config.embedding_width * (config.width + config.vocab_size)
     return 2 * length * config.width * config.vocab_size

@@ -1,5 +1,6 @@
 """Model sizes inferred from the data, and checks that data and model fit each other."""
 
+import dataclasses
 import re
 import reprlib
 from pathlib import Path
@@ -8,7 +9,8 @@ from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
 from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import Tokenizer
-from model.config import ABSOLUTE_POSITIONS, TransformerConfig
+from model.config import TransformerConfig
+from model.positions import ABSOLUTE_POSITIONS
 
 
 def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> TransformerConfig:
@@ -49,6 +51,15 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
         )
     if data.image_shape is not None:
         sizes |= image_sizes(model, data.image_shape)
+    if data.signal_shape is not None:
+        sizes |= signal_sizes(model, data.signal_shape)
+        sizes |= dict(zip(("input_mean", "input_std"), data.mean_and_std, strict=True))
+        sizes["horizon"] = data.horizon
+        if model.horizon not in (0, data.horizon):
+            raise ConfigError(
+                f"model.horizon={model.horizon} is not that of the data, {data.horizon}; set it to "
+                "0, or set data.options.horizon"
+            )
     return model.resolve(**sizes)
 
 
@@ -85,19 +96,48 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
     return {"image_size": rows, "image_channels": channels}
 
 
-def refuse_other_data(model: LoadedRun, data: Data) -> None:
-    """Refuses data whose classes, images or text pairs the trained model cannot read."""
-    config = model.model_config
-    if data.labels != model.labels:
+def signal_sizes(model: TransformerConfig, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of sounds or series, (axes..., channels); refuses a mismatch."""
+    if model.input_shape not in ((), shape):
         raise ConfigError(
-            f"the data's classes, {reprlib.repr(data.labels)}, are not those that the model was "
-            f"trained on, {reprlib.repr(model.labels)}; choose data with the same classes"
+            f"the data's examples have the shape {shape}, but model.input_shape="
+            f"{model.input_shape}; set it to ()"
+        )
+    sized = dataclasses.replace(model, input_shape=shape)
+    if problems := [each for each in sized.problems() if "input_" in each]:
+        raise ConfigError(problems)
+    if model.position in ABSOLUTE_POSITIONS and sized.patch_tokens > model.max_length:
+        raise ConfigError(
+            f"an example becomes {sized.patch_tokens} tokens, more than model.max_length="
+            f"{model.max_length}, the most that model.position={model.position} can address; raise "
+            "it, or model.patch_size"
+        )
+    return {"input_shape": shape}
+
+
+def refuse_other_data(model: LoadedRun, data: Data) -> None:
+    """Refuses data whose classes, shapes or text pairs the trained model cannot read."""
+    config = model.model_config
+    if data.labels != model.labels[: len(data.labels)]:
+        raise ConfigError(
+            f"the data's classes, {reprlib.repr(data.labels)}, are not among those that the model "
+            f"was trained on, {reprlib.repr(model.labels)}; name them as there"
         )
     sizes = config.image_size, config.image_size, config.image_channels
     if data.image_shape is not None and data.image_shape != sizes:
         raise ConfigError(
             f"the data's images are {'x'.join(map(str, data.image_shape))}, but the model was "
             f"trained on {'x'.join(map(str, sizes))}; set data.image_size"
+        )
+    if data.signal_shape is not None and data.signal_shape != config.input_shape:
+        raise ConfigError(
+            f"the data's examples have the shape {data.signal_shape}, but the model was trained on "
+            f"{config.input_shape}; change data.options back"
+        )
+    if data.signal_shape is not None and data.horizon != config.horizon:
+        raise ConfigError(
+            f"the data's windows have {data.horizon} values to forecast, but the model forecasts "
+            f"{config.horizon}; set data.options.horizon={config.horizon}"
         )
     if data.text_pairs and not tells_pairs_apart(config, model.tokenizer):
         raise ConfigError(

@@ -35,6 +35,7 @@ from training.flops import row_flops
 from training.metric_writers import Reporter
 from training.prefetch import Batch, prefetch
 from training.processes import is_primary
+from training.pruning import record_head_scores
 from training.run_events import EventLog, record_examples
 from training.step import FrozenInputs, TrainSpec, TrainState
 from training.stop_signals import StopRequest
@@ -148,6 +149,7 @@ class Loop:
                     if saves or stops or is_last or is_best:
                         self._events.progress(step)
                         self.checkpoints.save(step, state, scores)
+                        record_head_scores(self.workdir, step, state.prune)
                         self._time_limit.saved(step)
                         self._watchdog.beat()
                 if stops:
@@ -175,7 +177,7 @@ class Loop:
         run, checkpoint = self.experiment.run, self.experiment.checkpoint
         failure = self.experiment.failure
         self._watchdog = Watchdog(self.workdir, failure.watchdog_seconds, failure.watchdog_ends)
-        unit, tuning = unit_of(self.experiment.model), self.spec.tuning
+        unit, tuning = unit_of(self.spec.model.config), self.spec.tuning
         self._throughput = Throughput(unit)
         parameters = parameter_counts(self.abstract.params, self.frozen_inputs.base, tuning)
         self._events = EventLog(self.workdir, unit, start, self.reporter.log, parameters)
@@ -244,7 +246,10 @@ class Loop:
         self._events.count(amount)
         if shape in self._compiled_shapes:
             state, metrics = self.train_step(state, *arguments)
-            teacher = self.spec.teacher and self.spec.teacher.model.config
+            frozen = self.spec.teacher
+            if self.spec.task.objective_spec.needs_reference:
+                frozen = self.spec  # the reference is another pass of the same model
+            teacher = frozen and frozen.model.config
             flops = rows * row_flops(self.spec.model.config, self.spec.task, batch.host, teacher)
             self._throughput.count(amount, flops)
             return state, metrics

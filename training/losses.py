@@ -13,6 +13,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from training.config import TaskConfig
+from training.preference_loss import preference_counts, preference_sums
+from training.quantile_loss import quantile_counts, quantile_sums
+
+
+def squared_error(outputs_b: Array, targets_b: Array, weights_b: Array) -> tuple[Array, Array]:
+    """Weighted sums of the squared and of the absolute error, in float32."""
+    errors_b = outputs_b.astype(jnp.float32) - targets_b.astype(jnp.float32)
+    weights_b = weights_b.astype(jnp.float32)
+    return (jnp.square(errors_b) * weights_b).sum(), (jnp.abs(errors_b) * weights_b).sum()
 
 
 class CrossEntropy(NamedTuple):
@@ -138,6 +147,44 @@ def _divergence_backward(temperature: float, saved, d_divergence_bt: Array):
 _divergence.defvjp(_divergence_forward, _divergence_backward)
 
 
+class CalibrationSums(NamedTuple):
+    """Weighted sums over the positions of each bin of the top probability, (U,).
+
+    One more axis: U bins of equal width. A bin includes its upper edge, and the first one also 0.
+    """
+
+    count: Array
+    confidence: Array  # the top probability
+    correct: Array  # as `CrossEntropy.correct`
+
+
+CALIBRATION_BINS = 15
+
+
+def calibration_sums(
+    task: TaskConfig, outputs: Mapping[str, Array], batch: Mapping[str, Array]
+) -> CalibrationSums:
+    """What the expected calibration error of the main term is computed from."""
+    term = _terms(task, batch)[task.terms[0].name]
+    logits_btv = outputs[term.output].astype(jnp.float32)
+    log_z_bt = jax.nn.logsumexp(logits_btv, axis=-1)
+    confidence_bt = jnp.exp(logits_btv.max(axis=-1) - log_z_bt)
+    _, _, correct_bt = _per_position(logits_btv, term.targets, 0.0, 0.0)
+    bins_bt = jnp.ceil(confidence_bt * CALIBRATION_BINS).clip(1, CALIBRATION_BINS) - 1
+    # A masked sum, not a scatter: it fuses, and stays local on sharded rows.
+    is_bin_btu = bins_bt[..., None] == jnp.arange(CALIBRATION_BINS, dtype=jnp.float32)
+    weights_btu = jnp.where(is_bin_btu, term.weights.astype(jnp.float32)[..., None], 0)
+    axes = tuple(range(confidence_bt.ndim))
+    return CalibrationSums(
+        weights_btu.sum(axes),
+        (weights_btu * confidence_bt[..., None]).sum(axes),
+        (weights_btu * correct_bt[..., None]).sum(axes),
+    )
+
+
+ABSOLUTE = "absolute_error"  # the metric of regression beside its loss, the squared error
+
+
 class Term(NamedTuple):
     """One term of the loss."""
 
@@ -155,7 +202,7 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
             continue
         targets, weights = batch[term.targets], batch[term.weights]
         if weights.ndim > targets.ndim:
-            # All weights of a row that only fills up the batch are 0.
+            # All weights of a row that only pads the batch are 0.
             weights = (weights > 0).any(axis=-1)
         factor = float(getattr(task, term.key)) if term.key else 1.0
         terms[term.name] = Term(term.output, targets, weights, factor)
@@ -164,11 +211,16 @@ def _terms(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Term]:
 
 def adds_to_cross_entropy(task: TaskConfig) -> bool:
     """Whether the loss that is minimised has more terms than the loss that evaluation reports."""
-    return bool(task.label_smoothing or task.z_loss or len(task.terms) > 1)
+    is_scaled = task.objective_spec.head == "forecaster"
+    return bool(task.label_smoothing or task.z_loss or len(task.terms) > 1 or is_scaled)
 
 
 def term_counts(task: TaskConfig, batch: Mapping[str, Array]) -> dict[str, Array]:
     """The sum of weights of each term: what `total_loss` divides by."""
+    if task.objective_spec.needs_reference:
+        return preference_counts(batch)
+    if task.objective_spec.head == "forecaster":
+        return quantile_counts(batch)
     return {
         name: term.weights.astype(jnp.float32).sum() for name, term in _terms(task, batch).items()
     }
@@ -182,10 +234,20 @@ def term_sums(
 ) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
     """Returns the loss sum of each term, and every metric as (sum, count).
 
-    A teacher's logits are additional targets of the main term.
+    A teacher's logits are additional targets of the main term, or the reference of preferences.
     """
+    if task.objective_spec.needs_reference:
+        return preference_sums(task, outputs["logits"], teacher_logits, batch)
+    if task.objective_spec.head == "forecaster":
+        return quantile_sums(task, outputs, batch)
     counts = term_counts(task, batch)
     loss_sums, metrics = {}, {}
+    if task.terms[0].is_squared_error:
+        ((name, term),) = _terms(task, batch).items()
+        squared, absolute = squared_error(outputs[term.output][..., 0], term.targets, term.weights)
+        # Evaluation reports "nll" as the loss.
+        metrics = {"nll": (squared, counts[name]), ABSOLUTE: (absolute, counts[name])}
+        return {name: squared}, metrics
     for name, term in _terms(task, batch).items():
         result = cross_entropy(
             outputs[term.output], term.targets, term.weights, task.label_smoothing, task.z_loss

@@ -4,9 +4,12 @@ from collections.abc import Iterable
 
 # Of several scores on one eval set, the first of these is the one that people ask for.
 PREFERRED = (
-    "bleu", "chrf", "rougeL", "exact_match", "bits_per_byte", "perplexity", "accuracy", "loss",
+    "bleu", "chrf", "rougeL", "exact_match", "ndcg@10", "hit@10", "mrr", "entity_f1", "spearman",
+    "pearson", "bits_per_byte", "perplexity", "accuracy", "loss",
 )  # fmt: skip
-LESS_IS_BETTER = ("loss", "nll", "perplexity", "bits_per_byte", "failures")
+LESS_IS_BETTER = (
+    "loss", "nll", "mae", "perplexity", "bits_per_byte", "absolute_error", "ece", "failures",
+)  # fmt: skip
 
 
 def mode_of(metric: str) -> str:

@@ -19,6 +19,7 @@ import jax
 from tqdm import tqdm
 
 from experiment.schema import ConfigError
+from storage.mirror import PART_BYTES, source_of
 from training.main_metric import main_metric
 
 # The metrics that a log line shows, in this order, and their format.
@@ -26,11 +27,14 @@ LOG_COLUMNS = {
     "train/loss": "loss {:.4f}",
     "train/total_loss": "total loss {:.4f}",
     "train/accuracy": "accuracy {:.4f}",
+    "train/mae": "mae {:.4g}",
+    "train/coverage": "coverage {:.3f}",
     "train/teacher_kl": "teacher KL {:.4f}",
     "optim/learning_rate": "lr {:.3g}",
     "optim/grad_norm": "grad norm {:.3g}",
     "perf/tokens_per_second": "{:,.0f} tokens/s",
     "perf/images_per_second": "{:,.0f} images/s",
+    "perf/examples_per_second": "{:,.0f} examples/s",
     "perf/mfu": "MFU {:.1%}",
     "perf/data_wait_fraction": "data wait {:.1%}",
 }
@@ -190,6 +194,8 @@ class TensorBoard:
     def __init__(self, workdir: Path, resume_step: int):
         self._directory = workdir / self.NAME
         self._directory.mkdir(exist_ok=True)
+        # In a bucket, a file is uploaded whole each time, so that a long one would be costly.
+        self._most_bytes = PART_BYTES if source_of(workdir) else math.inf
         self._files, self._file, self._failed = 0, None, -math.inf
         self._open(resume_step)
 
@@ -219,6 +225,8 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
+        if self._file is not None and self._file.tell() > self._most_bytes:
+            self.rewind(step)  # another file; events up to this step stay
         if self._file is None:
             if time.monotonic() < self._failed + self.PAUSE:
                 raise OSError("it could not be written a moment ago")

@@ -1,5 +1,6 @@
 """The model with the head that a task needs, and its arguments from a batch."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -7,8 +8,17 @@ import numpy as np
 from jax import Array
 
 from model.config import TransformerConfig
-from model.heads import Classifier, Embedder, LanguageModel, MaskedLanguageModel
+from model.heads import (
+    Classifier,
+    Embedder,
+    Forecaster,
+    LanguageModel,
+    MaskedLanguageModel,
+    TokenClassifier,
+)
+from model.routing import ROUTER
 from training.config import TaskConfig
+from training.router_losses import router_sums, with_segments
 
 
 def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
@@ -20,6 +30,12 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
             return MaskedLanguageModel(model, task.next_sentence)
         case "classifier":
             return Classifier(model, masked_tokens=task.auxiliary_masked_lm > 0)
+        case "token_classifier":
+            return TokenClassifier(model)
+        case "regressor":
+            return Classifier(dataclasses.replace(model, num_classes=1))
+        case "forecaster":
+            return Forecaster(model, len(task.quantiles))
         case "embedder":
             return Embedder(model, task.embedding, task.normalize)
     raise ValueError(f"task.objective={task.objective} declares an unknown head, {head!r}")
@@ -28,11 +44,14 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
 def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple, dict]:
     """The model's positional and named arguments, from the arrays of a batch."""
     objective = task.objective_spec
-    if "images" in batch:
-        return (batch["images"],), {}
+    for name in ("images", "signals"):
+        if name in batch:
+            return (batch[name],), {}
     row = dict(positions_bt=batch.get("positions"), segments_bt=batch.get("segment_ids"))
     if objective.head != "language_model":
-        return (batch["inputs"],), row | dict(token_types_bt=batch.get("token_types"))
+        row |= dict(token_types_bt=batch.get("token_types"))
+        row |= dict(predicted_bn=batch["predicted"]) if "predicted" in batch else {}
+        return (batch["inputs"],), row
     if not objective.has_source:
         return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))
     source = dict(
@@ -45,8 +64,8 @@ def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple
 def smallest_batch(model: TransformerConfig) -> dict[str, np.ndarray]:
     """The smallest batch that a model can read: enough to infer its parameters' shapes."""
     if model.input == "patches":
-        shape = (1, model.image_size, model.image_size, model.image_channels)
-        return {"images": np.zeros(shape, np.float32)}
+        name = "signals" if model.input_shape else "images"
+        return {name: np.zeros((1, *model.patched_shape), np.float32)}
     token = np.zeros((1, 1), np.int32)
     return {"inputs": token, "encoder_inputs": token}
 
@@ -61,17 +80,23 @@ def forward(
 ) -> dict[str, Array]:
     """The model's outputs by name. Dropout is on if there is a key for it.
 
-    Without `features_key`, random features are those of evaluation.
+    Without `features_key`, random features are those of evaluation. In training, the outputs of a
+    model with experts include the sums that the losses of its routers need.
     """
-    arguments, named = model_arguments(task, batch)
+    has_experts, is_training = model.config.experts > 0, dropout_key is not None
+    arguments, named = model_arguments(task, with_segments(batch) if has_experts else batch)
     keys = {"dropout": dropout_key, "features": features_key}
     outputs = model.apply(
         {"params": params},
         *arguments,
         **named,
-        deterministic=dropout_key is None,
+        deterministic=not is_training,
         rngs={name: key for name, key in keys.items() if key is not None},
+        mutable=[ROUTER] if has_experts and is_training else False,
     )
+    if has_experts and is_training:
+        outputs, collections = outputs
+        return by_name(task, outputs) | {ROUTER: router_sums(collections[ROUTER])}
     return by_name(task, outputs)
 
 
@@ -82,6 +107,8 @@ def by_name(task: TaskConfig, outputs: Array | tuple[Array, Array | None]) -> di
     head = task.objective_spec.head
     if head == "embedder":
         return dict(zip(("embedding", "hidden"), outputs, strict=True))
+    if head == "forecaster":
+        return dict(zip(("quantiles", "scale"), outputs, strict=True))
     logits, second = outputs
     name = "next_sentence" if head == "masked_language_model" else "masked_tokens"
     return {"logits": logits} | ({} if second is None else {name: second})

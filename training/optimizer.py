@@ -18,7 +18,8 @@ from training.precision import with_precision
 # The role of a parameter, by the last name in its path.
 ROLES = {
     "kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector",
-    "lora_a": "kernel", "lora_b": "kernel",
+    "lora_a": "kernel", "lora_b": "kernel", "score_vector": "vector",
+    "content_bias": "vector", "distance_bias": "vector",
 }  # fmt: skip
 
 # Root mean square of Muon's updates. arXiv:2502.16982 chooses it to equal AdamW's, so that one
@@ -27,20 +28,29 @@ MUON_UPDATE_RMS = 0.2
 
 
 def make_optimizer(
-    config: OptimizerConfig, schedule: optax.Schedule, rate_scales: Callable | None = None
+    config: OptimizerConfig,
+    schedule: optax.Schedule,
+    rate_scales: Callable | None = None,
+    direction_scales: Callable | None = None,
 ) -> optax.GradientTransformation:
     """Returns the optimizer of a config. Its update needs the parameters as third argument.
 
-    `rate_scales` maps a tree of updates to factors on their learning rates.
+    `rate_scales` maps a tree of updates to factors on their learning rates. `direction_scales`
+    does the same before weight decay is added, so weight decay is not scaled.
     """
 
     def decays(params):
         roles = ("kernel", "embedding") if config.decay_embeddings else ("kernel",)
         return jax.tree.map(lambda role: role in roles, parameter_roles(params))
 
+    def scale_direction(updates, _):
+        return jax.tree.map(jnp.multiply, updates, direction_scales(updates))
+
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         _direction(config),
+        # Added to the chain only if needed: checkpoints store one entry for each part.
+        *([optax.stateless(scale_direction)] if direction_scales else []),
         optax.add_decayed_weights(config.weight_decay, mask=decays),
         optax.scale_by_learning_rate(schedule),
     )
@@ -135,12 +145,17 @@ def _muon_axes(kernels):
 def matrix_axes(name: str, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns which axes of a block's kernel are the rows of its matrix, and which the columns.
 
-    The first axis is the layers: each layer has its own matrix.
+    The first axis is the layers: each layer has its own matrix. So has each expert.
     """
-    first, *middle, last = range(1, ndim)
+    first, *middle, last = range(2 if is_of_experts(name) else 1, ndim)
     if name.split("/")[-2] in ("query", "key", "value"):  # (L, D, H, K)
         return (first,), (*middle, last)
     return (first, *middle), (last,)  # (L, H, K, D) or (L, D, F)
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether a parameter of the blocks is stacked over layers and experts (L, E, ...)."""
+    return "experts" in name.split("/")
 
 
 def _names(path) -> list[str]:

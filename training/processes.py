@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -73,6 +74,15 @@ def _is_tpu_host() -> bool:
 def is_primary() -> bool:
     """Whether this is the process that writes files and logs."""
     return jax.process_index() == 0
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a file atomically, on the primary process only."""
+    if not is_primary():
+        return
+    temporary = path.with_suffix(".json.new")
+    temporary.write_text(json.dumps(value, indent=2) + "\n")
+    temporary.replace(path)
 
 
 def refuse_disagreement(what: Mapping[str, str]) -> None:

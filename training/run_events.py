@@ -31,7 +31,7 @@ class EventLog:
         log: Callable[[str], None],
         parameters: Mapping[str, int],
     ):
-        """`unit` is what the data is counted in, "tokens" or "images".
+        """`unit` is what the data is counted in: "tokens", "images" or "examples".
 
         A run that resumes at step `start` counts on from what it had recorded there.
         """
@@ -55,7 +55,7 @@ class EventLog:
         self._write("end", self._step, seconds=self._seconds(), **reason)
 
     def count(self, amount: int) -> None:
-        """Notes that the next step was dispatched, with so many tokens or images."""
+        """Notes that the next step was dispatched, with this number of tokens or images."""
         self._step += 1
         if self._amount is not None:
             self._amount += int(amount)  # NumPy's integers are no JSON

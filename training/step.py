@@ -15,6 +15,7 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.config import TransformerConfig
+from model.routing import ROUTER
 from training.anomalies import (
     STOP_ON_NONFINITE,
     AnomalyState,
@@ -27,11 +28,23 @@ from training.anomalies import (
 from training.compilation import compiler_options
 from training.config import FailureConfig, OptimizerConfig, TaskConfig
 from training.finetune import TRAIN_ALL, Tuning
-from training.losses import adds_to_cross_entropy, term_counts, term_sums, total_loss
+from training.losses import (
+    ABSOLUTE,
+    adds_to_cross_entropy,
+    calibration_sums,
+    term_counts,
+    term_sums,
+    total_loss,
+)
 from training.mesh import offloaded, on_devices, optimizer_shardings, parameter_shardings
 from training.model_for_task import forward, model_arguments
+from training.mup import direction_scales
 from training.optimizer import ema_update, make_optimizer
 from training.precision import updated
+from training.preference_loss import CHOSEN, MARGIN, REJECTED
+from training.pruning import Pruner, PruneState
+from training.quantile_loss import COVERAGE, MAE
+from training.router_losses import router_counts, router_metrics, router_terms
 from training.schedules import Schedule
 
 TIME_USED = "progress/time_used"  # a metric: the used share of the run's time limit
@@ -46,6 +59,7 @@ class TrainState:
     opt_state: optax.OptState
     ema: dict | None  # moving average of the parameters; None: switched off
     anomalies: AnomalyState | None = None  # checkpoints store it as "guard"
+    prune: PruneState | None = None  # None: nothing is pruned
 
     @property
     def eval_params(self) -> dict:
@@ -57,6 +71,14 @@ class FrozenInputs(NamedTuple):
 
     base: dict  # the parameters that adapters change
     teacher: dict
+    reference: dict = {}  # noqa: RUF012 (a tuple's default; nothing changes it)
+
+    def reference_of(self, task: TaskConfig) -> dict | None:
+        """What the task's objective compares with; None if it needs no reference.
+
+        With adapters, it is their base, so there is only one copy of the parameters.
+        """
+        return (self.reference or self.base) if task.objective_spec.needs_reference else None
 
 
 NO_FROZEN_INPUTS = FrozenInputs({}, {})
@@ -82,6 +104,7 @@ class TrainSpec:
     teacher: Teacher | None = None
     failure: FailureConfig = STOP_ON_NONFINITE
     seed: int = 0
+    pruner: Pruner | None = None
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -92,7 +115,12 @@ class TrainSpec:
 
         The optimizer's state does not depend on the schedule.
         """
-        return make_optimizer(self.optimizer_config, schedule, self.rate_scales)
+        return make_optimizer(
+            self.optimizer_config,
+            schedule,
+            self.rate_scales,
+            direction_scales(self.model.config),
+        )
 
 
 def abstract_state(
@@ -109,15 +137,19 @@ def abstract_state(
         return tuning.init_params(init_model(key), key)
 
     def init(key):
-        params = nn.meta.unbox(init_params(key))
+        return init_state(nn.meta.unbox(init_params(key)))
+
+    def init_state(params):
         trainable, _ = tuning.split(params)
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         step = jnp.zeros((), jnp.int32)
         opt_state = spec.optimizer.init(trainable)
-        return TrainState(step, params, opt_state, ema, init_anomalies(spec.failure))
+        prune = spec.pruner and spec.pruner.init(trainable)
+        return TrainState(step, params, opt_state, ema, init_anomalies(spec.failure), prune)
 
-    shapes = jax.eval_shape(init, _key_shape())
-    params_shardings = parameter_shardings(jax.eval_shape(init_params, _key_shape()), mesh)
+    boxed = jax.eval_shape(init_params, _key_shape())
+    shapes = jax.eval_shape(init_state, nn.meta.unbox(boxed))
+    params_shardings = parameter_shardings(boxed, mesh)
     trainable, _ = tuning.split(shapes.params)
     trainable_shardings, _ = tuning.split(params_shardings)
     replicated = NamedSharding(mesh, PartitionSpec())
@@ -132,6 +164,7 @@ def abstract_state(
         opt_state=opt_state_shardings,
         ema=params_shardings if config.ema_decay else None,
         anomalies=jax.tree.map(lambda _: replicated, shapes.anomalies),
+        prune=spec.pruner and spec.pruner.shardings(shapes.prune, trainable_shardings, replicated),
     )
     return _with_shardings(shapes, shardings), jax.jit(init, out_shardings=shardings)
 
@@ -142,11 +175,29 @@ def abstract_params(model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Me
     return _with_shardings(nn.meta.unbox(boxed), parameter_shardings(boxed, mesh))
 
 
+def initial_params(
+    model: nn.Module, task: TaskConfig, batch: Mapping, mesh: Mesh, seed: int
+) -> dict:
+    """Returns the parameters that a run with this seed starts from, without adapters."""
+    init = _initializer(model, task, batch)
+    shardings = parameter_shardings(jax.eval_shape(init, _key_shape()), mesh)
+    unboxed = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=shardings)
+    return unboxed(jax.random.key(seed))
+
+
 def _initializer(model: nn.Module, task: TaskConfig, batch: Mapping) -> Callable[[Array], dict]:
     # NumPy zeros, so that nothing compiles or runs here.
-    example = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
+    shapes = tuple((name, (1, *x.shape[1:]), np.dtype(x.dtype)) for name, x in batch.items())
+    return _cached_initializer(model, task, shapes)
+
+
+@functools.lru_cache(maxsize=8)
+def _cached_initializer(model: nn.Module, task: TaskConfig, shapes: tuple):
+    # jax traces one function once. `inline`: the caller's program is as if it were not jitted here.
+    example = {name: np.zeros(shape, dtype) for name, shape, dtype in shapes}
     arguments, named = model_arguments(task, example)
-    return lambda key: model.init({"params": key}, *arguments, **named)["params"]
+    init = lambda key: model.init({"params": key}, *arguments, **named)["params"]  # noqa: E731
+    return jax.jit(init, inline=True)
 
 
 def _key_shape() -> jax.ShapeDtypeStruct:
@@ -170,7 +221,7 @@ def make_train_step(
     with a time limit: see training/time_limit.py.
     """
     model, task, tuning, teacher = spec.model, spec.task, spec.tuning, spec.teacher
-    config, failure = spec.optimizer_config, spec.failure
+    config, failure, pruner = spec.optimizer_config, spec.failure, spec.pruner
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
 
     def step(
@@ -190,7 +241,7 @@ def make_train_step(
         features_key = _features_key(model.config, spec.seed, state.step)
         # The counts of the whole batch are known before the model runs. Every micro-batch divides
         # by them, so the gradients of micro-batches add up to that of the whole batch.
-        counts = term_counts(task, batch)
+        counts = term_counts(task, batch) | router_counts(model.config, batch)
         # Frozen parameters have no gradient, no update and no optimizer state.
         trainable, frozen = tuning.split(state.params)
 
@@ -200,11 +251,16 @@ def make_train_step(
             if teacher is not None:  # without dropout and without gradient
                 outputs = forward(teacher.model, teacher.task, frozen_inputs.teacher, batch)
                 soft_targets = outputs["logits"]
+            if (reference := frozen_inputs.reference_of(task)) is not None:
+                soft_targets = forward(model, task, reference, batch)["logits"]
 
             def loss_of(trainable):
                 params = tuning.merge(tuning.join(trainable, frozen), frozen_inputs.base)
                 outputs = forward(model, task, params, batch, dropout_key, features_key)
                 loss_sums, metrics = term_sums(task, outputs, batch, soft_targets)
+                if ROUTER in outputs:
+                    loss_sums |= router_terms(model.config, outputs[ROUTER])
+                    metrics |= {name: (x, counts[name]) for name, x in outputs[ROUTER].items()}
                 return total_loss(loss_sums, counts), metrics
 
             (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
@@ -213,6 +269,8 @@ def make_train_step(
             return gradients, loss, {name: total for name, (total, _) in metrics.items()}
 
         gradients, loss, totals = _accumulate(gradients_of, batch, dropout_key, config.accumulate)
+        if pruner:  # pruned weights have no gradient
+            gradients = pruner.masked(state.prune, gradients)
         grad_norm = optax.tree.norm(gradients)
         status = detect_anomaly(state.anomalies, failure, loss, grad_norm)
         old_opt_state = state.opt_state
@@ -220,19 +278,28 @@ def make_train_step(
             old_opt_state = on_devices(old_opt_state, shardings.opt_state)
         updates, opt_state = optimizer.update(gradients, old_opt_state, trainable)
         rounding_key = _key_beside_dropout(spec.seed, ROUNDING, state.step)
+        old_trainable, prune = trainable, state.prune
         trainable = updated(config.rounding, trainable, updates, opt_state, rounding_key)
+        if pruner:
+            is_late = state.anomalies.in_a_row > 0
+            prune = pruner.update(
+                prune, old_trainable, gradients, trainable, state.step + 1, is_late
+            )
+            trainable = pruner.masked(prune, trainable)
+            opt_state = pruner.masked_master(prune, opt_state)
         params = tuning.join(trainable, frozen)
         ema = state.ema
         if config.ema_decay:
-            ema = tuning.join(ema_update(tuning.split(ema)[0], trainable, config.ema_decay), frozen)
+            average = ema_update(tuning.split(ema)[0], trainable, config.ema_decay)
+            ema = tuning.join(pruner.masked(prune, average) if pruner else average, frozen)
         if failure.skips:
-            old = state.params, old_opt_state, state.ema
-            params, opt_state, ema = select_if_ok(status, (params, opt_state, ema), old)
+            old = state.params, old_opt_state, state.ema, state.prune
+            new = params, opt_state, ema, prune
+            params, opt_state, ema, prune = select_if_ok(status, new, old)
         count = next(iter(counts.values()))  # of the main term: tokens or rows
         metrics = {
             # The same quantity as evaluation's loss; "train/total_loss" is minimised.
             "train/loss": totals["nll"] / jnp.maximum(count, 1),
-            "train/accuracy": totals["accuracy"] / jnp.maximum(count, 1),
             # The optimizer counts updates, and a skipped step makes none.
             "optim/learning_rate": jnp.asarray(
                 schedule(state.step - state.anomalies.skipped), jnp.float32
@@ -241,13 +308,19 @@ def make_train_step(
         }
         if time_used is not None:
             metrics[TIME_USED] = time_used
+        for name in ("accuracy", ABSOLUTE, MAE, COVERAGE, MARGIN, CHOSEN, REJECTED):
+            if name in totals:
+                metrics[f"train/{name}"] = totals[name] / jnp.maximum(count, 1)
         if teacher is not None:
             metrics["train/teacher_kl"] = totals["teacher_kl"] / jnp.maximum(count, 1)
-        if teacher is not None or adds_to_cross_entropy(task):
+        metrics |= router_metrics(totals, counts)
+        if teacher is not None or model.config.experts or adds_to_cross_entropy(task):
             metrics["train/total_loss"] = loss
+        if pruner:
+            metrics |= pruner.metrics(prune, trainable)
         anomalies = update_anomalies(state.anomalies, status, loss)
         metrics |= status_metrics(anomalies, status, loss)
-        return TrainState(state.step + 1, params, opt_state, ema, anomalies), metrics
+        return TrainState(state.step + 1, params, opt_state, ema, anomalies, prune), metrics
 
     return jax.jit(
         step,
@@ -296,17 +369,40 @@ def _key_beside_dropout(seed: int, purpose: np.uint32, number: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), number)
 
 
-def make_eval_step(model: nn.Module, task: TaskConfig) -> Callable:
-    """Returns the jitted (params, batch) -> (metrics as sums and counts, outputs).
+CALIBRATION = "calibration"  # the key of `CalibrationSums` among the sums of an evaluation
 
-    The outputs are class probabilities (B, C) for classifiers, else the likeliest tokens (B, T).
+
+def make_eval_step(
+    model: nn.Module,
+    task: TaskConfig,
+    *,
+    calibration: bool = False,
+    more_sums: Callable | None = None,
+) -> Callable:
+    """Returns the jitted (params, batch[, reference]) -> (sums and counts, outputs).
+
+    The sums and counts are those of metrics. The outputs are class probabilities (B, C) for
+    classifiers, scores (B,) of regressors, else the likeliest tokens or tags (B, T). `calibration`
+    adds the `CalibrationSums` to the metrics. `more_sums` adds further metrics: it is a function
+    (outputs, batch) -> {name: (sum, count)}. `reference` are the frozen parameters of objectives
+    that compare with them.
     """
     has_classes = task.objective_spec.head == "classifier"
 
-    def step(params, batch):
-        outputs = forward(model, task, params, batch)
-        _, metrics = term_sums(task, outputs, batch)
+    def step(params, batch, reference=None):
+        outputs, soft_targets = forward(model, task, params, batch), None
+        if reference is not None:
+            soft_targets = forward(model, task, reference, batch)["logits"]
+        _, metrics = term_sums(task, outputs, batch, soft_targets)
+        if calibration:
+            metrics[CALIBRATION] = calibration_sums(task, outputs, batch)
+        if more_sums:
+            metrics |= more_sums(outputs, batch)
+        if task.objective_spec.head == "forecaster":
+            return metrics, outputs["quantiles"]
         logits = outputs["logits"]
+        if task.objective_spec.head == "regressor":
+            return metrics, logits[..., 0].astype(jnp.float32)
         if has_classes:
             return metrics, jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
         return metrics, jnp.argmax(logits, axis=-1)

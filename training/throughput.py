@@ -1,4 +1,4 @@
-"""Speed of a run: tokens or images per second, FLOP/s, time spent waiting for data."""
+"""Speed of a run: tokens, images or examples per second, FLOP/s, time spent waiting for data."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ from training.chips import peak_flops
 class Throughput:
     """Counts steps since the last report. Time inside `paused` does not count.
 
-    `unit` is "tokens" or "images".
+    `unit` is "tokens", "images" or "examples".
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.perf_counter):
@@ -81,14 +81,17 @@ class Throughput:
 
 
 def unit_of(model: TransformerConfig) -> str:
-    """Returns the unit of a run's speed: tokens or images."""
-    return "images" if model.input == "patches" else "tokens"
+    """Returns the unit of a run's speed: tokens, images, or examples of sounds or series."""
+    if model.input == "tokens":
+        return "tokens"
+    return "examples" if model.input_shape else "images"
 
 
 def amount_in(batch: Mapping[str, np.ndarray]) -> int:
-    """Counts images, or tokens of encoder and decoder without padding, in this process's rows."""
-    if "images" in batch:
-        return len(batch["images"])
+    """Counts this process's tokens of encoder and decoder without padding, or its examples."""
+    for name in ("images", "signals"):
+        if name in batch:
+            return len(batch[name])
     stacks = [name for name in ("", "encoder_") if f"{name}inputs" in batch]
     return sum(
         np.count_nonzero(batch.get(f"{stack}segment_ids", batch[f"{stack}inputs"]))

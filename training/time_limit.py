@@ -17,7 +17,7 @@ from jax.experimental.multihost_utils import broadcast_one_to_all
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from training.mesh import put_local
-from training.processes import is_primary
+from training.processes import is_primary, write_json
 from training.step import TIME_USED
 
 FILE_NAME = "time_used.json"
@@ -108,13 +108,8 @@ class TimeLimit:
 
     def _record(self) -> None:
         self._recorded = self._seconds
-        if not is_primary():
-            return
-        temporary = self._path.with_suffix(".json.new")
         with contextlib.suppress(OSError):  # checkpoints report a full disk
-            record = {"minutes": self._seconds / 60, "at_step": self._at_step}
-            temporary.write_text(json.dumps(record) + "\n")
-            temporary.replace(self._path)
+            write_json(self._path, {"minutes": self._seconds / 60, "at_step": self._at_step})
 
 
 def _recorded(path: Path, start: int) -> tuple[float, dict[int, float]]:

@@ -1,7 +1,7 @@
 """A loaded run and a prompt -> a `ModelView`: everything that the page and the figures show."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,8 @@ from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
 from model.attention import KINDS
 from model.attention.linear import FeatureMapAttention
+from model.config import TransformerConfig
+from model.mixers import ATTENTION
 from visualization.captured_pass import (
     CANDIDATES,
     Captured,
@@ -24,7 +26,7 @@ from visualization.captured_pass import (
 )
 from visualization.model_inputs import ModelInput, generates, read_input
 from visualization.model_view import AttentionMap, Candidates, LogitLens, ModelView, TokenScores
-from visualization.rollout import attention_rollout
+from visualization.rollout import RESIDUAL, attention_rollout
 from visualization.token_texts import special_names, token_texts
 
 View = Literal["attention", "lens", "logprobs"]
@@ -62,8 +64,8 @@ def model_view(
         prediction=_prediction(run, given, found),
         special_tokens=_special_tokens(run, texts),
         norms=tuple(
-            (stack, np.asarray(_norms(hidden))[:, : len(texts[stack])])
-            for stack, hidden in found.hidden.items()
+            (stack, np.asarray(_norms(found.hidden[stack]))[:, : len(texts[stack])])
+            for stack in texts
             if view != "logprobs"
         ),
         lens=_lens(run, given, batch, found, texts) if view != "logprobs" else None,
@@ -86,8 +88,11 @@ def refuse_heads(
     run: LoadedRun, heads: Sequence[tuple[str, int, int]], layers: Sequence[int]
 ) -> None:
     """Refuses heads (map, layer, head) that are not there or not shown; "" is the only map."""
-    depths = _depths(run)
-    depths |= {"cross": depths["decoder"]} if len(depths) > 1 else {}
+    depths = _attention_depths(run)
+    if heads and not depths:
+        raise ConfigError(
+            f"--heads: no layer of this model attends: it has model.mixer={run.model_config.mixer}"
+        )
     for name, layer, head in heads:
         if not name and len(depths) > 1:
             raise ConfigError(
@@ -106,10 +111,20 @@ def refuse_heads(
             raise ConfigError(f"--heads: layer {layer} is not one of --layers; add it there")
 
 
+def _attention_depths(run: LoadedRun) -> dict[str, int]:
+    """The numbers of layers that attend, by the name of their map."""
+    depths, config = _depths(run), run.model_config
+    found = depths if config.mixer == ATTENTION else {}
+    return found | ({"cross": depths["decoder"]} if config.has_cross_attention else {})
+
+
 def _depths(run: LoadedRun) -> dict[str, int]:
     config = run.model_config
     depths = {"encoder": config.encoder_layers} if config.has_encoder else {}
     return depths | ({"decoder": config.decoder_layers} if config.has_decoder else {})
+
+
+WITHOUT_LENS = ("embedder", "regressor", "token_classifier")  # heads
 
 
 def _refuse_view(run: LoadedRun, view: View) -> None:
@@ -121,10 +136,10 @@ def _refuse_view(run: LoadedRun, view: View) -> None:
             "--view=logprobs shows the probability of each next token, which a model with "
             f"task.objective={task.objective} does not predict; choose attention or lens"
         )
-    if view == "lens" and task.objective_spec.head == "embedder":
+    if view == "lens" and task.objective_spec.head in WITHOUT_LENS:
         raise ConfigError(
-            "--view=lens shows what the output head makes of each layer, and this model has no "
-            "such head; choose attention"
+            "--view=lens shows the classes or tokens that the output head makes of each layer, and "
+            "this model has no such head; choose attention"
         )
 
 
@@ -169,6 +184,7 @@ def _map(
     real = (..., slice(len(queries)), slice(len(keys)))
     weights_lhts = found.weights_lhts[real]
     gradients_lhts = found.gradients_lhts
+    residual = RESIDUAL if run.model_config.residual else 0.0
     return AttentionMap(
         name=name,
         layers=tuple(shown),
@@ -178,7 +194,7 @@ def _map(
         weights_lhts=weights_lhts[shown],
         visible_lts=found.visible_lts[real][shown],
         gradients_lhts=None if gradients_lhts is None else gradients_lhts[real][shown],
-        rollout_ts=None if name == "cross" else attention_rollout(weights_lhts),
+        rollout_ts=None if name == "cross" else attention_rollout(weights_lhts, residual),
     )
 
 
@@ -199,7 +215,7 @@ def _lens(
     texts: Mapping[str, tuple[str, ...]],
 ) -> LogitLens | None:
     stack, head = _last_stack(run), run.experiment.task.objective_spec.head
-    if head == "embedder":
+    if head in WITHOUT_LENS:
         return None
     hidden = found.hidden[stack]
     if head == "classifier":
@@ -258,17 +274,25 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
     head, logits = run.experiment.task.objective_spec.head, found.outputs.get("logits")
     if head == "embedder":
         return ""
+    if head == "regressor":
+        return f"{float(logits[0, 0]):.6g}"
+    if head == "token_classifier":
+        return " ".join(run.labels[tag] for tag in logits[0, :, : len(run.labels)].argmax(-1))
     if head == "classifier":
         shares = np.exp(log_softmax(logits[0]))[: len(run.labels)]
         return f"{run.labels[shares.argmax()]} ({shares.max():.1%})"
     if given.answer is not None:
         return given.answer
     ids = given.fields["inputs"]
-    if head == "masked_language_model":
-        places = np.flatnonzero(ids == run.tokenizer.mask_id)
+    if head == "masked_language_model":  # no special tokens, and no item twice, as in generate.py
+        places, allowed = np.flatnonzero(ids == run.tokenizer.mask_id), run.tokenizer.text_ids
+        if run.experiment.task.objective_spec.ranks_items:
+            allowed = np.setdiff1d(allowed, ids)
     else:
-        places = np.array([len(ids) - 1])
-    best = _best(log_softmax(logits[0][places]))
+        places, allowed = np.array([len(ids) - 1]), np.arange(run.model_config.vocab_size)
+    logs_nv = log_softmax(logits[0][places])
+    is_allowed_v = np.isin(np.arange(logs_nv.shape[-1]), allowed)
+    best = _best(np.where(is_allowed_v, logs_nv, -np.inf))
     found_there = zip(token_texts(best.ids[:, 0], run.tokenizer), best.probabilities, strict=True)
     return ", ".join(f"{text.strip() or text} ({shares[0]:.1%})" for text, shares in found_there)
 
@@ -292,8 +316,11 @@ def _facts(
     facts = [("input", Path(prompt).name if config.input == "patches" else prompt)]
     facts += [] if target is None else [("target", target)]
     facts += [
-        ("model", f"{config.family.replace('_', '-')}, {layers}, {heads}"),
-        ("attention", config.attention),
+        (
+            "model",
+            f"{config.family.replace('_', '-')}, {layers}" + f", {heads}" * config.has_attention,
+        ),
+        *_mixer_facts(config),
         ("positions", config.position),
         ("task", run.experiment.task.objective),
         ("checkpoint", f"step {run.step}"),
@@ -310,6 +337,15 @@ def _facts(
     if config.dtype != "float32":
         facts.append(("precision", f"the weights have the rounding of {config.dtype}"))
     return tuple(facts)
+
+
+def _mixer_facts(config: TransformerConfig) -> Iterator[tuple[str, str]]:
+    if config.mixer != ATTENTION:
+        yield "mixer", f"{config.mixer}; there is no self-attention to show"
+    if config.has_context_vector:
+        yield "bridge", "context_vector; there is no cross-attention to show"
+    if config.has_attention:
+        yield ("attention" if config.mixer == ATTENTION else "cross-attention"), config.attention
 
 
 def _image(run: LoadedRun, given: ModelInput) -> dict:

@@ -86,6 +86,29 @@ def run_and_capture(
     return Captured(outputs, _by_name(attention, gradients), hidden)
 
 
+def captured_attention(
+    run: LoadedRun, params: Any, batch: Mapping[str, np.ndarray]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Weights (L, B, H, T, S) and visibility (L, B, T, S) of a batch.
+
+    They are by "encoder", "decoder" and "cross".
+    """
+    task = run.experiment.task
+
+    def apply(params, batch):
+        arguments, named = model_arguments(task, batch)
+        _, state = run.model.apply({"params": params}, *arguments, **named, mutable=[CAPTURE])
+        captured = state[CAPTURE]["backbone"]
+        attention = {
+            name: captured[stack]["blocks"][module]
+            for name, (stack, module) in _attending(captured).items()
+        }
+        return {name: (each["weights"], each["visible"]) for name, each in attention.items()}
+
+    with jax.set_mesh(run.mesh):
+        return jax.device_get(jax.jit(apply)(params, put_batch(batch, run.mesh)))
+
+
 def _hidden(layers: Mapping[str, Any]) -> Array:
     return jnp.concatenate([layers["embedded"][None], layers["blocks"]["hidden"]])
 
@@ -106,15 +129,21 @@ def _first_row(captured: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_name(captured: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Layers]:
     found = {}
-    for stack in ("encoder", "decoder"):  # in the order in which they run
-        for module, name in (("self_attention", stack), ("cross_attention", "cross")):
-            layers = captured.get(stack, {}).get("blocks", {}).get(module)
-            if layers is not None:
-                weight_gradients = (
-                    gradients[stack]["blocks"][module]["weights"] if gradients else None
-                )
-                found[name] = Layers(layers["weights"], layers["visible"], weight_gradients)
+    for name, (stack, module) in _attending(captured).items():
+        layers = captured[stack]["blocks"][module]
+        weight_gradients = gradients[stack]["blocks"][module]["weights"] if gradients else None
+        found[name] = Layers(layers["weights"], layers["visible"], weight_gradients)
     return found
+
+
+def _attending(captured: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The stack and the module of each kind of attention that was captured."""
+    return {
+        name: (stack, module)
+        for stack in ("encoder", "decoder")  # in the order in which they run
+        for module, name in (("self_attention", stack), ("cross_attention", "cross"))
+        if module in captured.get(stack, {}).get("blocks", {})
+    }
 
 
 class TopTokens(NamedTuple):
@@ -129,8 +158,9 @@ def lens_logits(
 ) -> Array:
     """What the model's head makes of a hidden state of a stack, after the final norm."""
     config = run.model_config
-    if config.norm_placement == "pre":
-        x_btd = Norm(config).apply({"params": params["backbone"][stack]["final_norm"]}, x_btd)
+    if config.has_final_norm:
+        norm = params["backbone"][stack].get("final_norm", {})  # norm=none has no parameters
+        x_btd = Norm(config).apply({"params": norm}, x_btd)
 
     def instead(function, args, kwargs, context):
         if isinstance(context.module, Stack) and context.method_name == "__call__":

@@ -49,7 +49,10 @@ def write(
     if format not in FORMATS:
         raise ConfigError(f"no figures of format {format!r}; choose from {', '.join(FORMATS)}")
     if not view.maps:
-        raise ConfigError("there is no attention here to draw; figures need --view=attention")
+        raise ConfigError(
+            "there is no attention here to draw; figures need --view=attention, and a model that "
+            "attends"
+        )
     chosen = None if heads is None else [_find(view, *head) for head in heads]
     matplotlib = _matplotlib()
     directory = Path(directory)

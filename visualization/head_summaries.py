@@ -89,7 +89,7 @@ def summarize(attention: AttentionMap, view: ModelView) -> HeadSummaries:
         weights_hts = np.asarray(weights_hts, np.float32)
         count_t = visible_ts.sum(-1)
         choice_t = count_t >= 2
-        entropy_ht = _entropies(weights_hts)
+        entropy_ht = entropies(weights_hts)
         found["entropy"].append(_mean(entropy_ht, choice_t))
         found["evenness"].append(_mean(entropy_ht / np.log(np.maximum(count_t, 2)), choice_t))
         found["distance"].append(_mean_distance(weights_hts, distance_ts, choice_t))
@@ -101,7 +101,8 @@ def summarize(attention: AttentionMap, view: ModelView) -> HeadSummaries:
     return HeadSummaries(**arrays, gradient=_gradient_shares(attention))
 
 
-def _entropies(weights_hts: np.ndarray) -> np.ndarray:
+def entropies(weights_hts: np.ndarray) -> np.ndarray:
+    """The entropy of each row of weights in nats, (H, T)."""
     positive = weights_hts > 0
     logs = np.log(np.where(positive, weights_hts, 1.0))
     return -(weights_hts * logs).sum(-1, dtype=np.float64)

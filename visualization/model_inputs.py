@@ -53,6 +53,11 @@ def read_input(
 
     With `weights`, also a row with too many attention weights to show.
     """
+    if run.model_config.input_shape:
+        raise ConfigError(
+            f"visualize.py shows texts and images, and task.objective="
+            f"{run.experiment.task.objective} reads neither; choose another run"
+        )
     if target is not None and not generates(run):
         raise ConfigError(
             "--target is the text that a model writes, and this model "
@@ -71,7 +76,8 @@ def read_input(
 def _read(run: LoadedRun, prompt: str) -> ModelInput:
     """For encoders and classifiers."""
     task, tokenizer = run.experiment.task, run.tokenizer
-    if task.objective_spec.head == "masked_language_model":
+    ranks_items = task.objective_spec.ranks_items  # then the row ends in a masked item
+    if task.objective_spec.head == "masked_language_model" and not ranks_items:
         marks = (MASK, tokenizer.mask_name)
         if not any(mark and mark in prompt for mark in marks):  # attention needs no mask
             prompts = TextPrompts(
@@ -83,7 +89,8 @@ def _read(run: LoadedRun, prompt: str) -> ModelInput:
             )
             return ModelInput(_noted(prompts(prompt, NAME), prompts.unknown))
     predictor = _predictor(run)
-    return ModelInput(_noted(predictor.prompt(prompt, NAME), predictor.unknown))
+    treatment = "left out" if ranks_items else predictors.READ_AS_UNKNOWN
+    return ModelInput(_noted(predictor.prompt(prompt, NAME), predictor.unknown, treatment))
 
 
 def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:
@@ -156,12 +163,11 @@ def _predictor(run: LoadedRun, **options):
     return predictors.make_predictor(run, options, rows, ids=ids)
 
 
-def _noted(fields: Fields, unknown: dict[str, str]) -> Fields:
+def _noted(
+    fields: Fields, unknown: dict[str, str], treatment: str = predictors.READ_AS_UNKNOWN
+) -> Fields:
     for name, text in unknown.items():
-        logging.warning(
-            "%s: the model's vocabulary cannot spell %r, which it reads as its unknown token",
-            name, text,
-        )  # fmt: skip
+        logging.warning("%s: the model's vocabulary cannot spell %r, %s", name, text, treatment)
     return fields
 
 

@@ -39,10 +39,20 @@ def run_names(runs: Sequence[RunRecord]) -> list[str]:
     return names
 
 
-def report_page(runs: Sequence[RunRecord], *, refresh: float = 0, version: str = "") -> str:
-    """The whole page. With `refresh`, it looks every so many seconds for another `version`."""
+def report_page(
+    runs: Sequence[RunRecord],
+    *,
+    refresh: float = 0,
+    version: str = "",
+    title: str = "",
+    lead: str = "",
+) -> str:
+    """The whole page. With `refresh`, it looks every so many seconds for another `version`.
+
+    `title` takes the place of the names of the runs; `lead` is HTML above the table of runs.
+    """
     names = run_names(runs)
-    title = ", ".join(names) if len(names) <= 3 else f"{len(names)} runs"
+    title = title or (", ".join(names) if len(names) <= 3 else f"{len(names)} runs")
     units = {run.unit for run in runs}
     unit = " or ".join(sorted(units))
     data = {
@@ -74,6 +84,7 @@ def report_page(runs: Sequence[RunRecord], *, refresh: float = 0, version: str =
             for number, (run, name) in enumerate(zip(runs, names, strict=True))
         ),
         unit=escaped(unit),
+        lead=lead,
         summary=report_sections.summary(runs, names),
         plots=report_sections.plots(runs),
         config=report_sections.config(runs, names),
@@ -154,7 +165,7 @@ PAGE = """<!DOCTYPE html>
  id="smoothing-value"></output></label>
 <button class="toggle" id="log-y">log y</button><button class="toggle" id="log-x">log x</button>
 </div></div>
-<main>
+<main>{lead}
 <section id="summary"><h2>Runs</h2>{summary}</section>
 <section id="curves"><h2>Curves</h2>
 <p class="card note bad" id="no-curves" hidden>This browser cannot unpack the plotting library.

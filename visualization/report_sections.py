@@ -35,6 +35,7 @@ def summary(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
         loss = run.metrics.get("train/loss")
         seconds, amount = run.total("seconds"), run.total(run.unit)
         planned = f'<span class="soft"> / {run.planned_steps}</span>' if run.planned_steps else ""
+        none = "none" if run.events else "–"
         troubles = ", ".join(f"{n} {what}" for what, n in run_summary.trouble_counts(run).items())
         parameters = run.parameters.get("total")
         rows.append(
@@ -49,7 +50,7 @@ def summary(runs: Sequence[RunRecord], names: Sequence[str]) -> str:
                 f"{parameters:,}" if isinstance(parameters, int) else "–",
                 "–" if seconds is None else run_summary.duration(seconds),
                 "–" if amount is None else f"{amount:,.0f} {run.unit}",
-                f'<span class="warn">{escaped(troubles)}</span>' if troubles else "none recorded",
+                f'<span class="warn">{escaped(troubles)}</span>' if troubles else none,
             ]
         )
     head = (

@@ -15,20 +15,31 @@ from http import HTTPStatus
 from pathlib import Path
 
 from experiment.schema import ConfigError
+from storage.mirror import Mirror
+from storage.object_store import is_remote
 
 ADDRESS = "127.0.0.1"
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 REFRESH_SECONDS = 5.0
+REMOTE_REFRESH_SECONDS = 30.0  # of runs in a bucket, which upload their records once a minute
 WATCHED = (
     "config.json", "model.json", "environment.json", "metrics.jsonl", "events.jsonl",
     "evaluations.jsonl", "samples", "evaluations", "checkpoints",
 )  # fmt: skip
 
 
-def version_of(workdirs: Iterable[Path]) -> str:
+def refresh_seconds(workdirs: Iterable[str | Path]) -> float:
+    """How often a page looks for changes."""
+    return REMOTE_REFRESH_SECONDS if any(map(is_remote, workdirs)) else REFRESH_SECONDS
+
+
+def version_of(workdirs: Iterable[str | Path]) -> str:
     """A digest of sizes and times of the files that a report reads."""
     digest = hashlib.sha256()
     for workdir in workdirs:
+        if is_remote(workdir):
+            digest.update(f"{workdir}:{_remote_version(str(workdir))}\n".encode())
+            continue
         for name in WATCHED:
             path = Path(workdir, name)
             try:
@@ -39,12 +50,21 @@ def version_of(workdirs: Iterable[Path]) -> str:
     return digest.hexdigest()[:20]
 
 
+def _remote_version(url: str) -> str:
+    try:
+        return Mirror(url).remote_version()
+    except OSError as error:
+        raise ConfigError(f"--workdirs={url} cannot be read ({error.strerror})") from error
+
+
 class ReportServer(http.server.ThreadingHTTPServer):
     """Serves the page that `make_page(version)` returns for the newest version of the files."""
 
     daemon_threads = True
 
-    def __init__(self, workdirs: Sequence[Path], make_page: Callable[[str], str], port: int = 0):
+    def __init__(
+        self, workdirs: Sequence[str | Path], make_page: Callable[[str], str], port: int = 0
+    ):
         self._workdirs, self._make_page = workdirs, make_page
         self._lock, self._version, self._page = threading.Lock(), "", b""
         try:
@@ -97,7 +117,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         try:
             version, page = self.server.page() if with_body else (self.server.version(), b"")
-        except ConfigError:  # such as a directory that was removed
+        except ConfigError:  # such as a directory that was removed, or a network that is down
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "the runs cannot be read")
             return
         self.send_response(HTTPStatus.OK)

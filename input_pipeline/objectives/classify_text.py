@@ -50,6 +50,15 @@ def classify_text(
     return {**fields, "token_weights": fields["weights"], **answer}
 
 
+def text_sequence(given: TaskInputs) -> tuple[tuple[str, ...], SequenceSpec]:
+    """The fields of a text or of a pair of texts, and their sequence with special tokens."""
+    texts = ("text", "text_pair") if given.text_pairs else ("text",)
+    added = given.tokenizer.encoder_template.added(len(texts))
+    refuse_short("length", given.data.length, added + len(texts), "cls, sep and text")
+    keep_end = given.tokenizer.truncates_left
+    return texts, SequenceSpec(texts, given.data.length, added, keep_end=keep_end)
+
+
 class ClassifyText(Objective):
     name = "classify_text"
     description = "the class of a text, or of a pair of texts"
@@ -74,10 +83,7 @@ class ClassifyText(Objective):
         return ("mask",) if given.masking.auxiliary else ()
 
     def task_spec(self, given: TaskInputs) -> TaskSpec:
-        texts = ("text", "text_pair") if given.text_pairs else ("text",)
-        added = given.tokenizer.encoder_template.added(len(texts))
-        refuse_short("length", given.data.length, added + len(texts), "cls, sep and text")
-        sequence = SequenceSpec(texts, given.data.length, added)
+        texts, sequence = text_sequence(given)
         options = dict(tokenizer=given.tokenizer, noise_rate=given.masking.rate)
         augment = MaskHalfOfRows() if given.masking.auxiliary else None
         features = FeatureSpec(texts, ("label",))

@@ -15,7 +15,7 @@ from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.row_layout import RowLayout
 from input_pipeline.rows import Fields, Row, SequenceSpec
-from input_pipeline.sources.base import ExampleKind
+from input_pipeline.sources.base import SIGNALS, ExampleKind
 from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -29,6 +29,8 @@ class Masking:
     whole_words: bool
     next_sentence: bool
     auxiliary: bool = False  # classify_text: mask tokens for an auxiliary masked LM
+    fim_rate: float = 0.5  # fill_in_middle: share of rows, and of those the suffix first
+    fim_spm_rate: float = 0.5
 
 
 class Augment(Protocol):
@@ -37,6 +39,16 @@ class Augment(Protocol):
     needs_other_row: bool  # rows carry another random row, as `other`
 
     def __call__(self, row: Row, rng: np.random.Generator) -> Row: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkTrainingRows:
+    """Marks the rows of training."""
+
+    needs_other_row: bool = False
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> Row:
+        return {**row, "is_training": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +61,10 @@ class TaskSpec:
     needs_segments: bool = True
     needs_other_row: bool = False  # rows carry another random row, as `other`
     augment: Augment | None = None  # applied to training rows only
+    predictions: int = 0  # predicted positions of a row, in the field `predicted`; 0: all
 
     def layout(self, length: int, encoder_length: int, *, packed: bool) -> RowLayout:
-        return RowLayout(length, encoder_length, self.needs_segments, packed)
+        return RowLayout(length, encoder_length, self.needs_segments, packed, self.predictions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +73,7 @@ class TaskInputs:
 
     kind: ExampleKind  # of the examples
     data: DataConfig
-    tokenizer: Tokenizer | None  # None for images
+    tokenizer: Tokenizer | None  # None for images and signals
     masking: Masking
     text_pairs: bool = False  # classified examples have two texts
 
@@ -71,7 +84,7 @@ class TaskInputs:
 
 
 class LossTerm(NamedTuple):
-    """A cross-entropy in the loss: which arrays of the batch are its targets and weights.
+    """A term of the loss, a cross-entropy: which arrays of the batch are its targets and weights.
 
     If a row has one target but a weight for each column, the row counts if any of its weights is
     above 0.
@@ -84,6 +97,7 @@ class LossTerm(NamedTuple):
     # A key of the `task` section: its value multiplies the term's mean; 0 switches the term off.
     key: str = ""
     training_only: bool = False  # evaluation batches may lack its arrays
+    is_squared_error: bool = False  # of the model's one output, in place of the cross-entropy
 
 
 TOKENS = LossTerm("tokens", "targets")
@@ -97,13 +111,20 @@ class Objective:
     description: str
     families: tuple[str, ...]  # values of model.family that can learn it
     kinds: tuple[ExampleKind, ...] = ()  # of examples, the usual one first; (): cannot be trained
-    head: Literal["language_model", "masked_language_model", "classifier", "embedder"]
+    head: Literal[
+        "language_model", "masked_language_model", "classifier", "token_classifier", "regressor",
+        "forecaster", "embedder",
+    ]  # fmt: skip
     terms: tuple[LossTerm, ...] = (TOKENS,)  # the main one first
     keys: tuple[str, ...] = ()  # keys of the `task` section that other objectives do not have
     specials: tuple[str, ...] = ()  # special ids that it writes
     framing: tuple[str, ...] = ()  # special ids around a text; a published tokenizer has its own
     packable = False  # whether several examples can share a row
     has_prefix = False  # rows have the field `prefix`: positions that are read both ways
+    reads_suffix = False  # prompts may have a suffix: the output goes before it
+    # Whether the loss compares with a frozen copy of the parameters that a run starts from.
+    needs_reference = False
+    ranks_items = False  # the data are items: metrics and generate.py rank those not in a row
     bits_per_byte = False  # whether the targets are the text, so that its bytes can be counted
 
     @property
@@ -114,6 +135,15 @@ class Objective:
     @property
     def takes_images(self) -> bool:
         return "images" in self.kinds
+
+    @property
+    def takes_signals(self) -> bool:
+        return not set(SIGNALS).isdisjoint(self.kinds)
+
+    @property
+    def takes_patches(self) -> bool:
+        """Whether the model cuts the examples into patches; they have no tokens."""
+        return self.takes_images or self.takes_signals
 
     def more_specials(self, given: TaskInputs) -> tuple[str, ...]:
         """Special ids that are needed for some examples or settings only."""

@@ -1,4 +1,4 @@
-"""Language modelling behind a prefix that is read bidirectionally."""
+"""Language modelling after a prefix that is read bidirectionally."""
 
 from functools import partial
 

@@ -48,8 +48,11 @@ class Seq2Seq(Objective):
         refuse_short("length", length, of_target + 1, "target and eos")
         refuse_short("encoder_length", encoder_length, of_source + 1, "source and eos")
         sequences = (
-            SequenceSpec(("source",), encoder_length, of_source, "data.encoder_length"),
+            SequenceSpec(
+                ("source",), encoder_length, of_source, "data.encoder_length",
+                keep_end=given.tokenizer.truncates_left,
+            ),
             SequenceSpec(("target",), length, of_target),
-        )
+        )  # fmt: skip
         fields = partial(seq2seq, tokenizer=given.tokenizer)
         return TaskSpec(fields, FeatureSpec(("source", "target")), sequences)

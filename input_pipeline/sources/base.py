@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiment.schema import ConfigError
@@ -18,13 +19,33 @@ if TYPE_CHECKING:
 Example = Mapping[str, Any]
 FEW_CLASSES = 50  # up to this many classes, most may have a single row, as in a small trial
 FEW_ROWS = 10  # up to this many rows, each may have a class of its own, as in a toy example
+# Facts of a description: the data names no splits, and this share is held out under any name.
+SHARE_BY_HASH, SHARE_AT_END = "held_out_share", "held_out_end"  # by a hash; the end of the text
 
 # The fields of an example:
 #   pairs      source, target, and optionally task         (text; the task's name)
 #   documents  text, and optionally ends                   (False: the next one continues the text)
 #   labelled   text, optionally text_pair, and label       (short text; an index into `labels`)
+#   scored     text, optionally text_pair, and score       (a float)
+#   tagged     text, words, tags                           (the words with spaces between them;
+#                                                           indices into `labels`)
+#   items      text, and optionally name                   (items and separators; of the sequence)
+#   chats      messages, place, record                     (dicts with role and content; file:line;
+#                                                           the messages as one string)
+#   preferences  prompt, chosen, rejected, place, record   (lists of messages)
 #   images     image (rows, columns, channels), and label  (uint8, or float32 in [0, 1])
-ExampleKind = Literal["pairs", "documents", "labelled", "images"]
+#              and optionally name                         (of the file, for samples and details)
+#   sounds     signal (frames, bands, 1), label, name      (float32; a spectrogram)
+#   series     signal (steps, 1), future, is_known (steps), offset, name
+#                                                          (float32; values minus the offset)
+ExampleKind = Literal[
+    "pairs", "documents", "labelled", "scored", "tagged", "items", "chats", "preferences",
+    "images", "sounds", "series",
+]  # fmt: skip
+# Kinds whose examples have arrays of float32 instead of text: the model normalises them and cuts
+# them into patches.
+SIGNALS = ("sounds", "series")
+PATCHED = ("images", *SIGNALS)  # kinds that the model cuts into patches: they have no tokens
 
 
 class BadRecordError(ConfigError):
@@ -58,7 +79,15 @@ class Splits:
     digest: str  # of the content: equal digests, equal examples
     # Where tokenized text is stored; none: examples are generated and tokenized on demand.
     storage: Literal["disk", "memory", "none"] = "disk"
-    text_pairs: bool = False  # labelled: every example has a text_pair
+    text_pairs: bool = False  # labelled, scored: every example has a text_pair
+    # Signals: mean and standard deviation of each channel of the training split
+    mean_and_std: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+
+    @property
+    def named_evals(self) -> tuple[str, ...]:
+        """The evaluation splits that the data itself names."""
+        is_unnamed = {SHARE_BY_HASH, SHARE_AT_END} & self.description.keys()
+        return () if is_unnamed else tuple(self.evals)
 
     def scored_on_train(self, name: str) -> "Splits":
         """The same data, with the training split as the only evaluation split, called `name`."""
@@ -75,6 +104,10 @@ class Source:
     place: Literal["path", "name", ""] = ""  # the key that says where the examples are
     options: type | None = None  # the dataclass of data.options, with defaults
     has_tasks: bool = False  # it is a mixture: data.mixture weighs its tasks
+    # Signals: a made-up example with the shapes of all examples, from the config alone; and the
+    # example in a file, without its label, for generate.py
+    outline: Callable[["DataConfig"], Example] | None = None
+    read: Callable[["DataConfig", Path], Example] | None = None
 
 
 class LazyList(Sequence):
@@ -137,3 +170,21 @@ def refuse_single_use(labels: Counter[str], place: str, hint: str) -> None:
             f"{place}: {len(labels):,} classes for {rows:,} rows, {once:,} of them with one row: "
             f"{hint}"
         )
+
+
+def unnamed_splits_lines(contents: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Log lines: what is held out of sources without named splits; one if it is the same for all.
+
+    `contents` are the facts of each source: `Splits.description`.
+    """
+    said = {}
+    for source, facts in contents.items():
+        if share := facts.get(SHARE_BY_HASH):
+            said[source] = f"no named splits: a hash holds out {share:g} (data.eval_share)"
+        if share := facts.get(SHARE_AT_END):
+            said[source] = (
+                f"no named splits: the last {share:g} of the text is held out (data.eval_share)"
+            )
+    if said.keys() == contents.keys() and len(set(said.values())) == 1:
+        return list(said.values())[:1]
+    return [f"{source}: {line}" for source, line in said.items()]

@@ -8,12 +8,15 @@ on first use; HF_HUB_OFFLINE=1 forbids downloads.
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources import record_fields
 from input_pipeline.sources.base import Source, Splits, refusal_of_split
+
+HEADER_BYTES = 4096  # mostly enough for the size and the colours of a PNG or JPEG file
 
 
 def load(data: DataConfig) -> Splits:
@@ -29,7 +32,7 @@ def load(data: DataConfig) -> Splits:
     # A fingerprint identifies the files that a split was made of; saved splits keep theirs.
     identity = [f"{name} {rows._fingerprint}" for name, rows in sorted(stored.items())]
     features = next(iter(stored.values())).features
-    image = features.get("image")
+    mode = getattr(features.get("image"), "mode", None)
     stored = _undecoded(stored, features)
 
     def select(key: str, split: str) -> record_fields.StoredSplit:
@@ -50,7 +53,7 @@ def load(data: DataConfig) -> Splits:
             for batch in joined.select_columns([field]).iter(batch_size=1000):
                 yield from batch[field]
 
-        return record_fields.StoredSplit(joined, pieces, column)
+        return record_fields.StoredSplit(joined, pieces, column, partial(_image_starts, joined))
 
     return record_fields.splits(
         data,
@@ -59,7 +62,7 @@ def load(data: DataConfig) -> Splits:
         features=features,
         identity=identity,
         description={"huggingface": data.name, "revision": data.version},
-        image_mode=getattr(image, "mode", None),
+        image_mode=mode if mode in ("L", "RGB") else None,  # others have transparency, or are rare
     )
 
 
@@ -79,6 +82,18 @@ def _undecoded(stored, features):
         elif _decodes(feature):
             stored = stored.remove_columns(name)
     return stored
+
+
+def _image_starts(rows) -> Iterator[bytes | None]:
+    """The first bytes of each image file; None for images that are stored as paths.
+
+    Arrow's buffers are views, so the rest of the files is not read from disk.
+    """
+    for table in rows.select_columns(["image"]).with_format("arrow").iter(batch_size=1000):
+        for cell in table["image"]:
+            if not hasattr(cell, "as_buffer") and cell.is_valid:
+                cell = cell["bytes"]
+            yield cell.as_buffer()[:HEADER_BYTES].to_pybytes() if cell.is_valid else None
 
 
 def _decodes(feature) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
+from absl import logging
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from experiment.schema import ConfigError
-from input_pipeline.config import FORMER_FIT, DataConfig
+from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT, DataConfig
 from input_pipeline.sources.base import BadRecordError
 
 File = Path | bytes  # the path of an image file, or its content
@@ -27,6 +28,54 @@ class ImageHeader(NamedTuple):
     is_transparent: bool
 
 
+class ImageColours(NamedTuple):
+    """How many readable images of a data set are grey or transparent, and the first such images."""
+
+    readable: int = 0
+    grey: int = 0
+    transparent: int = 0
+    first_grey: str = ""
+    first_transparent: str = ""
+
+    @property
+    def mode(self) -> str | None:
+        """Pillow's mode for all images: grey only if no image has colour; None if none is known."""
+        if not self.readable:
+            return None
+        return "L" if self.grey == self.readable else "RGB"
+
+    def warn(self) -> None:
+        """Warns if grey images are read as colour, and if transparency is dropped."""
+        if self.grey and self.mode == "RGB":
+            logging.warning(
+                "%d of %d images are grey (such as %s) and are read as colour",
+                *(self.grey, self.readable, self.first_grey),
+            )
+        if self.transparent:
+            logging.warning(
+                "%d of %d images have transparency (such as %s), which is dropped: pixels keep the "
+                "colour stored under it; flatten them onto a background first if the shape is in "
+                "the transparency",
+                *(self.transparent, self.readable, self.first_transparent),
+            )
+
+
+def count_colours(headers: Iterable[tuple[object, ImageHeader | None]]) -> ImageColours:
+    """Counts grey and transparent images. An image is a name and a header, None if unreadable."""
+    found = ImageColours()
+    for name, header in headers:
+        if header is None:
+            continue
+        found = found._replace(readable=found.readable + 1)
+        if header.is_grey:
+            first = found.first_grey or str(name)
+            found = found._replace(grey=found.grey + 1, first_grey=first)
+        if header.is_transparent:
+            first = found.first_transparent or str(name)
+            found = found._replace(transparent=found.transparent + 1, first_transparent=first)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
     """The colour mode and size of all images of a data set."""
@@ -34,16 +83,24 @@ class ImageSpec:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # rows and columns
     resize: bool  # False: images of another size are refused
-    # data.image_fit and data.image_resample. The repr omits them, as in the digests of older runs.
+    # data.image_fit, data.image_resample and data.image_upright. The repr omits them, as in the
+    # digests of older runs.
     fit: str = dataclasses.field(default=FORMER_FIT, repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
+    upright: bool = dataclasses.field(default=FORMER_UPRIGHT, repr=False)
+
+    @classmethod
+    def resizing(cls, mode: str, size: int, data: DataConfig) -> "ImageSpec":
+        """The spec of images that are resized as the config says."""
+        return cls(mode, size, True, data.image_fit, data.image_resample, data.image_upright)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
         """The spec as strings for a digest, with the former class name that old digests contain."""
         part = repr(self).replace("ImageSpec", "ImageForm", 1)
         is_default = (self.fit, self.resample) == (FORMER_FIT, "bicubic")
-        return (part,) if is_default else (part, self.fit, self.resample)
+        parts = (part,) if is_default else (part, self.fit, self.resample)
+        return (*parts, "upright") if self.upright else parts
 
     def fitted(self, image: Image.Image) -> np.ndarray:
         """The image resized to the spec's size: uint8 (rows, columns, channels).
@@ -87,25 +144,25 @@ def infer_image_spec(files: Iterable[File], data: DataConfig, mode: str | None =
     first_fault = None
     for file in files:
         try:
-            image = _opened(file)
+            image = _opened(file, upright=data.image_upright)
         except BadRecordError as fault:
             first_fault = first_fault or fault
             continue
         mode = mode or ("L" if _is_grey(image) else "RGB")
         if data.image_size:
-            return ImageSpec(mode, data.image_size, True, data.image_fit, data.image_resample)
+            return ImageSpec.resizing(mode, data.image_size, data)
         if image.width != image.height:
             raise ConfigError(
                 f"{_name(file)} has {image.width}x{image.height} pixels, which is not square; "
                 "set data.image_size to resize all images to a square"
             )
-        return ImageSpec(mode, image.width, resize=False)
+        return ImageSpec(mode, image.width, resize=False, upright=data.image_upright)
     raise ConfigError(f"not one image can be read; the first: {first_fault}")
 
 
 def read(file: File, spec: ImageSpec) -> np.ndarray:
     """Decodes an image: uint8 (rows, columns, channels), without transparency."""
-    image = _opened(file)
+    image = _opened(file, upright=spec.upright)
     if not spec.resize and image.size != (spec.size, spec.size):
         raise BadRecordError(
             f"{_name(file)} has {image.width}x{image.height} pixels, unlike the first image's "
@@ -121,18 +178,20 @@ def _name(file: File) -> str:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    return image.mode in ("L", "1")
+    return image.mode in ("L", "LA", "1")
 
 
 def _is_deep(image: Image.Image) -> bool:
     return image.mode.startswith(("I", "F"))
 
 
-def _opened(file: File) -> Image.Image:
+def _opened(file: File, *, upright: bool) -> Image.Image:
     try:
         stream = io.BytesIO(file) if isinstance(file, bytes) else file
         with Image.open(stream, formats=FORMATS) as image:
             image.load()
+            if upright:
+                ImageOps.exif_transpose(image, in_place=True)
     except UnidentifiedImageError:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
     except Exception as error:  # decoders raise many types

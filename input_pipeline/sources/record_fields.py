@@ -1,13 +1,19 @@
 """Converts the records of public data sets, from TFDS or Hugging Face, to examples."""
 
 import dataclasses
+import itertools
+import json
 import numbers
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+from tqdm import tqdm
+
 from experiment.schema import ConfigError, did_you_mean
+from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import FIELD_KEYS, DataConfig
 from input_pipeline.sources.base import (
     BadRecordError,
@@ -17,7 +23,17 @@ from input_pipeline.sources.base import (
     refuse_single_use,
 )
 from input_pipeline.sources.files.checking import check, check_record
-from input_pipeline.sources.image_decoding import ImageSpec, infer_image_spec, read
+from input_pipeline.sources.image_decoding import (
+    FORMATS,
+    ImageColours,
+    ImageHeader,
+    ImageSpec,
+    count_colours,
+    infer_image_spec,
+    read,
+    read_header,
+)
+from input_pipeline.token_cache import cache_directory
 
 Record = Mapping[str, Any]
 
@@ -30,6 +46,8 @@ class StoredSplit:
     pieces: Sequence[tuple[str, int, int]]  # file or stored split, first record, end
     # Reads the values of one field, if the library can do so without reading all fields.
     column: Callable[[str], Iterable[Any]] | None = None
+    # Reads the first bytes of each image file, or None, if the library can do so more cheaply.
+    image_starts: Callable[[], Iterable[bytes | None]] | None = None
 
     def values(self, field: str) -> Iterable[Any]:
         if self.column:
@@ -50,7 +68,8 @@ def splits(
     """The splits of a data set.
 
     features: the library's feature of each field. identity: strings that identify the content, so
-    that no records need to be hashed. image_mode: Pillow's mode, if known.
+    that no records need to be hashed. image_mode: Pillow's mode, if known; otherwise the images are
+    grey if all of them are.
     """
     _refuse_overlap(data, train, evaluation)
     if train.rows:
@@ -61,9 +80,13 @@ def splits(
         by_name = labels is None
         labels = _names_in(train, data) if by_name else tuple(labels)
     spec = None
-    if data.kind == "images":
-        spec = infer_image_spec(map(_file, train.rows), data, image_mode)
     cuts = {data.train_split: train, data.eval_split: evaluation}
+    if data.kind == "images":
+        if image_mode is None:
+            colours = _colours(data, cuts, identity)
+            colours.warn()
+            image_mode = colours.mode
+        spec = infer_image_spec(map(_file, train.rows), data, image_mode)
     examples = {
         split: _Examples(cut.rows, data, split, labels, by_name, spec)
         for split, cut in cuts.items()
@@ -183,6 +206,44 @@ def _file(record: Record) -> bytes:
     if isinstance(stored, Mapping):
         stored = stored["bytes"] or Path(stored["path"]).read_bytes()
     return stored or b""
+
+
+def _colours(
+    data: DataConfig, cuts: Mapping[str, StoredSplit], identity: Sequence[str]
+) -> ImageColours:
+    """Counts grey and transparent images; the counts are stored, so that later runs skip this."""
+    pieces = [f"{split} {cut.pieces!r}" for split, cut in cuts.items()]
+    key = content_digest([*identity, *pieces, Image.__version__, *FORMATS])[:32]
+    stored = cache_directory(data) / f"colours-{key}" / "counts.json"
+    if stored.exists():
+        return ImageColours(**json.loads(stored.read_text()))
+    total = sum(len(cut.rows) for cut in cuts.values())
+    named = (
+        (f"{data.name}, split {split}, record {index}", header)
+        for split, cut in cuts.items()
+        for index, header in enumerate(_headers(cut))
+    )
+    found = count_colours(tqdm(named, "reading headers", total, leave=False, disable=None))
+    if found.readable == total:  # others are read again: the disk may have been the cause
+        text = json.dumps(found._asdict())
+        make_directory_atomically(
+            stored.parent, lambda making: (making / stored.name).write_text(text)
+        )
+    return found
+
+
+def _headers(cut: StoredSplit) -> Iterator[ImageHeader | None]:
+    """The header of each image; a whole file is read only if its start is not enough."""
+    starts = cut.image_starts() if cut.image_starts else itertools.repeat(None)
+    for index, start in zip(range(len(cut.rows)), starts, strict=False):
+        yield (read_header(start) if start else None) or _full_header(cut.rows[index])
+
+
+def _full_header(record: Record) -> ImageHeader | None:
+    try:
+        return read_header(_file(record))
+    except (OSError, TypeError):  # a path that leads nowhere, or is missing
+        return None
 
 
 def _names_in(train: StoredSplit, data: DataConfig) -> tuple[str, ...]:

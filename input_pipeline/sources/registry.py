@@ -13,9 +13,23 @@ from typing import Any
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import DataConfig
 from input_pipeline.sources import huggingface_source, tfds_source
-from input_pipeline.sources.base import Source, Splits
-from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc
-from input_pipeline.sources.files import images, labelled_text, text, text_to_text, translation
+from input_pipeline.sources.base import SIGNALS, Source, Splits
+from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc, recall
+from input_pipeline.sources.files import (
+    chat,
+    images,
+    items,
+    labelled_text,
+    preferences,
+    scored_text,
+    series,
+    sounds,
+    tagged_text,
+    text,
+    text_to_text,
+    translation,
+)
+from input_pipeline.sources.train_sample import with_train_sample
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -25,11 +39,19 @@ SOURCES: dict[str, Source] = {
         names.SOURCE,
         digits.SOURCE,
         listops.SOURCE,
+        recall.SOURCE,
         text.SOURCE,
         translation.SOURCE,
         labelled_text.SOURCE,
+        scored_text.SOURCE,
+        tagged_text.SOURCE,
         images.SOURCE,
         text_to_text.SOURCE,
+        chat.SOURCE,
+        preferences.SOURCE,
+        items.SOURCE,
+        sounds.SOURCE,
+        series.SOURCE,
         tfds_source.SOURCE,
         huggingface_source.SOURCE,
     )
@@ -40,6 +62,7 @@ LIKENESSES: dict[str, Callable[[Splits], Any]] = {
     "labels": lambda splits: splits.labels,
     "texts in an example": lambda splits: 1 + splits.text_pairs,
     "images": lambda s: s.train[0]["image"].shape if s.kind == "images" else "none",
+    "signals": lambda s: s.train[0]["signal"].shape if s.kind in SIGNALS else "none",
 }
 
 
@@ -57,7 +80,24 @@ def components(data: DataConfig) -> list[Component]:
     found = _components(data)
     _refuse_empty(data, found)
     _refuse_unlike(found)
-    return found
+    return [_with_train_sample(data, found)] if data.train_examples else found
+
+
+def _with_train_sample(data: DataConfig, found: Sequence[Component]) -> Component:
+    count = data.train_examples
+    if len(found) > 1:
+        raise ConfigError(
+            f"data.train_examples={count} takes a sample of one source or task, but the data has "
+            f"{len(found)}: {', '.join(each.name for each in found)}; set it to 0, or choose one"
+        )
+    (component,) = found
+    available = len(component.splits.train)
+    if count > available:
+        raise ConfigError(
+            f"data.train_examples={count} exceeds the {available} examples of the split "
+            f"{data.train_split!r}; set it to at most {available}, or to 0 for all"
+        )
+    return dataclasses.replace(component, splits=with_train_sample(component.splits, count))
 
 
 def _components(data: DataConfig) -> list[Component]:
@@ -85,9 +125,9 @@ def _part(data: DataConfig, what: str) -> Splits:
     source, _, place = what.partition(":")
     known = [name for name, each in SOURCES.items() if not each.has_tasks]
     if source not in known:
+        hint = did_you_mean(source, known) or f" Sources: {', '.join(known)}"
         raise ConfigError(
-            f"data.mixture: {what!r} must be a source, or source:path or source:name."
-            f"{did_you_mean(source, known)} Sources: {', '.join(known)}"
+            f"data.mixture: {what!r} must be a source, or source:path or source:name.{hint}"
         )
     where = {SOURCES[source].place or "path": place} if place else {}
     options = data.options if SOURCES[source].options else {}

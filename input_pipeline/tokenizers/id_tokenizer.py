@@ -13,7 +13,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template
-from input_pipeline.tokenizers.subword import FILE_NAME, FORCED_EOS, ROLES, TEXT_START
+from input_pipeline.tokenizers.subword import BANNED, FILE_NAME, FORCED_EOS, ROLES, TEXT_START
 
 NO_END = -1  # the eos id if a model has none
 
@@ -22,6 +22,7 @@ class TokenizerWithoutVocabulary(SpecialTokens):
     """Base of tokenizers without a vocabulary. `_layout` describes them and is saved as JSON."""
 
     mask_name = None
+    unknown_id = None
     space_is_a_token = True
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
@@ -57,11 +58,13 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         more_eos_ids: Iterable[int] = (),
         *,
         forced_eos: bool = False,
+        banned_ids: Iterable[int] = (),
     ):
         self.roles = {role: roles.get(role) for role in ROLES}
         self.pad_id, self.bos_id, self.eos_id = (self.roles[r] for r in ("pad", "bos", "eos"))
         self.mask_id, self.cls_id, self.sep_id = (self.roles[r] for r in ("mask", "cls", "sep"))
         self.more_eos_ids, self.forced_eos = tuple(more_eos_ids), forced_eos
+        self.banned_ids = tuple(banned_ids)
         # Without eos, every answer has the maximal length, so padding is never used.
         if self.eos_id is None:
             self.eos_id = NO_END
@@ -78,7 +81,7 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         roles[TEXT_START] = next(iter(tokenizer.text_start_ids), None)
         return cls(
             roles, vocab_size, tokenizer.text_ids, tokenizer.more_eos_ids,
-            forced_eos=tokenizer.forced_eos,
+            forced_eos=tokenizer.forced_eos, banned_ids=tokenizer.banned_ids,
         )  # fmt: skip
 
     def encode(self, text: str) -> np.ndarray:
@@ -117,7 +120,8 @@ class IdTokenizer(TokenizerWithoutVocabulary):
         tokenizer = None
         if isinstance(size, int) and 0 < size < 2**31:
             more, forced = saved.get("more_eos_ids", ()), saved.get(FORCED_EOS) is True
-            tokenizer = cls(roles, size, None, more, forced_eos=forced)
+            banned = saved.get(BANNED, ())
+            tokenizer = cls(roles, size, None, more, forced_eos=forced, banned_ids=banned)
         if tokenizer is None or tokenizer.digest != saved.get("digest"):
             raise ConfigError(f"{path} has changed since it was saved; restore it")
         return tokenizer
@@ -131,5 +135,6 @@ class IdTokenizer(TokenizerWithoutVocabulary):
             "more_eos_ids": list(self.more_eos_ids),
             "vocab_size": self.vocab_size,
         }
-        # Without it, the digest is the one from before this key existed.
-        return layout | {FORCED_EOS: True} if self.forced_eos else layout
+        # Without these keys, the digest is the one from before they existed.
+        newer = {FORCED_EOS: self.forced_eos, BANNED: list(self.banned_ids)}
+        return layout | {key: value for key, value in newer.items() if value}

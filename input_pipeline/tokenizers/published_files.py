@@ -1,7 +1,8 @@
 """Reads published tokenizers; they give the ids that transformers gives.
 
     tokenizer.json    the `tokenizers` library's own format
-    *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does
+    *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does;
+                      sentencepiece.bpe.model as XLM-R's or CamemBERT's does
     vocab.txt         BERT
     encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
     source.spm        Marian, with vocab.json and target.spm beside it; vocab.json may be named too
@@ -21,6 +22,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers import sentencepiece
+from input_pipeline.tokenizers.added_tokens import (
+    CONFIG_FILE_NAME,
+    FILES_BESIDE,
+    add_tokens,
+    config_beside,
+    named_tokens,
+    with_strips,
+)
 from input_pipeline.tokenizers.special_tokens import (
     Template,
     bert_like,
@@ -29,6 +38,7 @@ from input_pipeline.tokenizers.special_tokens import (
 )
 from input_pipeline.tokenizers.subword import (
     CHAT_TEMPLATE,
+    CHAT_TOKENS,
     FILE_NAME,
     ROLES,
     ROLES_FILE_NAME,
@@ -38,11 +48,12 @@ from input_pipeline.tokenizers.subword import (
 
 KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
 MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+FAIRSEQ_NAME = "sentencepiece.bpe.model"  # of XLM-R and CamemBERT: unigram, in spite of its name
 MARIAN_SOURCE, MARIAN_TARGET, MARIAN_VOCAB = "source.spm", "target.spm", "vocab.json"
 # In exported models: how targets are split, if they are split differently.
 TARGET_FILE_NAME = "target_tokenizer.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
-CONFIG_FILE_NAME, CHAT_FILE_NAME = "tokenizer_config.json", "chat_template.jinja"
+CHAT_FILE_NAME = "chat_template.jinja"
 LARGEST = 2**26  # bytes of a file
 
 # Names of special tokens in published vocabularies, if there is no tokenizer_config.json.
@@ -58,13 +69,25 @@ NAMES = {
 
 # Tokenizer files of published models, the best first.
 FILE_NAMES = (
-    FILE_NAME, "spiece.model", "tokenizer.model", "vocab.txt", MARIAN_SOURCE, "vocab.json",
-    "encoder.json",
+    FILE_NAME, "spiece.model", FAIRSEQ_NAME, "tokenizer.model", "vocab.txt", MARIAN_SOURCE,
+    "vocab.json", "encoder.json",
 )  # fmt: skip
 
 
-def open_tokenizer(path: str | Path) -> SubwordTokenizer:
-    """The tokenizer in a file, or in the tokenizer.json of a directory."""
+@dataclasses.dataclass
+class Opened:
+    """What the files of a tokenizer have."""
+
+    tokenizer: Tokenizer
+    roles: Mapping[str, int] = dataclasses.field(default_factory=dict)  # which the file itself says
+    target: Tokenizer | None = None  # encodes targets, if it is another one than that of sources
+
+
+def open_tokenizer(path: str | Path, limit: int | None = None) -> SubwordTokenizer:
+    """The tokenizer in a file, or in the tokenizer.json of a directory.
+
+    limit: the vocab_size of its model, if that is known.
+    """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     if path.name == FILE_NAME and (path.parent / ROLES_FILE_NAME).exists():
@@ -73,16 +96,25 @@ def open_tokenizer(path: str | Path) -> SubwordTokenizer:
         raise ConfigError(f"data.tokenizer={str(path)!r} is no file; name one of: {KNOWN}")
     _refuse_huge(path)
     with _named_refusals(path):
-        if path.suffix == ".model":
-            return _with_roles(*sentencepiece.read(path.read_bytes()))
-        if path.name == "vocab.txt":
-            return _bert(path)
-        if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
-            return _marian(path)
-        if path.name in MERGES_BESIDE:
-            return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
-        if path.suffix == ".json":
-            return _library(path)
+        opened = _open(path)
+        for each in filter(None, (opened.tokenizer, opened.target)):
+            add_tokens(each, path, limit)
+        return _with_roles(opened, named_tokens(config_beside(path)))
+
+
+def _open(path: Path) -> Opened:
+    if path.name == FAIRSEQ_NAME:
+        return Opened(*sentencepiece.read_as_fairseq(path.read_bytes(), _fairseq_kind(path)))
+    if path.suffix == ".model":
+        return Opened(*sentencepiece.read(path.read_bytes()))
+    if path.name == "vocab.txt":
+        return _bert(path)
+    if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
+        return _marian(path)
+    if path.name in MERGES_BESIDE:
+        return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
+    if path.suffix == ".json":
+        return _library(path)
     raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
 
 
@@ -103,7 +135,9 @@ def _named_refusals(path: Path) -> Iterator[None]:
 # The special tokens that transformers' tokenizer classes add, if the files do not say which.
 FRAMES = {
     "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
-    "t5": "eos", "mt5": "eos", "marian": "eos",
+    "electra": "bert", "mpnet": "roberta", "xlm-roberta": "roberta", "xlmroberta": "roberta",
+    "camembert": "roberta",
+    "t5": "eos", "mt5": "eos", "umt5": "eos", "pegasus": "eos", "marian": "eos",
 }  # fmt: skip
 
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -117,26 +151,28 @@ def as_published(
     source_eos: bool = True,
     more_eos: Iterable[int] = (),
     forced_eos: bool = False,
+    banned: Iterable[int] = (),
     model_class: str = "",
 ) -> SubwordTokenizer:
     """The tokenizer with the special tokens and the chat template of its published model.
 
     path: the tokenizer's file. model_type: as in the model's config. source_eos: False removes eos
     from the source of an encoder-decoder, whatever the files say. more_eos: further ids that end
-    an answer. forced_eos: an answer of maximum length ends in eos. model_class: tokenizer_class in
-    the model's config, for a tokenizer that names none itself.
+    an answer. forced_eos: an answer of maximum length ends in eos. banned: ids that are never
+    generated. model_class: tokenizer_class in the model's config, for a tokenizer that names none
+    itself.
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
     with _named_refusals(path):
-        config, content = _config_beside(path), tokenizer.content
+        config, content = config_beside(path), tokenizer.content
         if path.name in MERGES_BESIDE:
             backend = Tokenizer.from_str(content)
             _add_special(backend, ROBERTA_SPECIALS)
             if config.get("add_prefix_space"):
                 backend.pre_tokenizer.add_prefix_space = True
             content = backend.to_str(pretty=True)
-        content = _with_strips(content, config, is_library_file=path.name == FILE_NAME)
+        content = with_strips(content, config, is_library_file=path.name == FILE_NAME)
         template = read_template(Tokenizer.from_str(content))
         if template.is_empty and tokenizer.template is None:
             template = _frame(tokenizer, path, config, model_type) or template
@@ -147,17 +183,41 @@ def as_published(
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)
         # A tokenizer of another run has its chat template in tokenizer_roles.json.
-        chat = _chat_template(path, config) or tokenizer.published.get(CHAT_TEMPLATE)
-        return tokenizer.as_published(content, chat, more_eos, forced_eos=forced_eos)
+        chat, tokens = _chat_template(path, config), named_tokens(config)
+        if not chat:
+            chat = tokenizer.published.get(CHAT_TEMPLATE)
+            tokens = tokenizer.published.get(CHAT_TOKENS, tokens)
+        truncation = config.get("truncation_side")
+        truncates_left = tokenizer.truncates_left if truncation is None else truncation == "left"
+        return tokenizer.as_published(
+            content, chat, more_eos, forced_eos=forced_eos, truncates_left=truncates_left,
+            banned=banned, chat_tokens=tokens,
+        )  # fmt: skip
+
+
+def with_chat_template(tokenizer: SubwordTokenizer, path: str | Path) -> SubwordTokenizer:
+    """The tokenizer of a file with the chat template beside that file, if there is one."""
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    with _named_refusals(path):
+        config = config_beside(path)
+        chat = _chat_template(path, config)
+        if not chat or CHAT_TEMPLATE in tokenizer.published:
+            return tokenizer
+        return tokenizer.with_chat_template(chat, named_tokens(config))
 
 
 # The classes that transformers takes for models with token types whose files name none.
-ENCODER_CLASSES = {"bert": "BertTokenizer", "roberta": "RobertaTokenizer"}
+ENCODER_CLASSES = {
+    "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer", "electra": "BertTokenizer",
+}  # fmt: skip
 # transformers' classes that give a model the token types of two texts, if the files do not say.
 WITH_TOKEN_TYPES = frozenset(
     (
         "BertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "DebertaTokenizer",
-        "DebertaV2Tokenizer", "FNetTokenizer", "CanineTokenizer", "TapasTokenizer",
+        "DebertaV2Tokenizer",
+        "ElectraTokenizer", "FNetTokenizer", "CanineTokenizer", "TapasTokenizer",
         "MarkupLMTokenizer", "LayoutLMv2Tokenizer",
     )
 )  # fmt: skip
@@ -171,25 +231,6 @@ def _gives_token_types(config: Mapping, model_type: str, model_class: str) -> bo
         return "token_type_ids" in names
     name = config.get("tokenizer_class") or model_class or ENCODER_CLASSES[model_type]
     return str(name).removesuffix("Fast") in WITH_TOKEN_TYPES
-
-
-def _with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
-    """The tokenizer.json with `lstrip` and `rstrip` of special tokens as in tokenizer_config.json.
-
-    As in transformers, the entries of `added_tokens_decoder` apply to every kind of file. Entries
-    for roles, such as RoBERTa's mask_token, apply to all but a tokenizer.json.
-    """
-    entries = list((config.get("added_tokens_decoder") or {}).values())
-    if not is_library_file:
-        entries += [value for key, value in config.items() if key.endswith("_token")]
-    said = {entry.get("content"): entry for entry in entries if isinstance(entry, dict)}
-    layout, is_changed = json.loads(content), False
-    for token in layout["added_tokens"]:
-        entry = said.get(token["content"], token)
-        strips = {key: bool(entry.get(key)) for key in ("lstrip", "rstrip")}
-        is_changed |= not strips.items() <= token.items()
-        token.update(strips)
-    return json.dumps(layout, ensure_ascii=False) if is_changed else content
 
 
 def _frame(
@@ -226,7 +267,7 @@ def _chat_template(path: Path, config: Mapping) -> Any:
 
 def _refuse_huge(path: Path) -> None:
     """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
-    beside = (CONFIG_FILE_NAME, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
+    beside = (*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
     for name in (path.name, *beside):
         each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
@@ -236,16 +277,12 @@ def _refuse_huge(path: Path) -> None:
             )
 
 
-def _library(path: Path) -> SubwordTokenizer:
+def _library(path: Path) -> Opened:
     content = path.read_text(encoding="utf-8")
     if "model" not in json.loads(content):
         raise ValueError("it has no model section; give a file that the tokenizers library wrote")
     tokenizer = Tokenizer.from_str(content)
-    config = _config_beside(path)
-    named = {role: _content(config.get(f"{role}_token")) for role in ROLES}
-    _add_special(tokenizer, [name for name in named.values() if name])
-    roles = {role: tokenizer.token_to_id(n or "") for role, n in named.items()}
-    return _with_roles(tokenizer, roles, _library_target(path, tokenizer))
+    return Opened(tokenizer, target=_library_target(path, tokenizer))
 
 
 def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
@@ -259,46 +296,67 @@ def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
     return target
 
 
-def _bert(path: Path) -> SubwordTokenizer:
+def _fairseq_kind(path: Path) -> str:
+    """Which of fairseq's models a file belongs to, by the configs beside it."""
+    name = str(config_beside(path).get("tokenizer_class") or "")
+    config = path.with_name("config.json")
+    if not name and config.is_file():
+        name = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+    known = {"camembert": "camembert", "xlmroberta": "xlm-roberta", "": "xlm-roberta"}
+    name = name.removesuffix("Fast").removesuffix("Tokenizer").lower().replace("-", "")
+    if name not in known:
+        raise ValueError(f"it is read for XLM-R and CamemBERT, not for {name}")
+    return known[name]
+
+
+def _bert(path: Path) -> Opened:
     vocab = models.WordPiece.read_file(str(path))
     if "[UNK]" not in vocab:
         raise ValueError("it has no [UNK], so it is not a vocabulary of BERT")
-    config = _config_beside(path)
-    has_upper_case = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    config = config_beside(path)
+    is_lower = not any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    if config.get("do_lower_case") is None:
+        logging.info(
+            "%s does not say whether to lower-case texts (do_lower_case in %s): %s, because the "
+            "vocabulary has %s upper-case letters",
+            path, CONFIG_FILE_NAME, "yes" if is_lower else "no", "no" if is_lower else "some",
+        )  # fmt: skip
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=config.get("do_lower_case", not has_upper_case),
+        lowercase=config.get("do_lower_case", is_lower),
         strip_accents=config.get("strip_accents"),
         handle_chinese_chars=config.get("tokenize_chinese_chars", True),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    _add_special(tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    return _with_roles(tokenizer)
+    usual = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    _add_special(tokenizer, [*(usual | named_tokens(config)).values()])
+    return Opened(tokenizer)
 
 
-def _gpt2(path: Path, merges_path: Path) -> SubwordTokenizer:
+def _gpt2(path: Path, merges_path: Path) -> Opened:
     if not merges_path.is_file():
         raise ValueError(f"it needs {merges_path.name} beside it")
     vocab, merges = models.BPE.read_file(str(path), str(merges_path))
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special(tokenizer, ["<|endoftext|>"])
-    return _with_roles(tokenizer)
+    usual = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
+    _add_special(tokenizer, [*(usual | named_tokens(config_beside(path))).values()])
+    return Opened(tokenizer)
 
 
-def _marian(path: Path) -> SubwordTokenizer:
+def _marian(path: Path) -> Opened:
     """Marian's tokenizer: one vocabulary, and one way to split texts for each language."""
     source, target = path.with_name(MARIAN_SOURCE), path.with_name(MARIAN_TARGET)
     vocab_path = path.with_name(MARIAN_VOCAB)
     if not vocab_path.is_file():
         raise ValueError(f"it needs {vocab_path.name} beside it")
-    vocab, config = json.loads(vocab_path.read_text(encoding="utf-8")), _config_beside(path)
+    vocab, config = json.loads(vocab_path.read_text(encoding="utf-8")), config_beside(path)
     if config.get("separate_vocabs"):
         raise ValueError(f"{CONFIG_FILE_NAME} has separate_vocabs; only a shared one is read")
     names = {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"}
-    names = {role: _content(config.get(f"{role}_token")) or name for role, name in names.items()}
+    names |= {role: name for role, name in named_tokens(config).items() if role in names}
     of_source = _marian_language(source, vocab, names)
     of_target = None
     if not target.is_file():
@@ -311,7 +369,8 @@ def _marian(path: Path) -> SubwordTokenizer:
         with _named_refusals(target):
             of_target = _marian_language(target, vocab, names)
     roles = {role: vocab.get(names[role]) for role in ("eos", "pad")}
-    return _with_roles(of_source, roles, of_target)
+    roles = {role: id for role, id in roles.items() if id is not None}
+    return Opened(of_source, roles, of_target)
 
 
 def _marian_language(path: Path, vocab: Mapping[str, int], special: Mapping[str, str]) -> Tokenizer:
@@ -336,42 +395,25 @@ def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
 
 
-def _with_roles(
-    tokenizer: Tokenizer,
-    roles: Mapping[str, int | None] | None = None,
-    target: Tokenizer | None = None,
-) -> SubwordTokenizer:
-    """Adds roles. Roles that are not given are found by name, or filled as the models do it:
-    BERT's cls and sep are bos and eos, T5's pad begins a decoder's text, GPT-2's eos is all three.
-
-    target: encodes targets, if it is another one than that of sources.
+def _with_roles(opened: Opened, named: Mapping[str, str]) -> SubwordTokenizer:
+    """Adds roles: by the names that the files beside give, else as the file itself says, else by
+    the usual names. The rest is filled as the models do it: BERT's cls and sep are bos and eos,
+    T5's pad begins a decoder's text, GPT-2's eos is all three.
     """
-    vocab = tokenizer.get_vocab()
+    vocab = opened.tokenizer.get_vocab()
     ids = {
         role: next((vocab[n] for n in names if n in vocab), None) for role, names in NAMES.items()
     }
-    ids |= {role: id for role, id in (roles or {}).items() if id is not None}
+    ids |= opened.roles
+    ids |= {role: vocab[name] for role, name in named.items() if role in ROLES and name in vocab}
     ids["eos"] = _first(ids["eos"], ids["sep"])
     ids["bos"] = _first(ids["bos"], ids["cls"], ids["pad"], ids["eos"])
     ids["pad"] = _first(ids["pad"], ids["eos"])
     sentinels = [vocab.get(f"<extra_id_{number}>") for number in range(100)]
     sentinels = [id for id in sentinels if id is not None]
-    published = {TARGET_TOKENIZER: target.to_str()} if target else {}
-    return SubwordTokenizer(tokenizer.to_str(pretty=True), ids, sentinels, published)
+    published = {TARGET_TOKENIZER: opened.target.to_str()} if opened.target else {}
+    return SubwordTokenizer(opened.tokenizer.to_str(pretty=True), ids, sentinels, published)
 
 
 def _first(*ids: int | None) -> int | None:
     return next((id for id in ids if id is not None), None)
-
-
-def _config_beside(path: Path) -> dict:
-    config = path.with_name(CONFIG_FILE_NAME)
-    try:
-        return json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    except ValueError as error:
-        raise ValueError(f"{config.name} beside it is not JSON: {error}") from error
-
-
-def _content(token: str | dict | None) -> str | None:
-    """A token of tokenizer_config.json, which is a string or an object with `content`."""
-    return token["content"] if isinstance(token, dict) else token

@@ -15,6 +15,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNKNOWN_PENALTY = 10  # score of an unknown character, below the worst piece
+# In fairseq's models: the first tokens, and how many pieces of the file they replace.
+FAIRSEQ = {
+    "xlm-roberta": (["<s>", "<pad>", "</s>", "<unk>"], 3),
+    "camembert": (["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"], 1),
+}
+FAIRSEQ_ROLES = dict(pad="<pad>", bos="<s>", eos="</s>", cls="<s>", sep="</s>", mask="<mask>")
 LANGUAGE_CODE = re.compile(">>.+<<")  # names Marian's target language, at the start of a text
 
 
@@ -47,6 +53,26 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
     _add_normalizer_and_special_tokens(tokenizer, model)
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
+
+
+def read_as_fairseq(data: bytes, kind: str) -> tuple[Tokenizer, dict[str, int]]:
+    """XLM-R's or CamemBERT's tokenizer: special tokens come first, so the ids of pieces shift.
+
+    `kind` is xlm-roberta or camembert.
+    """
+    model = _parse(data)
+    if model.kind != UNIGRAM or model.byte_fallback:
+        raise ValueError("it is not a unigram model, or it has byte fallback")
+    first, start = FAIRSEQ[kind]
+    pieces = [(piece.text, piece.score) for piece in model.pieces[start:]]
+    scores = [*((name, 0.0) for name in first), *pieces, ("<mask>", 0.0)]
+    tokenizer = _unigram(scores, first.index("<unk>"), byte_fallback=False)
+    if model.charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
+    _add_special(tokenizer, [*first, "<s>", "</s>"])
+    mask = AddedToken("<mask>", special=True, normalized=False, lstrip=kind == "camembert")
+    tokenizer.add_special_tokens([mask])
+    return tokenizer, {role: tokenizer.token_to_id(name) for role, name in FAIRSEQ_ROLES.items()}
 
 
 def read_with_vocabulary(

@@ -85,8 +85,10 @@ class SpecialTokens:
     cls_id: int | None
     sep_id: int | None
     more_eos_ids: Ids = ()  # further ids that end an answer, in chat models
+    banned_ids: Ids = ()  # ids that are never generated: Marian's padding
     text_start_ids: Ids = ()  # BART: begins both texts of an encoder-decoder
     forced_eos = False  # the last token of an answer of maximum length is an end: BART, Marian
+    truncates_left = False  # long texts lose their beginning, not their end
     template: Template | None = None
     # Whether `encode` turns the name of the mask, such as [MASK], into the mask id.
     reads_mask = False

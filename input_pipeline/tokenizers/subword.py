@@ -24,10 +24,17 @@ ROLES = ("pad", "bos", "eos", "mask", "cls", "sep")
 TEXT_START = "text_start"
 # Keys of a published tokenizer: whether its post-processor adds the special tokens, its chat
 # template (for export), further ids that end an answer, whether an answer of the maximum length
-# is forced to end, and the tokenizer.json that encodes targets if they are split differently.
+# is forced to end, the tokenizer.json that encodes targets if they are split differently, whether
+# long texts lose their beginning (truncation_side=left), and ids that are never generated.
 POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS = "post_processor", "chat_template", "more_eos"
 FORCED_EOS, TARGET_TOKENIZER = "forced_eos", "target_tokenizer"
-PUBLISHED_KEYS = (POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS, TARGET_TOKENIZER)
+TRUNCATES_LEFT, BANNED = "truncates_left", "banned_ids"
+# The special tokens by role that a chat template gets, if they are not those of the roles here.
+CHAT_TOKENS = "chat_tokens"
+PUBLISHED_KEYS = (
+    POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS, TARGET_TOKENIZER, TRUNCATES_LEFT, BANNED,
+    CHAT_TOKENS,
+)  # fmt: skip
 
 
 class SubwordTokenizer(SpecialTokens):
@@ -69,7 +76,10 @@ class SubwordTokenizer(SpecialTokens):
         special = {id for id, token in added.items() if token.special}
         self.more_eos_ids = tuple(self.published.get(MORE_EOS, ()))
         self.forced_eos = bool(self.published.get(FORCED_EOS))
+        self.banned_ids = tuple(self.published.get(BANNED, ()))
+        self.truncates_left = bool(self.published.get(TRUNCATES_LEFT))
         special |= set(self.more_eos_ids)
+        self._added_ids = np.array(sorted(added), np.int64)
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
         self.unknown_id = _unknown_id(json.loads(content), pieces)
@@ -99,10 +109,15 @@ class SubwordTokenizer(SpecialTokens):
         more_eos: Iterable[int] = (),
         *,
         forced_eos: bool = False,
+        truncates_left: bool = False,
+        banned: Iterable[int] = (),
+        chat_tokens: Mapping[str, str] | None = None,
     ) -> "SubwordTokenizer":
         """The same vocabulary with the special tokens that `content`'s post-processor adds."""
         published = {CHAT_TEMPLATE: chat_template, MORE_EOS: list(more_eos)}
-        published[FORCED_EOS] = forced_eos
+        if chat_template and chat_tokens:
+            published |= self._chat_tokens(chat_tokens)
+        published |= {FORCED_EOS: forced_eos, TRUNCATES_LEFT: truncates_left, BANNED: list(banned)}
         published[TARGET_TOKENIZER] = self.published.get(TARGET_TOKENIZER)
         published = {key: value for key, value in published.items() if value}
         published[POST_PROCESSOR] = True
@@ -121,16 +136,42 @@ class SubwordTokenizer(SpecialTokens):
 
     @property
     def role_names(self) -> dict[str, str]:
-        """The tokens of the ids with a role."""
-        return {
-            role: self._tokenizer.id_to_token(id)
-            for role, id in self._roles.items()
-            if id is not None
-        }
+        """The tokens of the ids with a role; without ids that the vocabulary lacks."""
+        ids = {role: id for role, id in self._roles.items() if id is not None}
+        names = {role: self._tokenizer.id_to_token(id) for role, id in ids.items()}
+        return {role: name for role, name in names.items() if name is not None}
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, without special ids: objectives add those."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of a text, and the first character and the end of each: (n,), (n, 2)."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        return np.array(encoding.ids, np.int32), spans
+
+    def is_control(self, ids: np.ndarray) -> np.ndarray:
+        """Whether ids are special or were added to the vocabulary, as those of chat models are."""
+        return self._is_special[ids] | np.isin(ids, self._added_ids)
+
+    def with_chat_template(self, template: Any, tokens: Mapping[str, str]) -> "SubwordTokenizer":
+        """The same tokenizer with a chat template; `tokens`: the special tokens that it names."""
+        published = self.published | {CHAT_TEMPLATE: template} | self._chat_tokens(tokens)
+        return SubwordTokenizer(self.content, self._roles, self.sentinel_ids, published)
+
+    def with_more_ends(self, ids: Iterable[int]) -> "SubwordTokenizer":
+        """The same tokenizer with further ids that end an answer."""
+        more = dict.fromkeys((*self.more_eos_ids, *ids))
+        more = [id for id in more if id != self.eos_id]
+        published = self.published | ({MORE_EOS: more} if more else {})
+        return SubwordTokenizer(self.content, self._roles, self.sentinel_ids, published)
+
+    def _chat_tokens(self, tokens: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """The record of the tokens that a template gets; empty if they are those of the roles."""
+        tokens = dict(sorted(tokens.items()))
+        is_as_here = {role: tokens.get(role) for role in self.role_names} == self.role_names
+        return {} if is_as_here else {CHAT_TOKENS: tokens}
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         """`encode` for many texts, on all cores."""

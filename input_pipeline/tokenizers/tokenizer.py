@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,21 @@ class ByteTokenizer(TokenizerWithoutVocabulary):
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, without special ids: objectives add those."""
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self.first_byte_id
+
+    def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of a text, and the first character and the end of each: (n,), (n, 2)."""
+        sizes = [len(character.encode()) for character in text]
+        first = np.repeat(np.arange(len(text)), sizes)
+        return self.encode(text), np.stack([first, first + 1], axis=1)
+
+    def is_control(self, ids: np.ndarray) -> np.ndarray:
+        """Whether ids are special."""
+        return ~self._is_text[ids]
+
+    def with_more_ends(self, ids: Iterable[int]) -> "ByteTokenizer":
+        """Itself: an answer ends with eos and nothing else."""
+        del ids
+        return self
 
     def byte_sizes(self, text: str) -> np.ndarray:
         """How many bytes of the text each of its ids covers."""

@@ -6,7 +6,8 @@ bpe and unigram work on bytes, so they encode every text and lose nothing. wordp
 upper case and accents kept: control characters are removed, white space becomes single spaces, and
 a word of more than 100 characters, or with a character outside the alphabet, is the unknown �. word
 splits text into words as wordpiece does, at white space and around punctuation, and has an id for
-each of the most frequent words; other words are �.
+each of the most frequent words; other words are �. item has an id for each of the most frequent
+items of sequences, as they are between separators; it has no sentinels.
 
 With `lowercase`, text is first converted to lower case; accents stay.
 
@@ -15,18 +16,19 @@ character, and wordpiece and word split it off.
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.subword import ROLES, SubwordTokenizer
 
-TokenizerKind = Literal["bpe", "wordpiece", "unigram", "word"]
+TokenizerKind = Literal["bpe", "wordpiece", "unigram", "word", "item"]
 
 # Raise this when the same texts give another vocabulary than before.
 VERSION = 1
@@ -42,12 +44,23 @@ MANY_UNKNOWN = 0.35  # share of the tokens
 
 
 def train_tokenizer(
-    kind: TokenizerKind, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False
+    kind: TokenizerKind,
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool = False,
+    separator: str = " ",
 ) -> SubwordTokenizer:
-    """Trains a tokenizer with at most `vocab_size` ids, fewer if the texts yield fewer pieces."""
+    """Trains a tokenizer with at most `vocab_size` ids, fewer if the texts yield fewer pieces.
+
+    `separator` is between two items of a text, for the kind `item`; " " is any white space.
+    """
     texts = [text for text in texts if text]
     if not texts:
         raise ConfigError("there is no text to train a tokenizer on; set data.tokenizer='byte'")
+    roles = {role: id for id, role in enumerate(ROLES)}
+    if kind == "item":
+        return SubwordTokenizer(_item_tokenizer(texts, vocab_size, separator), roles)
     train = {
         "bpe": _train_bpe,
         "wordpiece": _train_wordpiece,
@@ -55,7 +68,6 @@ def train_tokenizer(
         "word": _train_word,
     }[kind]
     tokenizer = train(texts, vocab_size, lowercase)
-    roles = {role: id for id, role in enumerate(ROLES)}
     last = tokenizer.get_vocab_size() - 1
     return SubwordTokenizer(tokenizer.to_str(pretty=True), roles, range(last, last - SENTINELS, -1))
 
@@ -163,6 +175,28 @@ def _train_word(texts: list[str], vocab_size: int, lowercase: bool) -> Tokenizer
     tokenizer = _bert(models.WordLevel(unk_token=UNKNOWN), lowercase)
     vocab = _in_order(_trained(tokenizer, texts, trainer)["vocab"])
     return _bert(models.WordLevel(_numbered(vocab), unk_token=UNKNOWN), lowercase)
+
+
+def _item_tokenizer(texts: list[str], vocab_size: int, separator: str) -> str:
+    """A tokenizer.json with one id for each of the most frequent items, the most frequent first."""
+    between = r"\s+" if separator == " " else rf"\s*{re.escape(separator)}\s*"
+    counts = Counter(item for text in texts for item in re.split(between, text.strip()))
+    names = [*SPECIALS, UNKNOWN]
+    for name in names:
+        if name in counts:
+            raise ConfigError(f"an item is called {name!r}, the name of a special id; rename it")
+    room = vocab_size - len(names)
+    if room < 2:
+        raise ConfigError(
+            f"data.tokenizer_size={vocab_size} has no room for two items beside {len(names)} "
+            "special ids; raise it"
+        )
+    items = sorted(counts, key=lambda item: (-counts[item], item))[:room]
+    vocabulary = {piece: id for id, piece in enumerate([*names, *items])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Strip()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(between), "removed")
+    return tokenizer.to_str(pretty=True)
 
 
 def _bert(model: models.WordPiece | models.WordLevel, lowercase: bool) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from model.attention.additive import Additive
 from model.attention.chunked import Chunked
 from model.attention.dot import Dot
 from model.attention.flash import Flash
@@ -25,6 +26,7 @@ KINDS: dict[str, AttentionKind] = {
         Chunked(),
         Hierarchical(),
         Recurrent(),
+        Additive(),
     )
 }
 

@@ -47,6 +47,7 @@ def banded_attention(
     everywhere: Everywhere | None = None,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -89,6 +90,7 @@ def banded_attention(
         mask_b1ts=jnp.concatenate(masks, axis=3),
         bias_bhts=jnp.concatenate(biases, axis=3) if biases else None,
         scale=scale,
+        cap=cap,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
     )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention.block_visibility import visible_pairs
-from model.attention.dot_attention import NEVER, attended
+from model.attention.dot_attention import NEVER, attended, soft_cap
 from model.dropout import dropout
 from model.masks import Locality, MaskSpec, SequenceInfo
 from model.positions import ScoreBias
@@ -32,16 +32,17 @@ class BlockwiseOptions:
     """Static options."""
 
     scale: float
+    cap: float
     dropout_rate: float
     queries: int  # per block
     keys: int  # per block
 
     @staticmethod
     def of(
-        q_bthk: Array, k_bsgk: Array, scale: float, dropout_rate: float, block: int
+        q_bthk: Array, k_bsgk: Array, scale: float, cap: float, dropout_rate: float, block: int
     ) -> "BlockwiseOptions":
         sizes = min(block, q_bthk.shape[1]), min(block, k_bsgk.shape[1])
-        return BlockwiseOptions(scale, dropout_rate, *sizes)
+        return BlockwiseOptions(scale, cap, dropout_rate, *sizes)
 
 
 def blockwise_attention(
@@ -52,12 +53,13 @@ def blockwise_attention(
     *,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
     """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K)."""
-    options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
+    options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, cap, dropout_rate, block)
     return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 
@@ -116,7 +118,7 @@ def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> On
 
     def visit(number, softmax):
         pair = schedule.pair(number)
-        scores_bhts = pair.scores()
+        scores_bhts = pair.scores(pair.scores_of(pair.q_bhtk, pair.k_bgks))
         before_bht = softmax.largest_ibht[pair.i]
         largest_bht = jnp.maximum(before_bht, scores_bhts.max(axis=-1))
         shrink_bht = jnp.exp(before_bht - largest_bht)
@@ -195,7 +197,9 @@ def backward_over_blocks(
     def visit(number, gradients):
         pair = schedule.pair(number)
         dy_bhtk = forward.dy_ibhtk[pair.i]
-        weights_bhts = jnp.exp(pair.scores() - forward.log_sum_ibht[pair.i][..., None])
+        products_bhts = pair.scores_of(pair.q_bhtk, pair.k_bgks)
+        scores_bhts = pair.scores(products_bhts)
+        weights_bhts = jnp.exp(scores_bhts - forward.log_sum_ibht[pair.i][..., None])
         dweights_bhts = pair.scores_of(dy_bhtk, pair.v_bgks)
         dropped_bhts = weights_bhts
         if schedule.dropout_rate:
@@ -204,11 +208,13 @@ def backward_over_blocks(
             dweights_bhts *= dropout_bhts
         dscores_bhts = weights_bhts * (dweights_bhts - forward.mean_ibht[pair.i][..., None])
         dv_bgks = pair.summed(dy_bhtk, dropped_bhts)
-        dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
-        dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
         dtable = gradients.dtable
         if schedule.bias is not None:
             dtable += pair.gradient_of_table(dscores_bhts)
+        if schedule.cap:  # the derivative of the cap; the bias is added after it
+            dscores_bhts *= 1 - jnp.square(jnp.tanh(products_bhts / schedule.cap))
+        dk_bgks = pair.summed(pair.q_bhtk, dscores_bhts)
+        dq_bhtk = pair.times(dscores_bhts, pair.k_bgks)
         return Gradients(
             gradients.dq_ibhtk.at[pair.i].add(dq_bhtk),
             gradients.dk_jbgks.at[pair.j].add(dk_bgks),
@@ -233,11 +239,13 @@ class Pair(NamedTuple):
     v_bgks: Array
     mask_spec: MaskSpec
     bias: ScoreBias | None
+    cap: float
     dropout_rate: float
     dropout_key: Array | None
 
-    def scores(self) -> Array:
-        scores_bhts = self.scores_of(self.q_bhtk, self.k_bgks)
+    def scores(self, products_bhts: Array) -> Array:
+        """Returns the scores that softmax takes, from the products of queries and keys."""
+        scores_bhts = soft_cap(products_bhts, self.cap)
         if self.bias is not None:
             scores_bhts += self._bias_bhts(self.bias.table)
         return jnp.where(self.mask_spec.mask_b1ts(), scores_bhts, NEVER)
@@ -294,6 +302,7 @@ class BlockSchedule(NamedTuple):
     causal: bool
     locality: Locality | None
     bias: ScoreBias | None
+    cap: float
     dropout_rate: float
     dropout_key: Array | None
 
@@ -314,6 +323,7 @@ class BlockSchedule(NamedTuple):
             mask_spec.causal,
             mask_spec.locality,
             bias,
+            options.cap,
             options.dropout_rate,
             dropout_key,
         )
@@ -332,6 +342,7 @@ class BlockSchedule(NamedTuple):
             self.v_jbgks[j],
             MaskSpec(info_i, info_j, self.causal, self.locality),
             self.bias,
+            self.cap,
             self.dropout_rate,
             self.dropout_key,
         )

@@ -10,6 +10,7 @@ class Dot(AttentionKind):
     name = "dot"
     description = "exact, all scores in memory: the reference"
     reads_explicit_mask = True
+    is_exact = True
 
     def attend(self, inputs: AttentionInputs) -> Array:
         mask_b1ts, bias_bhts = inputs.context.mask_b1ts, inputs.context.bias_bhts

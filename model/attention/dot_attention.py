@@ -41,10 +41,11 @@ def dot_attention(
     mask_b1ts: Array | None = None,
     bias_bhts: Array | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
-    """Computes softmax(q k^T * scale + bias) v over the keys where the mask is True.
+    """Computes softmax(soft_cap(q k^T * scale) + bias) v over the keys where the mask is True.
 
     Softmax runs in float32. A query without visible keys gets zeros. Returns (B, T, H, K).
     """
@@ -56,7 +57,7 @@ def dot_attention(
     q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
     k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
     scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
-    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
     # Named before the division, because the gradient of the total needs this value.
@@ -73,13 +74,14 @@ def cached_attention(
     mask_b1ts: Array,
     bias_bhts: Array | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     change_scores: Callable[[Array], Array] | None = None,
 ) -> Array:
     """`dot_attention` for few queries and many cached keys, in the layout of `KeyValues`.
 
     Reading the cache dominates the cost, so it is neither copied nor repeated: query heads that
     share a key/value head become more queries of that head. `change_scores` maps the raw scores
-    (B, H, T, S) to the scores that softmax takes. Returns (B, T, H, K).
+    (B, H, T, S) to those that are capped. Returns (B, T, H, K).
     """
     batch, queries, heads, head_size = q_bthk.shape
     groups, slots = k_bgks.shape[1], k_bgks.shape[3]
@@ -89,7 +91,7 @@ def cached_attention(
     scores_bhts = scores_bgqs.reshape(batch, heads, queries, slots)
     if change_scores is not None:
         scores_bhts = change_scores(scores_bhts)
-    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap)
     weights_bgqs = weights_bhts.reshape(scores_bgqs.shape).astype(v_bgsk.dtype)
     y_bgqk = jnp.einsum("bgqs,bgsk->bgqk", weights_bgqs, v_bgsk)
     y_bhtk = normalised(y_bgqk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
@@ -102,10 +104,21 @@ def explicit_bias(bias: ScoreBias, q_bthk: Array, mask_spec: MaskSpec, scale: fl
     return bias(scaled_bthk, mask_spec.queries.positions_bt, mask_spec.keys.positions_bt)
 
 
+def soft_cap(x: Array, cap: float) -> Array:
+    """Returns cap * tanh(x / cap), which stays between -cap and cap; with a cap of 0, x."""
+    if not cap:
+        return x
+    return (jnp.tanh(x.astype(jnp.float32) / cap) * cap).astype(x.dtype)
+
+
 def unnormalised_softmax(
-    scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None
+    scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None, cap: float = 0.0
 ) -> tuple[Array, Array]:
-    """Returns exp(scores - maximum), (B, H, T, S), and its sum over keys, (B, H, T, 1)."""
+    """Returns exp(scores - maximum), (B, H, T, S), and its sum over keys, (B, H, T, 1).
+
+    Scores are capped before the bias is added, as in FlashAttention.
+    """
+    scores_bhts = soft_cap(scores_bhts, cap)
     if bias_bhts is not None:
         scores_bhts += bias_bhts
     if mask_b1ts is not None:

@@ -12,6 +12,7 @@ class Flash(AttentionKind):
     name = "flash"
     description = "exact, in blocks: memory grows with the length, not with its square"
     refused: ClassVar = {"relative": NEEDS_SCORES}
+    is_exact = True
 
     def attend(self, inputs: AttentionInputs) -> Array:
         return flash_attention(

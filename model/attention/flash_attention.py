@@ -1,7 +1,6 @@
 """Exact attention in linear memory, with the best kernel of the platform."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from model.attention.fused import (
 from model.attention.ring import ring_attention
 from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias
-from model.sharding import RULES, is_sharded
+from model.sharding import devices_along, dividing_axes, is_sharded
 
 
 def flash_attention(
@@ -31,6 +30,7 @@ def flash_attention(
     *,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -41,7 +41,7 @@ def flash_attention(
     """
     if bias is not None and bias.scheme == "transformer_xl":
         raise ValueError("flash_attention cannot compute the scores of transformer_xl")
-    options = dict(scale=scale, dropout_rate=dropout_rate)
+    options = dict(scale=scale, cap=cap, dropout_rate=dropout_rate)
     attend = _attend_on_a_mesh if is_sharded() else _attend
     return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
 
@@ -55,6 +55,7 @@ def _attend(
     dropout_key: Array | None,
     *,
     scale: float,
+    cap: float,
     dropout_rate: float,
 ) -> Array:
     """Uses the platform's kernel if it supports the options and the data.
@@ -63,13 +64,13 @@ def _attend(
     """
 
     def in_blocks(q_bthk, k_bsgk, v_bsgk, mask_spec):
-        options = dict(scale=scale, dropout_rate=dropout_rate, dropout_key=dropout_key)
+        options = dict(scale=scale, cap=cap, dropout_rate=dropout_rate, dropout_key=dropout_key)
         return blockwise_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, bias=bias, **options)
 
-    def fused(may, attention):
+    def fused(may, attention, **options):
         def attend(q_bthk, k_bsgk, v_bsgk, mask_spec):
             given = q_bthk, k_bsgk, v_bsgk, mask_spec
-            kernel = functools.partial(attention, scale=scale)
+            kernel = functools.partial(attention, scale=scale, **options)
             if (suits := may(mask_spec)) is True:
                 return kernel(*given)
             # A cond saves the residuals of both branches, so the rare branch saves none and
@@ -81,8 +82,8 @@ def _attend(
     given, kernels = (q_bthk, k_bsgk, v_bsgk, mask_spec), {}
     if bias is None and not dropout_rate:
         if splash_can(*given):
-            kernels["tpu"] = fused(splash_may, splash_attention)
-        if cudnn_can(*given):
+            kernels["tpu"] = fused(splash_may, splash_attention, cap=cap)
+        if not cap and cudnn_can(*given):  # cuDNN's kernel has no soft cap
             kernels["cuda"] = fused(cudnn_may, cudnn_attention)
     if not kernels:
         return in_blocks(*given)
@@ -100,11 +101,11 @@ def _attend_on_a_mesh(
 ) -> Array:
     """`_attend` on each device's shard; the compiler cannot partition the kernels itself."""
     rows, queries, heads, _ = q_bthk.shape
-    batch, by_head = _mesh_axes("batch", rows), _mesh_axes("heads", heads)
-    length, by_key = _mesh_axes("length", queries), _mesh_axes("length", k_bsgk.shape[1])
+    batch, by_head = dividing_axes("batch", rows), dividing_axes("heads", heads)
+    length, by_key = dividing_axes("length", queries), dividing_axes("length", k_bsgk.shape[1])
     if not length:  # each device has all queries, so it needs all keys
         by_key = ()
-    if _parts(by_head) > 1 and k_bsgk.shape[2] % _parts(by_head):
+    if devices_along(by_head) > 1 and k_bsgk.shape[2] % devices_along(by_head):
         # Query heads of one key/value head are on several devices; each gets a copy.
         copies = heads // k_bsgk.shape[2]
         k_bsgk, v_bsgk = (jnp.repeat(x, copies, axis=2) for x in (k_bsgk, v_bsgk))
@@ -128,7 +129,7 @@ def _attend_on_a_mesh(
         if dropout_key is not None:
             for axis in (*batch, *length, *by_head):
                 dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
-        if _parts(by_key) == 1:
+        if devices_along(by_key) == 1:
             return _attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
         # Plain JAX on every platform: the platforms' kernels have no backward pass for a part of
         # a query's keys.
@@ -138,14 +139,3 @@ def _attend_on_a_mesh(
     # The platforms' kernels do not declare the mesh axes over which their results vary.
     attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
     return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
-
-
-def _mesh_axes(name: str, size: int) -> tuple[str, ...]:
-    """Returns the mesh axes of a logical axis; () if they do not divide its size."""
-    axes = RULES[name]
-    return () if size % _parts(axes) else axes
-
-
-def _parts(axes: tuple[str, ...]) -> int:
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[axis] for axis in axes)

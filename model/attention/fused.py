@@ -43,12 +43,14 @@ def splash_attention(
     mask_spec: MaskSpec,
     *,
     scale: float = 1.0,
+    cap: float = 0.0,
     interpret: bool = False,
 ) -> Array:
     """Equals `dot_attention` on TPUs where `splash_can` and `splash_may` hold, (B, T, H, K)."""
     rows, queries, heads, _ = q_bthk.shape
+    options = dict(attn_logits_soft_cap=cap or None, interpret=interpret)
     kernel = _splash_kernel(
-        (queries, k_bsgk.shape[1]), heads, mask_spec.causal, mask_spec.locality, interpret=interpret
+        (queries, k_bsgk.shape[1]), heads, mask_spec.causal, mask_spec.locality, options
     )
     q_bthk = q_bthk * jnp.asarray(scale, q_bthk.dtype)
     q_bhtk, k_bgsk, v_bgsk = (jnp.moveaxis(x, 2, 1) for x in (q_bthk, k_bsgk, v_bsgk))
@@ -62,7 +64,7 @@ def splash_attention(
 
 
 def _splash_kernel(
-    shape: tuple[int, int], heads: int, causal: bool, locality: Locality | None, *, interpret: bool
+    shape: tuple[int, int], heads: int, causal: bool, locality: Locality | None, options: dict
 ):
     """Builds the kernel. Python computes the blocks to visit; jax caches them across layers."""
     if locality is not None:
@@ -78,7 +80,7 @@ def _splash_kernel(
     )  # fmt: skip
     masks = splash.MultiHeadMask([mask] * heads)
     return splash.make_splash_mha_single_device(
-        masks, block_sizes=sizes, residual_checkpoint_name=SAVED_ATTENTION, interpret=interpret
+        masks, block_sizes=sizes, residual_checkpoint_name=SAVED_ATTENTION, **options
     )
 
 

@@ -36,6 +36,7 @@ FEATURES = {
     "dropout": "model.dropout_attention",
     "bias": "model.position=alibi or t5_bias",
     "relative": "model.position=transformer_xl",
+    "cap": "model.score_cap",
     "bfloat16": "model.dtype=bfloat16",
 }
 NEEDS_SCORES = "needs explicit scores, which this kind of attention never materialises"
@@ -54,6 +55,7 @@ class AttentionContext:
     source_bsd: Array | None = None
     cross_mask_spec: MaskSpec | None = None
     cache_slot: Array | None = None  # the first slot of the cache that this call writes
+    parents_bt: Array | None = None  # the slot that each token continues, if they are branches
     shared: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by kind
 
 
@@ -78,6 +80,10 @@ class KeyValues:
     def of(k_bsgk: Array, v_bsgk: Array) -> "KeyValues":
         """Returns keys and values in the layout of the cache."""
         return KeyValues(jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 2))
+
+    def token_order(self) -> tuple[Array, Array]:
+        """Returns keys and values in the layout of the training pass, (B, S, G, K) each."""
+        return jnp.moveaxis(self.key_bgks, 3, 1), jnp.moveaxis(self.value_bgsk, 2, 1)
 
     def write(self, k_btgk: Array, v_btgk: Array, slot: Array) -> "KeyValues":
         """Returns the cache with new keys and values in the slots from `slot` on."""
@@ -105,6 +111,7 @@ class AttentionInputs:
     context: AttentionContext
     mask_spec: MaskSpec  # with the kind's locality
     scale: float = 1.0
+    cap: float = 0.0  # model.score_cap
     bias: ScoreBias | None = None
     bias_bhts: Array | None = None
     dropout_rate: float = 0.0
@@ -113,11 +120,17 @@ class AttentionInputs:
     # (`extra_qkv`); project(stop_gradient=True) passes no gradient to the hidden states.
     project: Callable[..., QKV] | None = None
     shared: Any = None
+    score_vector_hk: Array | None = None  # of kinds that ask for one
 
     @property
     def softmax_options(self) -> dict[str, Any]:
         """The keyword arguments that all softmax attention functions take."""
-        return dict(scale=self.scale, dropout_rate=self.dropout_rate, dropout_key=self.dropout_key)
+        return dict(
+            scale=self.scale,
+            cap=self.cap,
+            dropout_rate=self.dropout_rate,
+            dropout_key=self.dropout_key,
+        )
 
 
 class AttentionKind:
@@ -129,6 +142,9 @@ class AttentionKind:
     keys: tuple[str, ...] = ()  # the keys of the `model` section that it reads
     options: ClassVar[Mapping[str, float]] = {}  # model.attention_options: keys and defaults
     extra_qkv: tuple[str, ...] = ()  # names of extra sets of query, key and value projections
+    score_vector = False  # whether it has a learned vector for each head
+    # Whether it is exact softmax attention to the keys that the mask and `locality` allow.
+    is_exact = False
     # Whether it attends to a memory without gradient: project(stop_gradient=True).
     uses_memory = False
     reads_explicit_mask = False  # whether training reads context.mask_b1ts and bias_bhts
@@ -188,6 +204,7 @@ class AttentionKind:
             mask_b1ts=mask_b1ts,
             bias_bhts=inputs.bias_bhts,
             scale=inputs.scale,
+            cap=inputs.cap,
             change_scores=self.change_scores(inputs, mask_b1ts),
         )
         return y_bthk, cache
@@ -206,6 +223,7 @@ class AttentionKind:
             source.value_bgsk,
             mask_b1ts=inputs.mask_spec.mask_b1ts(),
             scale=inputs.scale,
+            cap=inputs.cap,
         )
 
     def pairs(self, config: "TransformerConfig", length: int, *, causal: bool) -> int:

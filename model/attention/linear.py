@@ -12,7 +12,7 @@ X chunks, W the values of a head and a 1 (K + 1), whose weighted sum is the divi
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
@@ -58,6 +58,7 @@ class FeatureMapAttention(AttentionKind):
         "bias": "it has no scores to add to",
         "relative": "it has no scores to add to",
         "dropout": "it has no weights to drop",
+        "cap": "it has no scores to cap",
     }
 
     def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
@@ -116,6 +117,13 @@ class FeatureMapAttention(AttentionKind):
 class Linear(FeatureMapAttention):
     name = "linear"
     description = "the kernel (elu(q) + 1)(elu(k) + 1), a recurrence in linear time"
+
+    def problems(self, config: "TransformerConfig") -> Iterator[str]:
+        if config.attention_multiplier:
+            yield (
+                f"model.attention_multiplier={config.attention_multiplier:g} multiplies scores, "
+                "and model.attention=linear has none; set it to 0, or choose another kind"
+            )
 
     def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:
         return elu_plus_one(config.head_size)

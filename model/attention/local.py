@@ -16,6 +16,7 @@ class Local(AttentionKind):
     name = "local"
     description = "each query sees the keys less than `attention_window` positions away"
     keys = ("attention_window",)
+    is_exact = True
 
     def locality(self, config: "TransformerConfig") -> Locality:
         return Locality(window=config.attention_window)

@@ -85,6 +85,7 @@ class Longformer(AttentionKind):
             mask_b1ts=context.mask_b1ts,
             bias_bhts=inputs.bias_bhts,
             scale=inputs.scale,
+            cap=inputs.cap,
         )
         is_global_bt11 = context.mask_spec.queries.global_bt[:, :, None, None]
         y_bthk = jnp.where(is_global_bt11, globals_bthk, y_bthk)
@@ -99,6 +100,7 @@ def longformer_attention(
     limit: int,
     bias: ScoreBias | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
 ) -> Array:
@@ -110,7 +112,7 @@ def longformer_attention(
     keys = dropout_key, None
     if dropout_rate:
         keys = tuple(jax.random.split(dropout_key))
-    options = dict(bias=bias, scale=scale, dropout_rate=dropout_rate)
+    options = dict(bias=bias, scale=scale, cap=cap, dropout_rate=dropout_rate)
     limit = min(limit, qkv.q_bthk.shape[1])
     fits = mask_spec.queries.global_bt.sum(axis=1).max() <= limit
 

@@ -1,5 +1,6 @@
 """The attention module: projects to heads, calls an attention kind, projects back."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -18,10 +19,17 @@ from model.attention.attention_weights import (
 )
 from model.attention.dot_attention import QKV, explicit_bias
 from model.attention.interface import AttentionContext, AttentionInputs, KeyValues
+from model.attention.relative_bias import RelativeBias
 from model.config import TransformerConfig
-from model.layers import Dense, apply_together
+from model.layers import Dense, Norm, apply_together
 from model.masks import MaskSpec
-from model.positions import ScoreBias, rope, rope_frequencies, sinusoidal
+from model.positions import (
+    ScoreBias,
+    rope,
+    rope_attention_factor,
+    rope_frequencies,
+    sinusoidal,
+)
 from model.sharding import constrain
 
 
@@ -40,24 +48,34 @@ class Attention(nn.Module):
     kind: str
     deterministic: bool
     cross: bool = False
+    rope: bool = True  # whether model.position=rope applies
 
     def setup(self):
         config = self.config
-        dense = functools.partial(Dense, config, matmul=config.matmul)
+        dense = functools.partial(Dense, config, matmul=config.matmul, bias=config.has_qkv_bias)
         query = ((config.heads, config.head_size), ("width", "heads", "head_size"))
         key = ((config.kv_heads, config.head_size), ("width", "kv_heads", "head_size"))
         # Without the division by sqrt(K), the queries' init is smaller by that factor (as in T5).
-        self.query = dense(
-            *query, init_scale=1.0 if config.attention_scale else 1 / config.head_size
-        )
-        self.key = dense(*key)
+        self.query = dense(*query, init_scale=config.query_init_scale)
+        if not config.share_qk:
+            self.key = dense(*key)
         self.value = dense(*key)
-        self.out = dense((config.width,), ("heads", "head_size", "width"), inputs=2)
+        out_axes, out_bias = ("heads", "head_size", "width"), config.has_attention_out_bias
+        self.out = dense((config.width,), out_axes, inputs=2, bias=out_bias)
+        if config.qk_norm != "none":
+            self.query_norm, self.key_norm = self._qk_norm("heads"), self._qk_norm("kv_heads")
         if not self.cross:
             for prefix in self._extra_prefixes():
                 setattr(self, f"{prefix}_query", dense(*query))
-                setattr(self, f"{prefix}_key", dense(*key))
+                if not config.share_qk:
+                    setattr(self, f"{prefix}_key", dense(*key))
                 setattr(self, f"{prefix}_value", dense(*key))
+        if self._has_own_bias:
+            self.relative_bias = RelativeBias(config, bidirectional=True)
+        self.score_vector = None
+        if config.has_score_vector:
+            std = config.init_std or config.head_size**-0.5
+            self.score_vector = self._vector_of_heads("score_vector", nn.initializers.normal(std))
         if config.position == "transformer_xl" and not self.cross:
             self.distance_key = dense(*query, bias=False)
             self.content_bias = self._vector_of_heads("content_bias")
@@ -90,6 +108,10 @@ class Attention(nn.Module):
             y_bthk = self._attend(kind.attend, inputs(bias=bias, **self._dropout()))
             return self.out(y_bthk), None
         bias_bhts = context.bias_bhts
+        if self._has_own_bias:
+            spec = context.mask_spec
+            positions = spec.queries.positions_bt, spec.keys.positions_bt
+            bias_bhts = self._bias(context, distances=0)(None, *positions)
         if self.config.position == "transformer_xl":
             bias = self._bias(context, distances=context.mask_b1ts.shape[3])
             scale = self.config.score_scale
@@ -102,12 +124,14 @@ class Attention(nn.Module):
     ) -> tuple[Array, LayerCache | None]:
         """Attends to the source of the context, or to the cached source if there is none."""
         kind = KINDS[self.kind]
-        q_bthk = constrain(self.query(x_btd), "batch", "length", "heads", None)
+        q_bthk = self._normed(self.query(x_btd), "query")
+        q_bthk = constrain(q_bthk, "batch", "length", "heads", None)
         inputs = functools.partial(self._inputs, context, mask_spec=context.cross_mask_spec)
         if context.source_bsd is None:
             y_bthk = kind.cross_decode(inputs(QKV(q_bthk, None, None)), cache.cross_attention)
             return self.out(y_bthk), cache
-        k_bsgk, v_bsgk = apply_together(context.source_bsd, self.key, self.value)
+        k_bsgk, v_bsgk = apply_together(context.source_bsd, *self._projections()[-2:])
+        k_bsgk = self._normed(k_bsgk, "key")
         qkv = QKV(q_bthk, k_bsgk, v_bsgk)
         y_bthk = self._attend(kind.cross_attend, inputs(qkv, **self._dropout()))
         if cache is not None:
@@ -134,7 +158,15 @@ class Attention(nn.Module):
         shared = context.shared.get(self.kind)
         scale = self.config.score_scale
         return AttentionInputs(
-            self.config, qkv, context, mask_spec, scale=scale, shared=shared, **options
+            self.config,
+            qkv,
+            context,
+            mask_spec,
+            scale=scale,
+            cap=self.config.score_cap,
+            shared=shared,
+            score_vector_hk=self.score_vector,
+            **options,
         )
 
     def _project(
@@ -148,18 +180,36 @@ class Attention(nn.Module):
         """Computes queries, keys and values of x, with rotary positions if configured."""
         if stop_gradient:
             x_btd = jax.lax.stop_gradient(x_btd)
-        q_bthk, k_bsgk, v_bsgk = apply_together(x_btd, *self._projections(prefix))
-        if context.rope_positions_bt is not None:
-            frequencies = rope_frequencies(self.config)
-            q_bthk = rope(q_bthk, context.rope_positions_bt, frequencies)
-            k_bsgk = rope(k_bsgk, context.rope_positions_bt, frequencies)
+        q_bthk, *k_bsgk, v_bsgk = apply_together(x_btd, *self._projections(prefix))
+        k_bsgk = q_bthk if self.config.share_qk else k_bsgk[0]
+        q_bthk, k_bsgk = self._normed(q_bthk, "query"), self._normed(k_bsgk, "key")
+        if self.rope and context.rope_positions_bt is not None:
+            local = KINDS[self.kind].locality(self.config) is not None
+            frequencies = rope_frequencies(self.config, local=local)
+            factor = rope_attention_factor(self.config, local=local)
+            q_bthk = rope(q_bthk, context.rope_positions_bt, frequencies, factor)
+            k_bsgk = rope(k_bsgk, context.rope_positions_bt, frequencies, factor)
         if self.config.position == "transformer_xl":
             q_bthk += self.content_bias.astype(q_bthk.dtype)
         return QKV(constrain(q_bthk, "batch", "length", "heads", None), k_bsgk, v_bsgk)
 
-    def _projections(self, prefix: str) -> tuple[Dense, Dense, Dense]:
-        names = (f"{prefix}_{name}" if prefix else name for name in ("query", "key", "value"))
-        return tuple(getattr(self, name) for name in names)
+    def _qk_norm(self, heads: str) -> Norm:
+        """Returns the norm of queries or keys; `heads` names their axis of heads."""
+        match self.config.qk_norm:
+            case "head":
+                return Norm(self.config, ("head_size",), bias=False)
+            case "heads":
+                return Norm(self.config, (heads, "head_size"), bias=False)
+        return Norm(self.config, (heads, "head_size"), over=2, bias=False)
+
+    def _normed(self, x: Array, name: str) -> Array:
+        """Returns queries or keys, normalised as model.qk_norm says."""
+        return x if self.config.qk_norm == "none" else getattr(self, f"{name}_norm")(x)
+
+    def _projections(self, prefix: str = "") -> tuple[Dense, ...]:
+        """Returns the layers of queries, keys and values; with share_qk, the first is of both."""
+        names = ("query", "value") if self.config.share_qk else ("query", "key", "value")
+        return tuple(getattr(self, f"{prefix}_{name}" if prefix else name) for name in names)
 
     def _extra_prefixes(self) -> list[str]:
         """Prefixes of all kinds in the pattern: all layers have the same parameters."""
@@ -173,6 +223,10 @@ class Attention(nn.Module):
 
     def _bias(self, context: AttentionContext, distances: int) -> ScoreBias | None:
         """Returns the bias of the scores, for keys fewer than `distances` positions back."""
+        if self._has_own_bias:
+            return dataclasses.replace(
+                self.relative_bias(), bidirectional=not context.mask_spec.causal
+            )
         if self.config.position != "transformer_xl":
             return context.bias
         waves = sinusoidal(jnp.arange(distances)[None], self.config.width)
@@ -182,6 +236,12 @@ class Attention(nn.Module):
             # Queries already contain content_bias; this replaces it by distance_bias.
             shift_hk=(self.distance_bias - self.content_bias) * self.config.score_scale,
         )
+
+    @property
+    def _has_own_bias(self) -> bool:
+        """Whether this layer has a bias of relative positions that others do not share."""
+        config = self.config
+        return config.has_relative_bias and config.own_relative_bias and not self.cross
 
     def _distance_count(self, length: int) -> int:
         """Returns the number of distances from a query to its visible keys, including 0."""
@@ -195,10 +255,10 @@ class Attention(nn.Module):
             dropout_rate=self.config.dropout_attention, dropout_key=self.make_rng("dropout")
         )
 
-    def _vector_of_heads(self, name: str) -> Array:
+    def _vector_of_heads(self, name: str, init=nn.initializers.zeros) -> Array:
         return self.param(
             name,
-            nn.with_logical_partitioning(nn.initializers.zeros, ("heads", "head_size")),
+            nn.with_logical_partitioning(init, ("heads", "head_size")),
             (self.config.heads, self.config.head_size),
             jnp.dtype(self.config.param_dtype),
         )

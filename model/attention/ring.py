@@ -38,6 +38,7 @@ def ring_attention(
     axes: tuple[str, ...],
     bias: ScoreBias | None = None,
     scale: float = 1.0,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
     block: int = BLOCK,
@@ -47,7 +48,7 @@ def ring_attention(
     Queries, keys and their parts of `mask_spec` are sharded over the mesh axes `axes`.
     `dropout_key` must differ between devices.
     """
-    options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, dropout_rate, block)
+    options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, cap, dropout_rate, block)
     return _attention(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
 
 

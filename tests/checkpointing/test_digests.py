@@ -3,10 +3,12 @@
 import errno
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
 from checkpointing import digests
+from experiment.schema import ConfigError
 
 
 @pytest.fixture(params=[digests.PART_BYTES, 1024, 1000])  # 25,600 bytes are one part, 25 or 26
@@ -55,6 +57,31 @@ def test_read_errors_are_reported_and_never_recorded_as_a_digest(directory, monk
     assert str(directory) in digests.fault(directory)
     with pytest.raises(OSError, match="Input/output error"):
         digests.record(directory)
+
+
+@pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
+def test_a_file_that_may_not_be_read_is_not_taken_for_a_damaged_one(directory, name, monkeypatch):
+    """Root may read all files, so the refusal is simulated."""
+    forbidden, opened = directory / name, Path.open
+
+    def refusing(path, *args, **options):
+        if path == forbidden:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    with pytest.raises(ConfigError) as refused:
+        digests.fault(directory)
+    assert "may not be read" in str(refused.value) and str(forbidden) in str(refused.value)
+
+
+def test_a_directory_that_may_not_be_listed_is_not_taken_for_a_missing_one(directory, monkeypatch):
+    def refusing(top, onerror):
+        onerror(PermissionError(errno.EACCES, "Permission denied", str(directory / "params")))
+
+    monkeypatch.setattr(digests.os, "walk", refusing)
+    with pytest.raises(ConfigError, match=r"params may not be read"):
+        digests.fault(directory)
 
 
 def test_a_list_says_itself_how_long_its_parts_are(directory, monkeypatch):

@@ -125,6 +125,41 @@ def test_keys_newer_than_the_run_take_their_defaults(run, tmp_path):
     assert model.model_config.rope_theta == 10_000.0
 
 
+def test_classes_that_the_data_lacks_come_last(run):
+    model = loaded_run.load(run[0])
+    wanted = model.labels[3], model.labels[1]
+    found = loaded_run.with_class_order(model, wanted)
+    order = [3, 1, 0, 2, *range(4, len(model.labels))]
+    assert found.labels == tuple(model.labels[place] for place in order)
+    for name, leaf in model.params["classes"].items():
+        np.testing.assert_array_equal(found.params["classes"][name], np.asarray(leaf)[..., order])
+    assert loaded_run.with_class_order(model, (*wanted, "another")) is model
+    # A head may have more outputs than the data had classes.
+    fewer = dataclasses.replace(model, labels=model.labels[:5])
+    found = loaded_run.with_class_order(fewer, wanted)
+    assert found.labels == tuple(model.labels[place] for place in (3, 1, 0, 2, 4))
+    for name, leaf in model.params["classes"].items():
+        np.testing.assert_array_equal(found.params["classes"][name], np.asarray(leaf)[..., order])
+
+
+@pytest.mark.parametrize("name", ["model.json", "config.json"])
+def test_records_that_contradict_each_other_are_refused(name, run, tmp_path):
+    edited = copy_of(run, tmp_path)
+    record = json.loads((edited / name).read_text())
+    record["model"]["norm_epsilon"] *= 10
+    (edited / name).write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"contradict each other in model \(norm_epsilon: "):
+        loaded_run.load(edited)
+
+
+def test_a_run_without_its_config_is_not_resumed(run, tmp_path):
+    bare = copy_of(run, tmp_path)
+    (bare / "config.json").unlink()
+    defaults = langid.default.get_config().to_dict()
+    with pytest.raises(ConfigError, match=r"checkpoints but no config\.json.*restore"):
+        run_directory.as_begun(bare, run[1], defaults)
+
+
 def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     """A run is loaded and resumed with the defaults of the day it started."""
     config = with_changes(run[1], "model", position="sinusoidal")
@@ -132,7 +167,7 @@ def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     for name in ("model.json", "config.json"):
         record = json.loads((older / name).read_text())
         del record["model"]["sinusoidal_scale"]
-        record["model"] |= dict(position="sinusoidal")
+        record["model"] |= dict(position="sinusoidal", attention_redraw=1000)
         if "data" in record:
             record["data"]["image_fit"] = "crop"
         (older / name).write_text(json.dumps(record))

@@ -148,7 +148,7 @@ def test_a_teacher_with_another_task_is_refused(first, tmp_path):
     record = json.loads((tmp_path / "other" / "model.json").read_text())
     record["labels"][0] = "Klingon"
     (tmp_path / "other" / "model.json").write_text(json.dumps(record))
-    assert "are not those that the model was trained on" in reason(teacher=tmp_path / "other")
+    assert "are not among those that the model was trained on" in reason(teacher=tmp_path / "other")
 
 
 def test_a_token_table_is_fitted_to_another_tokenizer(first, tmp_path, capsys):

@@ -25,7 +25,7 @@ V = 9
 
 class Tokenizer:
     pad_id, bos_id, eos_id = PAD, BOS, EOS
-    text_start_ids, more_eos_ids = (), ()
+    text_start_ids, more_eos_ids, banned_ids = (), (), ()
 
     def decode(self, ids):
         return "".join(str(i) for i in np.asarray(ids) if i > SEP)
@@ -33,6 +33,8 @@ class Tokenizer:
 
 class Bigrams:
     """Predicts the next token from the last one, by a table. Replaces every head."""
+
+    config = tiny_config()
 
     def apply(self, variables, inputs, *source, method=None, cache=None, last_only=False, **_):
         table_vv = variables["params"]["table"]
@@ -43,6 +45,8 @@ class Bigrams:
 
 
 class FirstTokenClassifier:
+    config = tiny_config()
+
     def apply(self, variables, inputs_bt, **_):
         return variables["params"]["table"][inputs_bt[:, 0]]
 
@@ -414,3 +418,11 @@ def test_samples_of_a_classifier_name_the_classes():
     examples = [{"text": "x", "label": 0}, {"text": "y", "label": 1}]
     text = evaluator.samples(params_with(HALVES), EvalSet([rows], 0, False), examples)
     assert text == "x -> half (half)\ny -> half (quarter)\n"
+
+
+def test_a_sample_of_a_conversation_begins_with_its_question():
+    """The prompt ends at the first weight; that of running text is half of the row."""
+    weights = np.zeros((4, 8))
+    weights[0, 2:4] = weights[1, 6:] = weights[2] = 1
+    batch = {"inputs": np.zeros((4, 8), int), "weights": weights}
+    assert evaluator_module._prompt_lengths(batch).tolist() == [3, 4, 4, 4]

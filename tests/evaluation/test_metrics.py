@@ -180,3 +180,31 @@ def test_top_k_equals_scikit_learn():
     for k in (1, 5):
         expected = sklearn.metrics.top_k_accuracy_score(labels, scores, k=k)
         assert metrics.in_top(k, scores, labels).mean() == pytest.approx(expected)
+
+
+def test_entities_by_hand():
+    found = metrics.entities(
+        ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-PER", "E-PER", "S-ORG", "O", "X"]
+    )
+    places = {
+        ("PER", 0, 2),
+        ("LOC", 3, 4),
+        ("LOC", 4, 5),
+        ("PER", 5, 7),
+        ("ORG", 7, 8),
+        ("X", 9, 10),
+    }
+    assert found == places
+    assert metrics.entities(["I-A", "I-A", "I-B", "B-B"]) == {
+        ("A", 0, 2), ("B", 2, 3), ("B", 3, 4),
+    }  # fmt: skip
+    assert metrics.entities(["O"]) == metrics.entities([]) == set()
+
+
+def test_entity_f1_needs_both_ends_and_the_type():
+    expected = [["B-A", "I-A", "O"], ["B-B", "O", "B-A"]]
+    found = [["B-A", "O", "O"], ["B-B", "O", "B-B"]]
+    # One of 3 expected and 3 found entities is right.
+    assert metrics.entity_f1(expected, found) == pytest.approx(1 / 3)
+    assert metrics.entity_f1(expected, expected) == 1
+    assert metrics.entity_f1([["O"]], [["O"]]) == 0

@@ -18,6 +18,17 @@ INVALID_CONFIGS = [
     ({"checkpoint.evry": 5}, "checkpoint.evry is not a config key. Did you mean 'every'?"),
     ({"eval.sample": 2}, "eval.sample is not a config key. Did you mean 'samples'?"),
     ({"colour": "red"}, "colour is not a config key."),
+    # Classes and items
+    ({"data.class_balance": "weights"}, "are for classes of texts, not task.objective=seq2seq"),
+    ({"data.class_balance": "smote"}, "is not one of: none, weights, oversample"),
+    ({"data.class_weights": (("spam", 0.0),)}, "data.class_weights[0][1]=0.0 must be above 0"),
+    ({"data.tokenizer": "item"}, "data.tokenizer=item is for sequences of items"),
+    ({"eval.metrics": ("hit@10",)}, "hit@10 does not go with task.objective=seq2seq"),
+    ({"eval.metrics": ("hit@11",)}, "Did you mean 'hit@1'?"),
+    # Sizes of tables that are made before memory can be estimated
+    ({"model.head_size": 10**9}, "model.head_size=1000000000 must be at least 0 and at most"),
+    ({"model.token_types": 10**9}, "model.token_types=1000000000 must be at least 0 and at most"),
+    ({"model.relative_max_distance": 3 * 10**8}, "model.relative_max_distance=300000000 must be"),
     # Keys and sections that are not there
     ({"model.width": GONE}, "model.width is missing"),
     ({"seed": GONE}, "seed is missing"),
@@ -90,6 +101,61 @@ INVALID_CONFIGS = [
         {"model.attention": "longformer", "model.global_tokens": "question"},
         "with family=encoder_decoder choose first or separators",
     ),
+    # Mixers
+    ({"model.mixer": "lstmm"}, "model.mixer='lstmm' is not one of: attention, rnn, gru, lstm"),
+    ({"model.bridge": "vector"}, "model.bridge='vector' is not one of: attention, context_vector."),
+    (
+        {"model.family": "decoder", "model.bridge": "context_vector"},
+        "model.bridge=context_vector leads from an encoder to a decoder, but family=decoder",
+    ),
+    (
+        {"model.mixer": "gru", "model.position": "rope"},
+        "model.position=rope acts inside self-attention, which model.mixer=gru replaces",
+    ),
+    (
+        {"model.mixer": "lstm", "model.matmul": "int8"},
+        "model.mixer=lstm does not go with model.matmul=int8 or fp8",
+    ),
+    (
+        {"model.mixer": "rnn", "model.bridge": "context_vector", "model.attention": "flash"},
+        "model.attention=flash does nothing: with model.mixer=rnn and model.bridge=context_vector",
+    ),
+    (
+        {"model.mixer": "rnn", "model.family": "encoder", "model.share_qk": True},
+        "model.share_qk=True does nothing: with model.mixer=rnn and model.family=encoder",
+    ),
+    (
+        {"model.parametrization": "mup", "model.mup_base_width": 64, "model.mixer": "gru"},
+        "model.parametrization=mup has no settled rule for model.mixer=gru",
+    ),
+    (
+        {"model.parametrization": "mup", "model.mup_base_width": 64, "model.attention": "additive"},
+        "model.parametrization=mup has no settled rule for model.attention=additive",
+    ),
+    (
+        {"model.mixer": "rnn", "model.family": "encoder", "model.dropout_attention": 0.1},
+        "model.dropout_attention=0.1 does nothing: with model.mixer=rnn and model.family=encoder",
+    ),
+    (
+        {"model.mixer": "conv", "model.mixer_options": (("tap", 3.0),)},
+        "model.mixer_options: 'tap' is not an option of conv. Did you mean 'taps'?",
+    ),
+    (
+        {"model.mixer": "conv", "model.mixer_options": (("taps", 4.0),)},
+        "model.mixer_options: taps=4 must be odd in an encoder",
+    ),
+    (
+        {"model.mixer": "conv", "model.mixer_options": (("dilations", 0.5),)},
+        "model.mixer_options: dilations=0.5 must be a whole number from 1 on",
+    ),
+    (
+        {"model.mixer_options": (("taps", 3.0),)},
+        "model.mixer_options: 'taps' is not an option of attention",
+    ),
+    (
+        {"model.attention": "additive", "model.position": "rope"},
+        "the scores of model.attention=additive are none",
+    ),
     ({"model.dtype": "float16"}, "model.dtype='float16' is not one of: float32, bfloat16."),
     ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean."),
     ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits, "),
@@ -126,7 +192,92 @@ INVALID_CONFIGS = [
         },
         "model.rope_low_frequency=4 must be below model.rope_high_frequency=4",
     ),
-    ({"model.rope_scaling": "yarn"}, "is not one of: default, linear, ntk, llama3"),
+    (
+        {"model.rope_scaling": "dynamic"},
+        "is not one of: default, linear, ntk, llama3, yarn, longrope",
+    ),
+    ({"model.rope_scaling": "yarn"}, "model.rope_scaling=yarn needs model.position=rope"),
+    ({"model.rope_fraction": 0.5}, "model.rope_fraction=0.5 needs model.position=rope"),
+    ({"model.rope_layers": (1, 0)}, "model.rope_layers=(1, 0) needs model.position=rope"),
+    ({"model.rope_layers": (2,)}, "model.rope_layers[0]=2 must be at least 0 and at most 1"),
+    ({"model.rope_fraction": 1.5}, "model.rope_fraction=1.5 must be at most 1 and above 0"),
+    (
+        {"model.position": "rope", "model.rope_fraction": 0.1},
+        "model.rope_fraction=0.1 of the head size 32 is 3 columns",
+    ),
+    (
+        {"model.position": "rope", "model.rope_local_theta": 100.0},
+        "model.rope_local_theta=100 is for layers that see only near keys",
+    ),
+    (
+        {"model.position": "rope", "model.rope_attention_factor": 1.2},
+        "model.rope_attention_factor=1.2 does nothing with model.rope_scaling=default",
+    ),
+    (
+        {"model.position": "rope", "model.rope_scaling": "longrope", "model.rope_factor": 2.0},
+        "model.rope_short_factors has 0 numbers, but rope rotates 16 pairs",
+    ),
+    (
+        {"model.position": "rope", "model.rope_long_factors": (1.0,)},
+        "model.rope_long_factors does nothing with model.rope_scaling=default",
+    ),
+    ({"model.attention_bias": "qkv"}, "model.attention_bias=qkv does nothing with model.bias=True"),
+    ({"model.norm_bias": True}, "model.norm_bias=True adds the bias that model.bias=False takes"),
+    ({"model.first_norm": False, "model.norm_placement": "post"}, "leaves out the first norm of"),
+    ({"model.pooler_norm": True}, "model.pooler_norm=True needs model.pooler=True"),
+    ({"model.embedding_size": 8}, "model.embedding_size=8 is for the tokens of model.family="),
+    ({"model.own_relative_bias": True}, "needs model.position=t5_bias or model.relative_bias=True"),
+    (
+        {"model.position": "alibi", "model.relative_bias": True},
+        "adds T5's bias to another position scheme than alibi",
+    ),
+    (
+        {"task.objective": "regress_text", "task.label_smoothing": 0.1, "model.family": "encoder"},
+        "task.label_smoothing=0.1 has no part in task.objective=regress_text",
+    ),
+    ({"model.norm": "none", "model.qk_norm": "head"}, "model.qk_norm=head needs a norm"),
+    ({"model.share_qk": True, "model.qk_norm": "full"}, "which model.share_qk=True rules out"),
+    (
+        {"model.attention_scale": False, "model.attention_multiplier": 0.2},
+        "model.attention_multiplier=0.2 takes the place of the division by sqrt(head_size)",
+    ),
+    (
+        {"model.attention": "linear", "model.attention_multiplier": 0.2},
+        "model.attention_multiplier=0.2 multiplies scores, and model.attention=linear has none",
+    ),
+    (
+        {"model.attention": "additive", "model.attention_multiplier": 0.2},
+        "model.attention_multiplier=0.2 multiplies dot products",
+    ),
+    ({"model.attention": "performer", "model.score_cap": 30.0}, "it has no scores to cap"),
+    (
+        {"model.residual": False, "model.residual_multiplier": 0.2},
+        "model.residual_multiplier=0.2 is for residual connections",
+    ),
+    (
+        {
+            "model.parametrization": "mup",
+            "model.mup_base_width": 64,
+            "model.residual_multiplier": 0.2,
+        },
+        "model.residual_multiplier=0.2 has no rule in model.parametrization=mup",
+    ),
+    (
+        {"model.parallel_residual": "one_norm"},
+        "model.parallel_residual=one_norm has no place for cross-attention",
+    ),
+    (
+        {"model.parallel_residual": "two_norms", "model.norm_placement": "sandwich"},
+        "so it needs model.norm_placement=pre, not sandwich",
+    ),
+    (
+        {"model.parallel_residual": "one_norm", "model.feed_forward_kind": "none"},
+        "adds attention and the feed-forward layer to their input",
+    ),
+    (
+        {"model.mixer": "rnn", "model.family": "encoder", "model.qk_norm": "head"},
+        "model.qk_norm=head does nothing: with model.mixer=rnn and model.family=encoder",
+    ),
     ({"model.position": "t5_bias", "model.relative_buckets": 6}, "must be a multiple of 4"),
     (
         {"model.position": "t5_bias", "model.relative_max_distance": 16},
@@ -148,20 +299,100 @@ INVALID_CONFIGS = [
     # Choices that do not go together
     ({"task.objective": "causal_lm"}, "needs model.family=decoder, not encoder_decoder"),
     ({"model.family": "decoder"}, "needs model.family=encoder_decoder, not decoder"),
-    ({"model.family": "encoder"}, "with family=encoder choose one of: masked_lm, classify_text"),
+    (
+        {"model.family": "encoder"},
+        "with family=encoder choose one of: masked_lm, masked_items, classify_text",
+    ),
     (
         {"model.family": "decoder", "task.objective": "classify_text"},
         "model.pooling=first in a decoder sees the first token alone",
     ),
     (
         {"model.family": "encoder", "task.objective": "classify_images"},
-        "classify_images takes patches, every other objective takes tokens",
+        "only classify_images, classify_sounds, forecast take patches, every other",
     ),
     ({"model.input": "patches"}, "model.input=patches needs family=encoder, not encoder_decoder"),
     ({"model.token_types": 2}, "family=encoder_decoder has no use for it; set it to 0"),
     ({"model.output_scale": True, "model.tie_output": False}, "model.output_scale=True undoes"),
     ({"task.normalize": True}, "need task.objective=embed, not seq2seq"),
     ({"task.next_sentence": True}, "task.next_sentence=True needs task.objective=masked_lm"),
+    # Ablations, muP, pruning
+    ({"model.share_qk": True, "model.kv_heads": 2}, "model.kv_heads=2 must be model.heads=4"),
+    ({"model.attention_scale_init": False}, "does nothing with model.attention_scale=True"),
+    ({"model.parametrization": "mup"}, "set model.mup_base_width"),
+    ({"model.mup_base_width": 64}, "does nothing with model.parametrization=standard"),
+    (
+        {"model.parametrization": "mup", "model.mup_base_width": 64, "optimizer.name": "adafactor"},
+        "no settled rule for optimizer.name=adafactor",
+    ),
+    (
+        {"model.parametrization": "mup", "model.mup_base_width": 64, "optimizer.name": "muon"},
+        "no settled rule for optimizer.name=muon",
+    ),
+    (
+        {"model.parametrization": "mup", "model.mup_base_width": 64, "optimizer.name": "sgd"},
+        "no settled rule for optimizer.name=sgd",
+    ),
+    (
+        {
+            "model.parametrization": "mup",
+            "model.mup_base_width": 64,
+            "finetune.lora_rank": 2,
+            "init_from": "runs/x",
+        },
+        "no settled rule for adapters",
+    ),
+    ({"prune.share": 0.5}, "prune.share=0.5 does nothing with prune.method=none"),
+    ({"prune.method": "magnitude"}, "prune.method=magnitude needs a share to prune"),
+    (
+        {"prune.method": "magnitude", "prune.share": 1.0},
+        "prune.share=1.0 must be at least 0 and below 1",
+    ),
+    (
+        {"prune.method": "2:4", "prune.share": 0.7},
+        "prunes two weights of four, not prune.share=0.7",
+    ),
+    ({"prune.method": "2:4", "prune.end_step": 9}, "prunes once, at prune.begin_step=1"),
+    (
+        {"prune.method": "heads", "prune.share": 0.5, "prune.begin_step": 9, "prune.end_step": 8},
+        "is before prune.begin_step=9",
+    ),
+    (
+        {"prune.method": "magnitude", "prune.share": 0.5, "prune.end_step": 5000},
+        "is after the last step, steps=1000",
+    ),
+    (
+        {"prune.method": "2:4", "prune.begin_step": 5000},
+        "prune.begin_step=5000 is after the last step",
+    ),
+    ({"prune.method": "heads", "prune.share": 0.9}, "leaves none of model.heads=4"),
+    (
+        {"prune.method": "magnitude", "prune.share": 0.5, "prune.parameters": "("},
+        "is not a regular expression",
+    ),
+    ({"prune.method": "unstructured"}, "prune.method='unstructured' is not one of"),
+    (
+        {
+            "prune.method": "magnitude",
+            "prune.share": 0.5,
+            "finetune.lora_rank": 2,
+            "init_from": "runs/base",
+        },
+        "adapters would fill the zeros again",
+    ),
+    # Preferences
+    ({"task.dpo_beta": 0.5}, "task.dpo_beta=0.5 goes with task.objective=dpo, not seq2seq"),
+    ({"task.fim_rate": 0.9}, "task.fim_rate=0.9 goes with task.objective=fill_in_middle, not seq"),
+    ({"task.fim_spm_rate": 1.5}, "task.fim_spm_rate=1.5 must be at least 0 and at most 1"),
+    ({"task.dpo_beta": 0.0}, "task.dpo_beta=0.0 must be above 0"),
+    (
+        {"task.objective": "dpo", "model.family": "decoder"},
+        "task.objective=dpo compares with the model that it starts from; set init_from",
+    ),
+    (
+        {"task.objective": "dpo", "model.family": "decoder", "task.z_loss": 1e-4},
+        "task.z_loss=0.0001 has no part in task.objective=dpo",
+    ),
     (
         {
             "model.family": "encoder",
@@ -182,7 +413,8 @@ INVALID_CONFIGS = [
     ({"eval.patience": -1}, "eval.patience=-1 must be at least 0"),
     (
         {"eval.patience": 3, "eval.every": 0},
-        "eval.patience=3 counts evaluations, but with eval.every=0 the only one is the last",
+        "eval.patience=3 counts evaluations, but with eval.every=0 the only one is the last; set "
+        "eval.every to a number of steps, or eval.patience=0",
     ),
     # Lengths and letters
     (
@@ -259,7 +491,7 @@ INVALID_CONFIGS = [
     ({"eval.metrics": "bleu"}, "eval.metrics='bleu' must be a tuple"),
     (
         {"eval.metrics": ("bleu", "macro_f1")},
-        "macro_f1 does not go with task.objective=seq2seq; choose among: bleu, chrf, rouge",
+        "macro_f1 does not go with task.objective=seq2seq; choose among: bleu, chrf, rouge, ece",
     ),
     (
         {
@@ -267,7 +499,11 @@ INVALID_CONFIGS = [
             "task.objective": "masked_lm",
             "eval.metrics": ("top5_accuracy",),
         },
-        "top5_accuracy does not go with task.objective=masked_lm; set it to ()",
+        "top5_accuracy does not go with task.objective=masked_lm; choose among: ece",
+    ),
+    (
+        {"model.family": "encoder", "task.objective": "embed", "eval.metrics": ("ece",)},
+        "ece does not go with task.objective=embed; set it to ()",
     ),
     ({"eval.beam_size": 0}, "eval.beam_size=0 must be at least 1"),
     ({"eval.length_penalty": -0.1}, "eval.length_penalty=-0.1 must be at least 0"),
@@ -339,6 +575,7 @@ INVALID_CONFIGS = [
     ({"data.mixture": (("pydoc", 0.0),)}, "data.mixture[0][1]=0.0 must be above 0"),
     ({"data.mixture": ("pydoc",)}, "data.mixture[0]='pydoc' must be a tuple"),
     ({"data.eval_share": 1.0}, "data.eval_share=1.0 must be above 0 and below 1"),
+    ({"data.train_examples": -1}, "data.train_examples=-1 must be at least 0"),
     ({"data.max_bad_records": -1}, "data.max_bad_records=-1 must be at least 0"),
     ({"data.over_long": "cut"}, "data.over_long='cut' is not one of: truncate, split, drop."),
     (
@@ -359,6 +596,51 @@ INVALID_CONFIGS = [
     (
         {"model.input": "patches", "model.family": "encoder", "model.image_size": 30},
         "model.patch_size=16 does not divide model.image_size=30",
+    ),
+    # Sounds and series
+    ({"model.input_shape": (8, 1)}, "model.input_shape=(8, 1) is for model.input=patches"),
+    (
+        {"model.input": "patches", "model.family": "encoder", "model.input_shape": (8,)},
+        "model.input_shape=(8,) must be one or two axes to cut into patches, and the number",
+    ),
+    (
+        {"model.input": "patches", "model.family": "encoder", "model.input_shape": (24, 1)},
+        "model.patch_size=16 does not divide model.input_shape=(24, 1)",
+    ),
+    (
+        {
+            "model.input": "patches",
+            "model.family": "encoder",
+            "model.input_shape": (32, 2),
+            "model.input_mean": (1.0, 2.0, 3.0),
+        },
+        "model.input_mean=(1.0, 2.0, 3.0) must be one number, or one for each of the 2 channels",
+    ),
+    (
+        {
+            "model.input": "patches",
+            "model.family": "encoder",
+            "task.objective": "classify_images",
+            "model.input_std": (2.0,),
+        },
+        "model.input_std=(2.0,) is for sounds and series, not task.objective=classify_images",
+    ),
+    (
+        {
+            "model.input": "patches",
+            "model.family": "encoder",
+            "task.objective": "classify_sounds",
+            "data.flip": True,
+        },
+        "data.flip=True is for images, but task.objective=classify_sounds reads none; set it to",
+    ),
+    (
+        {
+            "data.source": "sound_files",
+            "data.path": "x",
+            "data.options": {"seconds": 0.001},
+        },
+        "data.options.seconds=0.001 is shorter than one frame",
     ),
     (
         {"model.input": "patches", "model.family": "encoder", "model.class_token": False},

@@ -32,10 +32,10 @@ def suits(name, architecture):
     """Whether the experiment's objective can train such a family on such an input."""
     objective = get_config(name, architecture).task.objective
     model = ARCHITECTURES[architecture]()
-    takes_images = objective == "classify_images"
+    takes_patches = OBJECTIVES[objective].takes_patches
     return (
         model["family"] in OBJECTIVES[objective].families
-        and (model["input"] == "patches") == takes_images
+        and (model["input"] == "patches") == takes_patches
     )
 
 

@@ -31,10 +31,12 @@ def is_transposed(leaf):
     return isinstance(leaf, Transposed)
 
 
+@pytest.mark.parametrize("experts", [0, 3])
 @pytest.mark.parametrize("order", get_args(Order))
-def test_restored_parameters_are_those_of_each_layer(order):
-    params = text_params(CONFIG)
-    restored = restore(lay_out(params, CONFIG, order))
+def test_restored_parameters_are_those_of_each_layer(order, experts):
+    config = dataclasses.replace(CONFIG, experts=experts)
+    params = text_params(config)
+    restored = restore(lay_out(params, config, order))
     blocks = restored["backbone"]["decoder"].pop("blocks")
     stacked = params["backbone"]["decoder"]["blocks"]
     assert len(blocks) == CONFIG.decoder_layers
@@ -49,11 +51,18 @@ def test_restored_parameters_are_those_of_each_layer(order):
     jax.tree.map(np.testing.assert_array_equal, restored, {**params, "backbone": backbone})
 
 
+def experts_of_a_layer():
+    config = dataclasses.replace(CONFIG, experts=3)
+    laid_out = lay_out(text_params(config), config, "outputs_first")
+    return laid_out["backbone"]["decoder"]["blocks"]["layer_0"]["feed_forward"]["experts"]
+
+
 def test_with_outputs_first_kernels_have_a_row_for_each_output():
     laid_out = lay_out(text_params(CONFIG), CONFIG, "outputs_first")
     layer = laid_out["backbone"]["decoder"]["blocks"]["layer_0"]
     config, heads = CONFIG, CONFIG.heads * CONFIG.head_size
     few = config.kv_heads * config.head_size
+    assert not any(map(is_transposed, jax.tree.leaves(experts_of_a_layer(), is_leaf=is_transposed)))
     shapes = {
         ("self_attention", "query"): (heads, config.width),
         ("cross_attention", "key"): (few, config.width),

@@ -159,6 +159,22 @@ def test_a_stream_is_over_when_every_row_has_ended():
     assert len(pieces) == 1 and all(row[2:] == [PAD] * (STEPS - 2) for row in last)
 
 
+def test_banned_tokens_are_never_generated():
+    """The greedy choice is the likeliest of the other tokens; beam search finds none of them."""
+    rows = greedy(DECODER)
+    banned = tuple({row[0] for row in rows})
+    generator = make_generator(DECODER, ends=Ends(NEVER, PAD, (), banned))
+    params, given = generator.lay_out(lively_params(DECODER)), prompts(DECODER)
+    tokens_bt = np.asarray(generator.sequences(params, given))
+    assert not np.isin(tokens_bt, banned).any() and np.isin(rows, banned).any()
+    logits_bv, _ = generator._prefill(params, given, STEPS + 9, keep_tokens=False)
+    allowed_bv = np.delete(np.asarray(logits_bv), banned, axis=1)
+    names = np.delete(np.arange(logits_bv.shape[1]), banned)
+    assert tokens_bt[:, 0].tolist() == names[allowed_bv.argmax(axis=1)].tolist()
+    beams = generator.search(params, given, beams=2, alpha=0.6)
+    assert not np.isin(beams.tokens_bnt, banned).any()
+
+
 def test_beam_search_refuses_ends_of_several_tokens():
     generator = make_generator(DECODER, ends=Ends(NEVER, PAD, ((3,), (4, 5))))
     params = generator.lay_out(lively_params(DECODER))

@@ -11,6 +11,7 @@ from inference.prompts import ImagePrompts, TextPrompts, bucket, in_batches
 from input_pipeline.config import DataConfig
 from input_pipeline.objectives.causal_lm import causal_lm
 from input_pipeline.objectives.classify_text import classify_text
+from input_pipeline.objectives.fill_in_middle import fill_in_middle
 from input_pipeline.objectives.prefix_lm import prefix_lm, prefix_lm_pair
 from input_pipeline.objectives.seq2seq import seq2seq
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
@@ -156,6 +157,32 @@ def test_a_published_mask_takes_in_the_space_if_its_file_says_so(lstrip):
         beside = [] if lstrip else [space]
         check(make(f"one {name} sat", ""), inputs=[one, *beside, tokenizer.mask_id, sat])
         check(make(f"one{name} sat", ""), inputs=[one, tokenizer.mask_id, sat])
+
+
+@pytest.mark.parametrize("suffix_first", [False, True])
+def test_a_prompt_with_a_suffix_is_what_training_reads_before_the_middle(suffix_first):
+    row, given = {"text": T.encode("aé and on"), "is_training": True}, "aé"
+    make = prompts("fill_in_middle", suffix="on", suffix_first=suffix_first)
+    options = dict(tokenizer=T, rate=1.0, spm_rate=float(suffix_first))
+    tried = (fill_in_middle(row, np.random.default_rng(n), **options) for n in range(200))
+    asked = make(given, "")["inputs"]
+    assert any(row["inputs"][: len(asked)].tolist() == asked.tolist() for row in tried)
+    gap = prompts("fill_in_middle", suffix_first=suffix_first)
+    check(gap(f"{given}[MASK]on", ""), inputs=asked.tolist())
+    pre, suf, mid = SENTINELS[:3]
+    end = [pre, suf, mid, A] if suffix_first else [pre, A, suf, mid]
+    check(gap("a[MASK]", ""), inputs=[BOS, *end])
+    check(gap("a", ""), inputs=[BOS, A])
+
+
+def test_only_one_gap_is_filled_in():
+    asked = refusal(prompts("fill_in_middle", suffix="x"), "a[MASK]b")
+    assert asked == (
+        "line 7 has 2 gaps, counting --suffix, and this model fills one; leave one [MASK], or "
+        "--suffix"
+    )
+    ids = IdTokenizer({"bos": BOS, "eos": EOS}, T.vocab_size)
+    check(prompts("fill_in_middle", tokenizer=ids)("7 8", ""), inputs=[7, 8])
 
 
 def test_prompts_without_gaps_or_with_unknown_ones_are_refused():

@@ -1,4 +1,4 @@
-"""Generation with recurrent kinds of attention: with a state, or with slots (beams, sliding)."""
+"""Generation from a state, or from slots (beams, sliding): linear attention, token mixers."""
 
 import dataclasses
 
@@ -32,6 +32,14 @@ CONFIGS = {
         family="encoder_decoder", attention="performer,dot", attention_features=8, kv_heads=2
     ),
 }
+MIXED = {
+    "lstm": small(family="encoder_decoder", mixer="lstm", bridge="context_vector", position="none"),
+    "conv": small(
+        family="decoder", mixer="conv", mixer_options=(("dilations", 2.0),), position="learned"
+    ),
+    "mean": small(family="decoder", mixer="mean", position="learned"),
+}
+CONFIGS |= {name: MIXED[name] for name in ("lstm", "conv")}
 every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
@@ -56,8 +64,8 @@ def test_greedy_and_beam_search(name):
         assert found.tokens_bnt[row].tolist() == [tokens for _, tokens in best]
 
 
-def test_bidirectional_prompts():
-    config = CONFIGS["linear"]
+@pytest.mark.parametrize("config", [CONFIGS["linear"], MIXED["mean"]], ids=["linear", "mean"])
+def test_bidirectional_prompts(config):
     expected = greedy(config, bidirectional_prompt=True)
     assert expected != greedy(config)
     generator = make_generator(config, bidirectional_prompt=True)
@@ -65,8 +73,9 @@ def test_bidirectional_prompts():
     assert generator.sequences(params, prompts(config)).tolist() == expected
 
 
-def test_rejected_drafts_are_removed_from_the_state():
-    config = CONFIGS["performer"]
+@pytest.mark.parametrize("name", ["performer", "conv"])
+def test_rejected_drafts_are_removed_from_the_state(name):
+    config = CONFIGS[name]
     smaller = dataclasses.replace(CONFIGS["linear"], decoder_layers=1)
     target, drafter = make_generator(config), make_generator(smaller)
     found = target.speculate(

@@ -156,7 +156,13 @@ def overwrite(path):
     path.write_bytes(b"\0" * 7)
 
 
-@pytest.mark.parametrize("damage", [cut_short, overwrite, Path.unlink])
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut_short, overwrite, flip_a_bit, Path.unlink])
 @pytest.mark.parametrize("name", ["ids.text", "ends.text", "number.origin", META])
 def test_a_damaged_table_is_made_again(name, damage, tmp_path, expected, caplog):
     prepare(tmp_path, SlowTokenizer())

@@ -98,6 +98,23 @@ def test_bucketed_batches_have_the_announced_shapes_and_cut_nothing(corpus):
     assert sorted(examples(buckets, fields)) == sorted(examples(plain, fields))
 
 
+@pytest.mark.parametrize(
+    ("what", "keys", "expected"),
+    [
+        # Nothing but pairs has a source, whose length would matter.
+        ("labelled", dict(buckets=(16, 24), encoder_length=4 * LENGTH), [16, 24, LENGTH]),
+        ("labelled", dict(buckets=(16, 24, 4 * LENGTH)), [16, 24, LENGTH]),
+        ("labelled", dict(buckets=(1, 16, LENGTH)), [16, LENGTH]),  # no text is so short
+        ("pairs", dict(buckets=(16, 24), encoder_length=2 * LENGTH), [16, 24, 2 * LENGTH]),
+    ],
+)
+def test_only_lengths_that_batches_have_are_announced(corpus, what, keys, expected):
+    data = load(corpus, what, batch_size=1, **keys)
+    fields = ("inputs", "encoder_inputs") if what == "pairs" else ("inputs",)
+    columns = {max(batch[name].shape[1] for name in fields) for batch in batches(data)}
+    assert data.description["padded_to"] == sorted(columns) == expected
+
+
 def test_buckets_save_padding(corpus):
     def cells(**keys):
         data = load(corpus, "labelled", **keys)

@@ -57,3 +57,12 @@ def test_labels_stay_as_they_are():
     check(row, inputs=[1, 0], segment_ids=[1, 0], labels=3, weights=1)
     with pytest.raises(ValueError):
         layout.row([{"inputs": np.array([1]), "labels": np.int32(3)}] * 2)
+
+
+def test_few_predicted_positions_have_columns_of_their_own():
+    layout = RowLayout(5, 0, segments=False, packed=False, predictions=2)
+    row = {"inputs": np.array([5, 3, 7]), "predicted": np.array([1])}
+    row |= {"targets": np.array([6]), "weights": np.ones(1)}
+    check(
+        layout.row([row]), inputs=[5, 3, 7, 0, 0], predicted=[1, 0], targets=[6, 0], weights=[1, 0]
+    )

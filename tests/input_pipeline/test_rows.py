@@ -97,6 +97,17 @@ def test_the_longer_text_of_a_pair_is_truncated_first(first, second, room, left)
         assert tuple(map(len, fit(pair[::-1], room))) == left[::-1]
 
 
+def test_texts_of_a_tokenizer_that_truncates_on_the_left_keep_their_ends():
+    (text,) = fit([np.arange(9)], 4, keep_end=True)
+    assert text.tolist() == [5, 6, 7, 8]
+    assert [text.tolist() for text in fit([np.arange(9), np.arange(3)], 5, keep_end=True)] == [
+        [6, 7, 8], [1, 2],
+    ]  # fmt: skip
+    assert [text.tolist() for text in fit([np.arange(2), np.arange(0)], 5, keep_end=True)] == [
+        [0, 1], [],
+    ]  # fmt: skip
+
+
 def test_source_and_target_are_truncated_separately():
     pairs = table([{"source": "abcd", "target": "efgh"}], FeatureSpec(("source", "target")))
     rows = ExampleRows(

@@ -20,6 +20,7 @@ def choose(
     next_sentence=False,
     text_pairs=False,
     tokenizer=None,
+    fim_rate=0.5,
     **keys,
 ):
     return task_spec.choose_task_spec(
@@ -27,14 +28,14 @@ def choose(
         kind,
         data_config(**{"length": 64, "encoder_length": 64, **keys}),
         tokenizer or ByteTokenizer(),
-        task_spec.Masking(noise_rate, mean_span, whole_words, next_sentence),
+        task_spec.Masking(noise_rate, mean_span, whole_words, next_sentence, fim_rate=fim_rate),
         text_pairs=text_pairs,
     )
 
 
 OBJECTIVES_FOR = {
     "pairs": ["seq2seq", "prefix_lm"],
-    "documents": ["causal_lm", "prefix_lm", "masked_lm", "span_corruption"],
+    "documents": ["causal_lm", "fill_in_middle", "prefix_lm", "masked_lm", "span_corruption"],
     "labelled": ["classify_text", "masked_lm"],
     "images": ["classify_images"],
 }
@@ -77,6 +78,7 @@ def test_an_objective_is_chosen_exactly_where_it_fits(kind):
         ),
         ("causal_lm", "documents", dict(buckets=(16,)), "data.buckets .* set it"),
         ("seq2seq", "pairs", dict(over_long="split"), "data.over_long='split' .* truncate or drop"),
+        ("classify_text", "labelled", dict(over_long="split"), "'split' is for text alone: a part"),
         ("span_corruption", "documents", dict(length=10), "data.length=10 .* at least 14"),
         (
             "span_corruption",
@@ -115,6 +117,7 @@ def test_refusals_name_the_key_and_the_fix_in_one_line(objective, kind, changes,
         ("classify_text", "labelled", "cls"),
         ("classify_text", "labelled", "sep"),
         ("span_corruption", "documents", "sentinels"),
+        ("fill_in_middle", "documents", "sentinels"),
     ],
 )
 def test_a_vocabulary_without_a_special_the_objective_writes_is_refused(objective, kind, role):

@@ -22,6 +22,7 @@ from tests.model.examples import (
     text_params,
     unpadded,
 )
+from tests.model.test_quantization import TYPES, multiplied
 from tests.tiny import IMAGES, quick_jit, random_params, tiny_config
 
 LENGTH, SOURCE = 11, 7
@@ -40,8 +41,51 @@ configs = {
     "pattern": dict(family="decoder", attention=PATTERN, decoder_layers=3, position="rope"),
     "pattern_remat": dict(family="encoder", attention=PATTERN, encoder_layers=5, remat="dots"),
     "pattern_of_both": dict(family="encoder_decoder", attention="local,performer"),
+    # As Gemma 2 and 3: windows in some layers, caps, four norms in a block, norms of the heads.
+    "capped": dict(
+        family="decoder",
+        attention="local,flash",
+        decoder_layers=3,
+        position="rope",
+        rope_local_theta=50.0,
+        score_cap=1.5,
+        logit_cap=3.0,
+        qk_norm="head",
+        kv_heads=2,
+        norm="rmsnorm",
+        norm_placement="sandwich",
+        norm_zero_centered=True,
+        embedding_multiplier=3.0,
+    ),
+    # As Cohere, GPT-NeoX, SmolLM3 and Granite.
+    "parallel": dict(
+        family="decoder",
+        decoder_layers=3,
+        position="rope",
+        rope_fraction=0.5,
+        rope_layers=(1, 1, 0),
+        parallel_residual="two_norms",
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+        logit_multiplier=0.5,
+    ),
+    # As OLMo 2.
+    "reordered": dict(
+        family="encoder",
+        norm="rmsnorm",
+        norm_placement="reordered",
+        qk_norm="full",
+    ),
+    "int8": dict(family="decoder", matmul="int8"),
+    "fp8": dict(family="decoder", matmul="fp8"),
     **{
-        f"decoder_{kind}": dict(family="decoder", attention=kind, position="rope") for kind in KINDS
+        # Additive scores are no dot products, which rope turns.
+        f"decoder_{kind}": dict(
+            family="decoder",
+            attention=kind,
+            position="learned" if kind == "additive" else "rope",
+        )
+        for kind in KINDS
     },
 }
 cases = pytest.mark.parametrize("name", configs)
@@ -120,28 +164,38 @@ def test_weights_are_a_distribution_over_visible_keys(name):
             assert visible.all()
 
 
-def dense(x, layer, params):
+def dense(config, x, layer, params):
     kernel = params["kernel"][layer]
-    y = np.tensordot(x, kernel, axes=1)
+    if config.matmul == "float":
+        y = np.tensordot(x, kernel, axes=1)
+    else:  # rounded to 8 bits, in NumPy
+        kind, _ = TYPES[config.matmul]
+        rows, columns = (
+            x.reshape(-1, x.shape[-1]).astype(np.float32),
+            kernel.reshape(len(kernel), -1),
+        )
+        y = multiplied(rows, kind, columns, kind).reshape(*x.shape[:-1], *kernel.shape[1:])
     return y + params["bias"][layer] if "bias" in params else y
 
 
 def normed(config, x, layer, params):
     """The input of a sublayer, in NumPy."""
-    if config.norm_placement == "post":
+    if not config.norms_input:
         return x
     x = x.astype(np.float64)
     if config.norm == "layernorm":
         x = x - x.mean(axis=-1, keepdims=True)
     y = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + config.norm_epsilon)
-    return y * params["scale"][layer] + (params["bias"][layer] if "bias" in params else 0)
+    scale = params["scale"][layer] + config.norm_zero_centered
+    return y * scale + (params["bias"][layer] if "bias" in params else 0)
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "encoder", "decoder", "encoder_decoder", "post_norm", "grouped", "one_kv_head", "remat",
-        "pattern", "pattern_remat", *(f"decoder_{kind}" for kind in KINDS),
+        "pattern", "pattern_remat", "capped", "parallel", "reordered", "int8", "fp8",
+        *(f"decoder_{kind}" for kind in KINDS),
     ],
 )  # fmt: skip
 def test_weights_times_values_are_what_the_layer_passes_on(name):
@@ -161,7 +215,7 @@ def test_weights_times_values_are_what_the_layer_passes_on(name):
                 prefixes.append("global_value")
             outputs = []
             for prefix in prefixes:
-                values = dense(x, layer, params["self_attention"][prefix])
+                values = dense(config, x, layer, params["self_attention"][prefix])
                 values = np.repeat(values, config.heads // config.kv_heads, axis=2)
                 outputs.append(np.einsum("bhts,bshk->bthk", layers["weights"][layer], values))
             expected = outputs[0]
@@ -186,13 +240,13 @@ def test_cross_attention_is_softmax_of_products():
         x = hidden[layer] + y + (out["bias"][layer] if "bias" in out else 0)
         x = normed(config, x, layer, blocks["cross_attention_norm"])
         cross = blocks["cross_attention"]
-        q, k = dense(x, layer, cross["query"]), dense(source, layer, cross["key"])
+        q, k = dense(config, x, layer, cross["query"]), dense(config, source, layer, cross["key"])
         scores = np.einsum("bthk,bshk->bhts", q, k) * config.score_scale
         expected = np.exp(scores - scores.max(axis=-1, keepdims=True))
         expected /= expected.sum(axis=-1, keepdims=True)
         found = decoder["blocks"]["cross_attention"]
         np.testing.assert_allclose(found["weights"][layer], expected, rtol=0, atol=1e-5)
-        values = dense(source, layer, cross["value"])
+        values = dense(config, source, layer, cross["value"])
         y = np.einsum("bhts,bshk->bthk", expected, values)
         np.testing.assert_allclose(found["output"][layer], y, rtol=0, atol=1e-5)
 

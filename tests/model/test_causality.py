@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from model.mixers import MIXERS
 from model.stack import Stack
 from tests.model.examples import POSITIONS, pack, text_logits, tokens, unpadded
 from tests.tiny import quick_jit, random_params, tiny_config
@@ -110,6 +111,42 @@ def test_gradients_from_the_source_follow_segments():
 
     assert influence(lambda source: hidden(x, source), source) == CROSS
     assert influence(lambda x: hidden(x, source), x) == CAUSAL
+
+
+@pytest.mark.parametrize("mixer", ["lstm", "conv", "mean"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_through_a_mixer_follow_the_mask_of_attention(mixer, causal):
+    # The window of a convolution is as wide as a row.
+    options = (("taps", 11.0),) if mixer == "conv" else ()
+    config = tiny_config(family="decoder", position="none", mixer=mixer, mixer_options=options)
+    stack = Stack(config, layers=2, causal=causal)
+    x_btd = random_array(3, 6, config.width)
+    params = random_params(stack, x_btd)
+    has_prefix = causal and "prefix" not in MIXERS[mixer].refused
+    prefix_bt = PREFIX_BT if has_prefix else None
+    found = influence(
+        lambda x_btd: stack.apply(
+            {"params": params}, x_btd, POSITIONS_BT, SEGMENTS_BT, prefix_bt=prefix_bt
+        )[0],
+        x_btd,
+    )
+    without_prefix = [CAUSAL[0], CAUSAL[2], CAUSAL[2]]
+    assert found == (TWO_SIDED if not causal else CAUSAL if has_prefix else without_prefix)
+
+
+def test_gradients_from_the_source_of_a_context_vector_follow_segments():
+    config = tiny_config(position="none", mixer="mean", bridge="context_vector")
+    stack = Stack(config, layers=1, causal=True, cross=True)
+    x, source = random_array(3, 6, config.width), random_array(3, 4, config.width)
+    sources = dict(source_segments_bs=SOURCE_SEGMENTS_BS)
+    params = random_params(stack, x, source_bsd=source, **sources)
+
+    def hidden(source):
+        return stack.apply(
+            {"params": params}, x, POSITIONS_BT, SEGMENTS_BT, source_bsd=source, **sources
+        )[0]
+
+    assert influence(hidden, source) == CROSS
 
 
 @pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])

@@ -9,6 +9,7 @@ import pytest
 
 from model.attention.dot_attention import dot_attention
 from model.heads import Classifier, Pool
+from model.mixers import MIXERS
 from tests.model.examples import (
     PATCHES,
     POSITIONS,
@@ -55,10 +56,21 @@ def assert_same_outputs(pieces, others, atol=2e-5):
         np.testing.assert_allclose(piece, other, rtol=0, atol=atol)
 
 
-@every_text_model
-@every_position
-def test_padding_tokens_never_change_the_logits(family, position):
-    config = tiny_config(family=family, position=position)
+# Encoder-decoders have both: a mixer that reads both ways, and a causal one.
+MIXED = [
+    dict(mixer=mixer, bridge="context_vector" if number % 2 else "attention")
+    for number, mixer in enumerate(MIXERS)
+]
+every_model = pytest.mark.parametrize(
+    "keys",
+    [dict(family=f, position=p) for p in POSITIONS for f in TEXT_FAMILIES] + MIXED,
+    ids=lambda keys: "-".join(keys.values()),
+)
+
+
+@every_model
+def test_padding_tokens_never_change_the_logits(keys):
+    config = tiny_config(**keys)
     batch = sides(config, separate)
     logits = text_logits(config, *batch)
     for index, rows in enumerate(batch):
@@ -85,10 +97,9 @@ def test_more_padding_changes_nothing(family, position):
     )
 
 
-@every_text_model
-@every_position
-def test_packed_examples_are_as_if_alone(family, position):
-    config = tiny_config(family=family, position=position)
+@every_model
+def test_packed_examples_are_as_if_alone(keys):
+    config = tiny_config(**keys)
     alone, together = sides(config, separate), sides(config, packed)
     assert_same_outputs(
         alone[0].pick(text_logits(config, *alone)), together[0].pick(text_logits(config, *together))

@@ -83,6 +83,23 @@ def test_encoder_decoder_with_a_padded_source(position):
     assert_same_at_real_tokens(target, cached, text_logits(config, target, source))
 
 
+@pytest.mark.parametrize("attention", ["dot", "local,dot"])  # a scan over layers, a pattern
+def test_decoder_with_experts(attention):
+    config = tiny_config(family="decoder", experts=5, attention=attention, attention_window=3)
+    rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)
+    cached = decode_in_chunks(config, rows, chunks=(10, 1, 1))
+    assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
+
+
+@pytest.mark.parametrize(("mixer", "bridge"), [("lstm", "context_vector"), ("conv", "attention")])
+def test_encoder_decoder_with_a_mixer(mixer, bridge):
+    config = tiny_config(mixer=mixer, bridge=bridge, position="none")
+    target = unpadded(ROWS, COLUMNS, seed=0)
+    source = pack(*([tokens(n, seed=n)] for n in (5, COLUMNS, 1)), columns=COLUMNS)
+    cached = decode_in_chunks(config, target, source)
+    assert_same_at_real_tokens(target, cached, text_logits(config, target, source))
+
+
 @pytest.mark.parametrize("position", ["learned", "rope", "t5_bias"])
 def test_positions_go_on_from_the_cache(position):
     config = tiny_config(family="decoder", position=position)

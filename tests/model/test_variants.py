@@ -20,19 +20,19 @@ SOURCE = pack([tokens(3, seed=2)], [tokens(5, seed=3)], columns=5)
 
 # What else can be chosen, one for each activation.
 OTHERS = (
-    {},
-    dict(head_size=6, kv_heads=2),
-    dict(kv_heads=1),
-    dict(embedding_norm=True),
+    dict(qk_norm="heads", score_cap=2.0),
+    dict(head_size=6, kv_heads=2, qk_norm="full"),
+    dict(kv_heads=1, residual_multiplier=0.5),
+    dict(embedding_norm=True, norm_zero_centered=True),
     dict(attention_scale=False, output_scale=True),
     dict(tie_output=False, share_embeddings=False),
-    dict(encoder_layers=1, decoder_layers=3),
-    dict(output_bias=True, init_std=0.02, pooling="mean"),
+    dict(encoder_layers=1, decoder_layers=3, attention_bias="qkv", qk_norm="head"),
+    dict(logit_cap=3.0, output_bias=True, init_std=0.02, pooling="mean"),
 )
 
 
 def covering_set():
-    """Eight configs a family: every choice, and every mix of norm, placement and bias.
+    """Eight configs a family: every choice, and every mix of norm and placement.
 
     Positions are shifted from family to family, so that each meets both norms.
     """
@@ -45,7 +45,7 @@ def covering_set():
                 activation=activation,
                 position=POSITIONS[(i + shift) % len(POSITIONS)],
                 norm=("layernorm", "rmsnorm")[i % 2],
-                norm_placement=("pre", "post")[i // 2 % 2],
+                norm_placement=("pre", "post", "sandwich", "reordered")[i // 2],
                 bias=(True, False)[i // 4],
             )
 

@@ -17,6 +17,7 @@ from configs import classify_text
 from experiment.schema import ConfigError
 from tests.corpora import write
 from tests.pretrained.make_fixtures import FIXTURES
+from tests.pretrained.test_published_ids import TOKENIZER_CONFIG, word_tokenizer
 from tests.pretrained.test_round_trip import WORDS, words  # noqa: F401  a fixture
 from tests.runs import TINY
 
@@ -59,6 +60,23 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     config = convert.files.read_json(tmp_path / "out", "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
+def test_a_fine_tuned_run_is_exported_with_the_special_tokens_of_its_published_model(tmp_path):
+    """BERT's files name no bos and no eos; training fills these roles."""
+    source, workdir = tmp_path / "source", tmp_path / "in"
+    shutil.copytree(FIXTURES / "bert_masked_lm", source)
+    named = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "cls", "sep", "mask")}
+    word_tokenizer(source, tokenizer_class="BertTokenizer", padding_side="left", **named)
+    convert.convert(str(source), str(workdir))
+    train.train_and_evaluate(fine_tuning(workdir, tmp_path), str(tmp_path / "run"))
+    written = []
+    for name in ("in", "run"):
+        convert.convert(str(tmp_path / name), str(tmp_path / f"{name}_out"))
+        written.append(json.loads((tmp_path / f"{name}_out" / TOKENIZER_CONFIG).read_text()))
+    assert written[0] == written[1]
+    assert not {"bos_token", "eos_token"} & written[1].keys()
+    assert written[1].items() >= dict(named, padding_side="left").items()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ transformers counts them among max_new_tokens, so texts of a given maximum have 
 """
 
 import json
+import shutil
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -118,3 +119,30 @@ def test_generation_config_replaces_the_settings_of_config(tmp_path):
     convert.convert(str(tmp_path / "theirs"), str(tmp_path / "in"))
     tokenizer = loaded_run.load(tmp_path / "in").tokenizer
     assert (tokenizer.text_start_ids, tokenizer.forced_eos) == ((), False)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_words_of_one_token_are_banned_as_in_transformers(tmp_path):
+    """Marian bans its padding, whose logit may be the largest."""
+    (tmp_path / "theirs").mkdir()
+    tokenizer, model = published(tmp_path / "theirs", "marian", forced_bos=None, forced_eos=None)
+    free = generate_both(tmp_path, model, tokenizer)
+    banned = [WORDS.index(word) for word in {word for words in free for word in words[:1]}]
+    assert banned, "no text has a word"
+    path = tmp_path / "theirs" / GENERATION
+    settings = json.loads(path.read_text()) | {"bad_words_ids": [[id] for id in banned] + [[END]]}
+    path.write_text(json.dumps(settings))
+    model = type(model).from_pretrained(tmp_path / "theirs").eval()
+    assert generate_both(tmp_path, model, tokenizer) != free
+
+
+def generate_both(directory, model, tokenizer):
+    """The words that both write for each line; they must be the same."""
+    shutil.rmtree(directory / "in", ignore_errors=True)
+    convert.convert(str(directory / "theirs"), str(directory / "in"))
+    found = generate.generate(directory / "in", LINES, max_new_tokens=6)
+    theirs = [written_by(model, tokenizer, line, max_new_tokens=6)[0] for line in LINES]
+    ours = [answer["text"].split() for (answer,) in found]
+    assert [[word for word in words if word != "<s>"] for words in ours] == theirs
+    return theirs

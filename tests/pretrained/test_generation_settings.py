@@ -62,14 +62,16 @@ def test_the_log_line_names_the_flags(settings, flags, without):
 
 
 def test_the_log_line_has_no_line_breaks():
-    line = describe(stop_strings=["it's\n"], bad_words_ids=[[7]] * 99)
-    assert r"--stop=$'it\'s\n'; bad_words_ids=[[7], [7], " in line
+    line = describe(stop_strings=["it's\n"], bad_words_ids=[[7, 8]] * 99)
+    assert r"--stop=$'it\'s\n'; bad_words_ids=[[7, 8], [7, 8], " in line
     assert "\n" not in line and len(line) < 300
 
 
 def test_settings_without_effect_are_not_logged():
     assert describe() == ""
     assert describe(num_beams=1, top_k=50, use_cache=True, forced_eos_token_id=2) == ""
+    # Words of one token are never generated here either; see test_forced_tokens.
+    assert describe(bad_words_ids=[[7], [0]]) == ""
     # Without do_sample and beams, transformers does not heed these either.
     assert describe(temperature=0.6, top_p=0.9, length_penalty=2.0, bad_words_ids=None) == ""
 

@@ -65,23 +65,21 @@ def test_labels_are_those_of_transformers(says, changed):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
-def test_a_regression_head_is_refused_and_its_base_model_imported(name, changed):
-    base = {"bert": "BertModel", "roberta": "RobertaModel", "distilbert": "DistilBertModel"}[name]
+def test_one_label_is_a_regression(name, changed):
     kinds = [
         dict(num_labels=1, id2label=None),
         dict(id2label={"0": "LABEL_0"}),
         dict(id2label={"0": "LABEL_0"}, problem_type="regression"),
-        dict(problem_type="regression"),
     ]
     for says in kinds:
-        with pytest.raises(ConfigError) as refused:
-            published.read(changed(f"{name}_classifier", **says))
-        line = str(refused.value)
-        assert "is a regression: the head predicts a number" in line
-        assert f'write "architectures": ["{base}"]' in line
-    directory = changed(f"{name}_classifier", **kinds[2], architectures=[base])
-    _, task, _, params = imported(directory)
-    assert task.objective == "embed" and "classes" not in params
+        found = published.read(changed(f"{name}_classifier", **says))
+        assert (found.task["objective"], found.labels) == ("regress_text", ())
+    several = changed(f"{name}_classifier", problem_type="regression")
+    with pytest.raises(ConfigError, match=r"problem_type='regression' is not .*has one label"):
+        published.read(several)
+    one_tag = changed("bert_tokens", id2label={"0": "LABEL_0"}, num_labels=1)
+    with pytest.raises(ConfigError, match="a regression has one label, and it is about texts"):
+        published.read(one_tag)
 
 
 def test_an_unused_roberta_pooler_is_ignored(changed):

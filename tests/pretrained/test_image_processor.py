@@ -37,7 +37,7 @@ def both(settings, path, tmp_path):
     """The image as ours and as transformers prepare it, [H, W, C]."""
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-    data = SimpleNamespace(**read(tmp_path, **settings))
+    data = SimpleNamespace(image_upright=True, **read(tmp_path, **settings))
     ours = ImagePrompts(SIZE, 3, data)(str(path), "line 1")["images"]
     theirs = ViTImageProcessorPil(**{"size": SQUARE, **settings})(Image.open(path))
     return ours, np.asarray(theirs["pixel_values"][0]).transpose(1, 2, 0)

@@ -32,12 +32,24 @@ MODELS = {
     "roberta_masked_lm": ("RobertaForMaskedLM", ENCODER),
     "gpt2": ("GPT2LMHeadModel", DECODER),
     "llama": ("LlamaForCausalLM", DECODER),
+    # Caps of scores, layers with a window, norms of queries and keys, rope of a part of each head
+    # or in some layers only, parallel layers, multipliers.
+    "gemma2": ("Gemma2ForCausalLM", DECODER),
+    "gemma3": ("Gemma3ForCausalLM", DECODER),
+    "qwen3": ("Qwen3ForCausalLM", DECODER),
+    "olmo2": ("Olmo2ForCausalLM", DECODER),
+    "smollm3": ("SmolLM3ForCausalLM", DECODER),
+    "gpt_neox": ("GPTNeoXForCausalLM", DECODER),
+    "cohere": ("CohereForCausalLM", DECODER),
+    "granite": ("GraniteForCausalLM", DECODER),
     "t5": ("T5ForConditionalGeneration", BOTH),
     "t5_v1_1": ("T5ForConditionalGeneration", BOTH),
     "bart": ("BartForConditionalGeneration", BOTH),
     "marian": ("MarianMTModel", BOTH),
     "vit_classifier": ("ViTForImageClassification", ENCODER),
 }
+# Padding sees no key in transformers' windows, and its NaN spreads to the keys of other layers.
+ONLY_WITHOUT_PADDING = ("gemma3",)
 
 
 def their_weights(name, stored):
@@ -68,6 +80,8 @@ def our_weights(directory, batch):
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_are_transformers_own(name, record_property):
     stored = load_file(FIXTURES / name / "expected.safetensors")
+    if name in ONLY_WITHOUT_PADDING:
+        stored = {key: x[:1] for key, x in stored.items()}  # the longest row
     batch = our_batch(stored)
     ours = our_weights(FIXTURES / name, batch)
     worst = 0.0

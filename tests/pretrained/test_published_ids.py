@@ -16,6 +16,7 @@ import generate
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from inference import output_text, predictors
+from input_pipeline.tokenizers.published_files import open_tokenizer
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS, read_strings
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.transformers_models import oracle, randomize
@@ -25,8 +26,9 @@ CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 TEXTS = [
     "The capital of France is", "", "a", " a", "a ", "two  spaces", "line\nline\n", "\ttab",
     "naïve café", "漢字かな", "x = {'a': 1}", "1234567890", "UPPER lower", "…", "don't",
-    "<|im_start|>user\nHello<|im_end|>\n", "a<s>b", "</s>",
+    "<|im_start|>user\nHello<|im_end|>\n", "a<s>b", "</s>", "a <|user|> b[PAD]c", "<new>\n a<new>b",
 ]  # fmt: skip
+ROBERTAS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 WORDS = ["<pad>", "<s>", "</s>", "[MASK]", "[UNK]", "[CLS]", "[SEP]", "cat", "sat", "mat"]
 
 
@@ -156,6 +158,20 @@ def test_entries_of_added_tokens_may_be_sparse(tmp_path):
         assert ids_in(tmp_path / f"in{number}", "cat sat") == [7, 8]
 
 
+def test_an_end_may_have_no_token(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "gpt2", source)
+    word_tokenizer(source)
+    config = json.loads((source / CONFIG).read_text())
+    beyond = config["vocab_size"] - 1
+    assert beyond > len(WORDS)
+    (source / CONFIG).write_text(json.dumps(config | dict(eos_token_id=beyond)))
+    said = convert.convert(str(source), str(tmp_path / "in"))
+    assert said.endswith(f"eos is the id {beyond}")
+    convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / CONFIG).read_text())["eos_token_id"] == beyond
+
+
 def test_a_source_may_have_no_end(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(FIXTURES / "marian", source)
@@ -283,6 +299,14 @@ def write_files(case, directory):
             gpt2_files(directory)
             flags = dict(bos="add_bos_token", prefix_space="add_prefix_space")
             config = {flags[key]: True} if key in flags else {}
+        case "gpt2_added":  # as transformers 4 wrote them
+            kind, added = "gpt2", ["<|im_start|>", "<|im_end|>", "<new>", "[PAD]"]
+            gpt2_files(directory)
+            ids = {name: 701 + number for number, name in enumerate(added)}
+            (directory / "added_tokens.json").write_text(json.dumps(ids))
+            roles = dict(bos_token="<|endoftext|>", eos_token=added[1], pad_token=added[3])
+            roles |= dict(additional_special_tokens=added[:2], unk_token="<|endoftext|>")
+            (directory / "special_tokens_map.json").write_text(json.dumps(roles))
         case "gpt2_json":
             kind = "gpt2"
             byte_level(directory / "tokenizer.json")
@@ -313,19 +337,68 @@ def write_files(case, directory):
             config = dict(tokenizer_class="LlamaTokenizer")
             config |= {} if case == "llama_bare" else dict(add_bos_token=True)
             config |= dict(add_eos_token=True) if case == "llama_eos" else {}
-        case "bert":
-            kind = "bert"
+        case "llama_table":
+            shutil.copy(PATHS["llama"], directory / "tokenizer.model")
+            first = len(open_tokenizer(PATHS["llama"]).pieces)
+            flags = dict(lstrip=False, single_word=False, normalized=False)
+            entries = [
+                dict(content="<|user|>", special=True, rstrip=True, **flags),
+                dict(content="<new>", special=False, rstrip=False, **flags),
+                dict(content="<|im_end|>", special=True, rstrip=False, **flags),
+            ]
+            table = {str(first + number): entry for number, entry in enumerate(entries)}
+            config = dict(
+                tokenizer_class="LlamaTokenizer", add_bos_token=True, eos_token="<|im_end|>",
+                added_tokens_decoder=table,
+            )  # fmt: skip
+        case "mpnet":
+            kind = "mpnet"
+            pieces = PATHS["bert_cased"].read_text().splitlines()
+            special = {"[PAD]": "<s>", "[unused0]": "<pad>", "[CLS]": "</s>", "[MASK]": "<mask>"}
+            vocab = {special.get(piece, piece): id for id, piece in enumerate(pieces)}
+            _, hf = oracle()
+            hf.MPNetTokenizer(vocab=vocab, do_lower_case=False).save_pretrained(directory)
+        case "bert" | "bert_added" | "electra":
+            kind = "electra" if case == "electra" else "bert"
             shutil.copy(PATHS["bert_cased"], directory / "vocab.txt")
             config = dict(do_lower_case=False)
+            if case == "bert_added":
+                config |= dict(
+                    additional_special_tokens=["<|user|>", "<new>"], pad_token="<|user|>"
+                )
         case "roberta" | "bart":
             kind = case
             gpt2_files(directory, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+        case "xlm-roberta" | "xlm-roberta_json" | "camembert" | "camembert_json":
+            kind, _, is_json = case.partition("_")
+            fairseq_files(directory, kind, is_json=bool(is_json))
         case "t5":
             kind = "t5"
             shutil.copy(PATHS["t5"], directory / "spiece.model")
     if config:
         (directory / TOKENIZER_CONFIG).write_text(json.dumps(config))
     return kind
+
+
+def fairseq_files(directory, kind, *, is_json):
+    """The pieces of T5's fixture in the order of fairseq's files."""
+    _, hf = oracle()
+    from transformers.convert_slow_tokenizer import import_protobuf
+
+    proto = import_protobuf().ModelProto()
+    proto.ParseFromString(PATHS["t5"].read_bytes())
+    pieces = [(piece.piece, piece.score, piece.type) for piece in proto.pieces[3:]]
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *pieces]
+    del proto.pieces[:]
+    for text, score, type in pieces:
+        proto.pieces.add(piece=text, score=score, type=type)
+    for name, id in dict(unk=0, bos=1, eos=2, pad=-1).items():
+        setattr(proto.trainer_spec, f"{name}_id", id)
+    (directory / "sentencepiece.bpe.model").write_bytes(proto.SerializeToString())
+    (directory / CONFIG).write_text(json.dumps({"model_type": kind}))
+    if is_json:
+        hf.AutoTokenizer.from_pretrained(directory).save_pretrained(directory)
+        (directory / "sentencepiece.bpe.model").unlink()
 
 
 def write_model(directory, kind):
@@ -352,10 +425,19 @@ def write_model(directory, kind):
         "llama": lambda: hf.LlamaForCausalLM(
             hf.LlamaConfig(**sizes, **heads, **longest, num_key_value_heads=1, **special)
         ),
-        "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**sizes, **heads, **longest)),
-        "roberta": lambda: hf.RobertaForMaskedLM(
-            hf.RobertaConfig(**sizes, **heads, **longest, type_vocab_size=1, **special)
+        "electra": lambda: hf.ElectraForMaskedLM(
+            hf.ElectraConfig(**sizes, **heads, **longest, embedding_size=8)
         ),
+        "mpnet": lambda: hf.MPNetForMaskedLM(hf.MPNetConfig(**sizes, **heads, **longest)),
+        "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**sizes, **heads, **longest)),
+        **{
+            name: lambda prefix=prefix: getattr(hf, f"{prefix}ForMaskedLM")(
+                getattr(hf, f"{prefix}Config")(
+                    **sizes, **heads, **longest, type_vocab_size=1, **special
+                )
+            )
+            for name, prefix in ROBERTAS.items()
+        },
         "bart": lambda: hf.BartForConditionalGeneration(
             hf.BartConfig(
                 vocab_size=len(tokenizer), d_model=16, **both, **longest, **special,
@@ -376,9 +458,12 @@ def write_model(directory, kind):
 
 DECODERS = [
     "gpt2", "gpt2_bos", "gpt2_prefix_space", "gpt2_json", "smollm", "llama3", "llama_bos",
-    "llama_eos", "llama_bare",
+    "llama_eos", "llama_bare", "gpt2_added", "llama_table",
 ]  # fmt: skip
-OTHERS = ["bert", "roberta", "bart", "t5"]
+OTHERS = [
+    "bert", "bert_added", "electra", "mpnet", "roberta", "bart", "t5", "xlm-roberta",
+    "xlm-roberta_json", "camembert", "camembert_json",
+]  # fmt: skip
 
 
 @pytest.mark.oracle
@@ -468,7 +553,7 @@ def test_others_read_the_ids_of_transformers(case, tmp_path):
     theirs, _ = write_model(source, write_files(case, source))
     convert.convert(str(source), str(tmp_path / "in"))
     texts = [*TEXTS, *read_strings()[:40:10]]
-    if case in ("bert", "roberta"):
+    if case not in ("bart", "t5"):
         texts = [text + theirs.mask_token for text in texts]
     for text in texts:
         assert ids_in(tmp_path / "in", text) == theirs(text)["input_ids"], repr(text)

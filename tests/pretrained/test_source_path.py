@@ -180,8 +180,8 @@ def test_a_config_without_a_model_type_says_which_to_add(changed, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "guess"),
     [
-        ("umt5", None), ("mbart", None), ("gptj", None), ("gpt_neox", None), ("mistral", None),
-        ("xlm-roberta", None), ("modernbert", None), ("qwen2", None), ("gemma", None),
+        ("plbart", None), ("rembert", None), ("gptj", None), ("phi", None), ("ministral", None),
+        ("xlm-roberta-xl", None), ("mobilebert", None), ("qwen2_vl", None), ("gemma4", None),
         ("lama", "llama"), ("GPT-2", "gpt2"), ("Llama", "llama"), ("robrta", "roberta"),
     ],
 )  # fmt: skip

@@ -173,6 +173,19 @@ def test_tensors_that_do_not_fit_are_named(copy):
     )
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(value, copy):
+    directory, name = copy(), "vit.layernorm.weight"
+
+    def spoil(weights):
+        weights[name][1] = value
+
+    change_weights(directory, spoil)
+    assert f"{name} has values that are NaN or infinite; get the" in refusal(directory)
+    convert.convert(str(directory), str(directory.parent / "run"), allow_nonfinite=True)
+    assert (directory.parent / "run" / "model.json").is_file()
+
+
 def test_a_tied_tensor_must_be_the_same(copy):
     directory = copy("gpt2")
 
@@ -271,7 +284,8 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("bert_base", dict(model_type="brt"), "is not supported. Did you mean 'bert'?"),
         ("bert_base", dict(model_type=["bert"]), "is not supported"),
         ("bert_base", dict(model_type="albert"), "layers with shared weights"),
-        ("bert_base", dict(architectures=["BertForTokenClassification"]), "BertForTokenClass"),
+        ("bert_base", dict(architectures=["BertForQuestionAnswering"]), "BertForQuestionAns"),
+        ("bert_base", dict(architectures=["BertForTokenClassification"]), "lack classifier.bias"),
         ("bert_base", dict(position_embedding_type="relative_key"), "position_embedding_type="),
         ("bert_base", dict(hidden_act="mish"), "hidden_act='mish' is not supported"),
         ("bert_base", dict(is_decoder=True), "is_decoder=True is not supported"),
@@ -279,30 +293,56 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("bert_base", dict(hidden_size="12"), "hidden_size='12' must be a positive number"),
         ("bert_base", dict(num_attention_heads=5), "num_attention_heads=5"),
         ("bert_base", dict(num_hidden_layers=10**9), "1000000000 layers, but"),
-        ("bert_base", dict(vocab_size=10**9), "has the shape"),
+        ("bert_base", dict(vocab_size=10**9), "vocab_size=1000000000 must be at"),
         ("bert_base", dict(quantization_config={"bits": 4}), "quantization_config="),
         ("bert_base", dict(auto_map={"AutoModel": "x.Y"}), "is never run"),
-        ("bert_classifier", dict(problem_type="regression"), "problem_type='regression' is a reg"),
-        ("bert_classifier", dict(id2label={"0": "x"}), "one label is a regression"),
+        ("bert_classifier", dict(problem_type="regression"), "a regression has one label"),
+        ("bert_classifier", dict(id2label={"0": "x"}), "classifier.bias has the shape [3]"),
         ("bert_classifier", dict(num_labels=10**12), "num_labels=1000000000000 is not supported"),
         ("bert_classifier", dict(id2label={"0": "x", "7": "y"}), "numbered from 0 on"),
         ("roberta_masked_lm", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
         ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
         ("gpt2", dict(add_cross_attention=True), "add_cross_attention=True"),
-        ("llama", dict(attention_bias=True), "attention_bias=True is not supported"),
+        ("llama", dict(attention_bias=True), "the weights lack model.layers.0.self_attn.k_proj"),
         ("llama", dict(mlp_bias=True), "mlp_bias=True"),
         ("llama", dict(hidden_act="gelu"), "hidden_act='gelu'"),
-        ("llama", dict(rope_parameters=dict(rope_type="yarn", factor=2.0)), "rope_type='yarn'"),
+        ("llama", dict(rope_parameters=dict(rope_type="dynamic")), "rope_type='dynamic'"),
+        ("llama", dict(rope_parameters=dict(rope_type="yarn", factor=2.0)), "it lacks orig"),
+        ("llama_yarn", dict(rope_parameters=dict(
+            rope_type="yarn", factor=2.0, original_max_position_embeddings=16, truncate=False,
+        )), "rope parameter truncate=False"),
+        ("llama", dict(model_type="qwen2_moe"), "the gate of its shared expert"),
+        ("qwen3_moe", dict(mlp_only_layers=[1]), "mlp_only_layers=[1] is not supported"),
+        ("mixtral", dict(num_local_experts=9), "the weights lack"),
+        ("llama", dict(model_type="gpt_oss"), "attention sinks"),
+        ("mistral", dict(sliding_window=-1), "sliding_window=-1 is not supported"),
+        ("mistral", dict(sliding_window=True), "sliding_window=True is not supported"),
+        ("qwen2", dict(layer_types=["full_attention"]), "it must list the kinds of 2 layers"),
+        ("qwen2", dict(layer_types=["chunked_attention"] * 2), "'chunked_attention' is not supp"),
+        ("qwen2", dict(use_sliding_window=False), "there is no sliding_window"),
+        ("qwen3", dict(attention_bias=True), "the weights lack"),
+        ("gemma", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
+        ("gemma2", dict(attn_logit_softcapping=-1.0), "it must be a number above 0"),
+        ("gemma2", dict(use_bidirectional_attention=True), "use_bidirectional_attention=True"),
+        ("gemma3", dict(attn_logit_softcapping=9.0), "transformers does not apply it"),
+        ("smollm3", dict(no_rope_layers=[1]), "it must list 0 or 1 for 3 layers"),
+        ("phi3", dict(original_max_position_embeddings=0), "rope_type=longrope needs it"),
+        ("gpt_neox", dict(attention_bias=False), "attention_bias=False is not supported"),
+        ("falcon", dict(alibi=True), "alibi=True is not supported"),
+        ("falcon", dict(num_ln_in_parallel_attn=3), "num_ln_in_parallel_attn=3"),
+        ("stablelm", dict(qk_layernorm=True), "qk_layernorm=True is not supported"),
+        ("opt", dict(word_embed_proj_dim=7), "word_embed_proj_dim=7 is not supported"),
+        ("opt", dict(do_layer_norm_before=False), "do_layer_norm_before=False"),
         ("llama", dict(rope_parameters=dict(rope_type="llama3", factor=2.0)), "it lacks low_freq"),
         ("llama", dict(rope_parameters=dict(rope_type="linear", factor=2.0, beta=3)), "beta"),
         ("llama", dict(rope_parameters=[1]), "rope_scaling=[1]"),
         ("t5", dict(feed_forward_proj="gated-tanh"), "feed_forward_proj='gated-tanh'"),
         ("t5", dict(dense_act_fn="gelu"), "dense_act_fn='gelu' is not supported; only 'relu'"),
         ("t5", dict(is_gated_act=True), "is_gated_act=True is not supported"),
-        ("t5", dict(architectures=["T5EncoderModel"]), "architectures='T5EncoderModel'"),
+        ("t5", dict(architectures=["T5EncoderModel"]), "the weights have decoder.block.0"),
         ("vit_base", dict(model_type="deit"), "distillation token"),
         ("vit_base", dict(qkv_bias=False), "the weights have encoder.layer.0.attention"),
-        ("vit_base", dict(image_size=[12, 24]), "image_size=[12, 24] must be"),
+        ("vit_base", dict(image_size=[12, 24]), "image_size=[12, 24] is not supported; images and"),
         ("vit_base", dict(image_size=10**6), "image_size=1000000"),
         ("vit_base", dict(pooler_act="relu"), "pooler_act='relu'"),
         ("marian", dict(decoder_attention_heads=7), "decoder_attention_heads=7"),
@@ -325,7 +365,10 @@ def test_unsupported_settings_are_refused_with_the_reason(name, changes, reason,
 STRANGE = [None, -1, 0, 1, 10**30, 1e308, True, "x", "", [], [7], {}, {"0": "x"}, [[]], "../x"]
 
 
-@pytest.mark.parametrize("name", ["bert_classifier", "llama3", "t5", "vit_base", "bart"])
+@pytest.mark.parametrize(
+    "name",
+    ["bert_classifier", "llama3", "t5", "vit_base", "bart", "qwen2", "gemma3", "falcon", "phi3"],
+)
 def test_any_config_value_is_accepted_or_refused(name, copy):
     """No value of any key makes the reader raise anything but a refusal."""
     directory = copy(name)

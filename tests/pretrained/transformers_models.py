@@ -117,6 +117,18 @@ def text(rng, config):
     return given
 
 
+def long_text(rng, config):
+    """Distances beyond the exact buckets of 32."""
+    tokens, mask = padded(rng, (30, 7))
+    return dict(input_ids=np.where(mask == 0, config.pad_token_id, tokens), attention_mask=mask)
+
+
+def without_padding(rng, config):
+    """Rows of one length: transformers' padding sees no key in a window, and becomes NaN."""
+    tokens, mask = padded(rng, LENGTHS[:1] * len(LENGTHS))
+    return dict(input_ids=tokens, attention_mask=mask)
+
+
 def left_padded(rng, config):
     tokens, mask = (np.ascontiguousarray(array[:, ::-1]) for array in padded(rng, LENGTHS))
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
@@ -154,9 +166,39 @@ def bert(kind, **more):
     return lambda hf, draw: getattr(hf, kind)(hf.BertConfig(**draw.bert(type_vocab_size=2, **more)))
 
 
-def roberta(kind, **more):
-    return lambda hf, draw: getattr(hf, kind)(
-        hf.RobertaConfig(**draw.bert(type_vocab_size=1, pad_token_id=1, **more))
+def like_roberta(prefix, kind, **more):
+    return lambda hf, draw: getattr(hf, f"{prefix}{kind}")(
+        getattr(hf, f"{prefix}Config")(**draw.bert(type_vocab_size=1, pad_token_id=1, **more))
+    )
+
+
+def modernbert(kind, layers, **more):
+    def build(hf, draw):
+        sizes = draw.bert(**more)
+        del sizes["hidden_act"]
+        chosen = dict(
+            hidden_activation=draw("gelu", "relu"), num_hidden_layers=layers, local_attention=4,
+            global_rope_theta=float(draw(500, 900)), local_rope_theta=float(draw(50, 90)),
+            pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+        )  # fmt: skip
+        if kind == "ForMaskedLM":
+            chosen["classifier_activation"] = chosen["hidden_activation"]
+        return getattr(hf, f"ModernBert{kind}")(hf.ModernBertConfig(**{**sizes, **chosen}))
+
+    return build
+
+
+def electra(kind, **more):
+    def build(hf, draw):
+        sizes = draw.bert(type_vocab_size=2, embedding_size=draw(6, 7), **more)
+        return getattr(hf, f"Electra{kind}")(hf.ElectraConfig(**sizes))
+
+    return build
+
+
+def mpnet(kind, **more):
+    return lambda hf, draw: getattr(hf, f"MPNet{kind}")(
+        hf.MPNetConfig(**{**draw.bert(**more), "max_position_embeddings": draw(36, 40)})
     )
 
 
@@ -174,19 +216,72 @@ def distilbert(kind, **more):
     return build
 
 
-def gpt2(hf, draw):
-    heads = draw(2, 3)
-    return hf.GPT2LMHeadModel(
-        hf.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=heads * draw(4, 6), n_head=heads, n_layer=draw(1, 2),
-            n_inner=draw(None, 22), n_positions=draw(16, 19), bos_token_id=1, eos_token_id=1,
-            activation_function=draw("gelu_new", "gelu", "relu"),
-        )
-    )  # fmt: skip
+def gpt2(kind, **more):
+    def build(hf, draw):
+        heads = draw(2, 3)
+        return getattr(hf, f"GPT2{kind}")(
+            hf.GPT2Config(
+                vocab_size=VOCABULARY, n_embd=heads * draw(4, 6), n_head=heads,
+                n_layer=draw(1, 2), n_inner=draw(None, 22), n_positions=draw(16, 19),
+                activation_function=draw("gelu_new", "gelu", "relu"),
+                bos_token_id=1, eos_token_id=1, **more,
+            )
+        )  # fmt: skip
+
+    return build
 
 
 def llama(rope, **more):
     return lambda hf, draw: hf.LlamaForCausalLM(hf.LlamaConfig(**draw.llama(rope, **more)))
+
+
+def like_llama(kind, rope=None, head="ForCausalLM", **more):
+    """A relative of Llama: `kind` is the start of its classes' names."""
+
+    def build(hf, draw):
+        sizes = draw.llama(rope or dict(rope_type="default"))
+        chosen = {key: draw(*sorted(v)) if isinstance(v, set) else v for key, v in more.items()}
+        given = {key: v for key, v in {**sizes, **chosen}.items() if v is not None}
+        config = getattr(hf, f"{kind}Config")(**given)
+        return getattr(hf, f"{kind}{head}")(config)
+
+    return build
+
+
+def falcon(**more):
+    def build(hf, draw):
+        chosen = {key: draw(*sorted(v)) if isinstance(v, set) else v for key, v in more.items()}
+        sizes = dict(
+            vocab_size=VOCABULARY, hidden_size=4 * draw(4, 6), num_attention_heads=4,
+            num_kv_heads=2, num_hidden_layers=draw(1, 2), ffn_hidden_size=draw(18, 22),
+            pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        )  # fmt: skip
+        return hf.FalconForCausalLM(hf.FalconConfig(**sizes, **chosen))
+
+    return build
+
+
+def opt(hf, draw):
+    heads = draw(2, 3)
+    config = hf.OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=heads * draw(4, 6), num_attention_heads=heads,
+        num_hidden_layers=draw(1, 2), ffn_dim=draw(18, 22), max_position_embeddings=draw(16, 19),
+        activation_function=draw("relu", "gelu"), pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return hf.OPTForCausalLM(config)
+
+
+def gemma3(hf, draw):
+    ropes = dict(
+        full_attention=dict(rope_type="linear", factor=2.0, rope_theta=700.0),
+        sliding_attention=dict(rope_type="default", rope_theta=90.0),
+    )
+    sizes = draw.llama({}) | dict(rope_parameters=ropes, num_hidden_layers=3)
+    types = ["sliding_attention", "sliding_attention", "full_attention"]
+    config = hf.Gemma3TextConfig(
+        **sizes, layer_types=types, sliding_window=draw(3, 5), query_pre_attn_scalar=draw(7, 9)
+    )
+    return hf.Gemma3ForCausalLM(config)
 
 
 def t5(feed_forward, tied):
@@ -214,9 +309,86 @@ def bart(hf, draw):
     return hf.BartForConditionalGeneration(config)
 
 
+def t5_encoder(hf, draw):
+    return hf.T5EncoderModel(hf.T5Config(**draw.t5(feed_forward_proj=draw("relu", "gated-gelu"))))
+
+
+def umt5(hf, draw):
+    return hf.UMT5ForConditionalGeneration(hf.UMT5Config(**draw.t5(feed_forward_proj="gated-gelu")))
+
+
+def mbart(hf, draw):
+    config = hf.MBartConfig(**draw.bart(scale_embedding=draw(True, False)))
+    return hf.MBartForConditionalGeneration(config)
+
+
+def pegasus(hf, draw):
+    config = hf.PegasusConfig(**draw.bart(scale_embedding=draw(True, False)))
+    return hf.PegasusForConditionalGeneration(config)
+
+
 def vit(kind, **more):
     return lambda hf, draw: getattr(hf, kind)(hf.ViTConfig(**draw.vit(**more)))
 
+
+YARN = dict(
+    rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=2.0, beta_slow=1.0
+)
+PLAIN_HEADS = dict(hidden_size={16, 24}, head_dim=None)
+TWO_LAYERS = dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"])
+LONGROPE = dict(
+    rope_type="longrope", short_factor=[1.0, 1.5], long_factor=[1.2, 4.0],
+    partial_rotary_factor=0.75,
+)  # fmt: skip
+LIKE_LLAMA = {
+    "llama_yarn": like_llama("Llama", YARN, attention_bias=True),
+    "mistral": like_llama("Mistral", sliding_window={3, 5}),
+    "qwen2": like_llama(
+        "Qwen2", **PLAIN_HEADS, **TWO_LAYERS, use_sliding_window=True, sliding_window={3, 5}
+    ),
+    "qwen3": like_llama("Qwen3", tie_word_embeddings=True),
+    "olmo2": like_llama("Olmo2", **PLAIN_HEADS),
+    "granite": like_llama(
+        "Granite", **PLAIN_HEADS, embedding_multiplier=3.0, residual_multiplier=0.7,
+        attention_multiplier=0.3, logits_scaling=4.0,
+    ),
+    "smollm3": like_llama("SmolLM3", **PLAIN_HEADS, num_hidden_layers=3, no_rope_layers=[1, 0, 1]),
+    "phi3": like_llama(
+        "Phi3", LONGROPE, hidden_size=24, head_dim=None, max_position_embeddings=64,
+        original_max_position_embeddings=16,
+    ),
+    "gemma": like_llama("Gemma"),
+    "gemma2": like_llama(
+        "Gemma2", num_hidden_layers=3, sliding_window={3, 5}, query_pre_attn_scalar={7, 9},
+        attn_logit_softcapping=1.5, final_logit_softcapping=2.0,
+    ),
+    "gemma3": gemma3,
+    "gpt_neox": like_llama(
+        "GPTNeoX", dict(rope_type="default", partial_rotary_factor=0.5), hidden_size={16, 32},
+        num_key_value_heads=None, head_dim=None, use_parallel_residual={True, False},
+        rms_norm_eps=None,
+    ),
+    "falcon": falcon(new_decoder_architecture=True),
+    "falcon_7b": falcon(multi_query=True, bias={True, False}),
+    "cohere": like_llama(
+        "Cohere", **PLAIN_HEADS, use_qk_norm=True, logit_scale=0.3, attention_bias={True, False},
+        rms_norm_eps=None,
+    ),
+    "stablelm": like_llama(
+        "StableLm", dict(rope_type="default", partial_rotary_factor=0.5), hidden_size={16, 32},
+        head_dim=None, use_qkv_bias={True, False}, use_parallel_residual={True, False},
+        rms_norm_eps=None,
+    ),
+    "starcoder2": like_llama("Starcoder2", **PLAIN_HEADS, sliding_window={3, 5}, rms_norm_eps=None),
+    "opt": opt,
+    "mixtral": like_llama(
+        "Mixtral", num_local_experts={3, 5}, num_experts_per_tok=2, sliding_window=4,
+    ),
+    "qwen3_moe": like_llama(
+        "Qwen3Moe", num_experts=5, num_experts_per_tok={2, 3}, moe_intermediate_size={10, 14},
+        norm_topk_prob={True, False}, attention_bias={True, False},
+    ),
+}  # fmt: skip
 
 LABELS = ("no", "perhaps", "yes")
 LABELLED = dict(id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)})
@@ -240,12 +412,44 @@ EXAMPLES = {
     "bert_classifier": Example(
         bert("BertForSequenceClassification", **LABELLED), text, ANSWERED
     ),
-    "roberta_masked_lm": Example(roberta("RobertaForMaskedLM", hidden_act="gelu"), text, ANSWERED),
-    "roberta_classifier": Example(
-        roberta("RobertaForSequenceClassification", **LABELLED),
-        text,
-        ANSWERED,
+    "roberta_masked_lm": Example(
+        like_roberta("Roberta", "ForMaskedLM", hidden_act="gelu"), text, ANSWERED
     ),
+    "roberta_classifier": Example(
+        like_roberta("Roberta", "ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "bert_tokens": Example(bert("BertForTokenClassification", **LABELLED), text, ANSWERED),
+    "roberta_regression": Example(
+        like_roberta("Roberta", "ForSequenceClassification", num_labels=1), text, ANSWERED
+    ),
+    "xlm_roberta_tokens": Example(
+        like_roberta("XLMRoberta", "ForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+    "xlm_roberta_masked_lm": Example(
+        like_roberta("XLMRoberta", "ForMaskedLM", hidden_act="gelu"), text, ANSWERED
+    ),
+    "camembert_classifier": Example(
+        like_roberta("Camembert", "ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "modernbert_masked_lm": Example(modernbert("ForMaskedLM", 5), text, ANSWERED),
+    "modernbert_tokens": Example(
+        modernbert("ForTokenClassification", 2, **LABELLED), text, ANSWERED
+    ),
+    "modernbert_classifier": Example(
+        modernbert(
+            "ForSequenceClassification", 2, classifier_pooling="mean", norm_bias=True,
+            classifier_bias=True, **LABELLED,
+        ),
+        text, ANSWERED,
+    ),
+    "electra_masked_lm": Example(electra("ForMaskedLM", hidden_act="gelu"), text, ANSWERED),
+    "electra_classifier": Example(
+        electra("ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "mpnet_base": Example(
+        mpnet("Model"), long_text, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
+    "mpnet_masked_lm": Example(mpnet("ForMaskedLM", hidden_act="gelu"), text, ANSWERED),
     "distilbert_masked_lm": Example(
         distilbert("DistilBertForMaskedLM"), text, ANSWERED
     ),
@@ -254,15 +458,28 @@ EXAMPLES = {
         text,
         ANSWERED,
     ),
-    "gpt2": Example(gpt2, text, DECODED),
+    "gpt2": Example(gpt2("LMHeadModel"), text, DECODED),
+    "gpt2_classifier": Example(
+        gpt2("ForSequenceClassification", pad_token_id=0, **LABELLED), text, DECODED
+    ),
+    "qwen2_classifier": Example(
+        like_llama("Qwen2", **PLAIN_HEADS, head="ForSequenceClassification", **LABELLED),
+        text, DECODED,
+    ),
     "llama": Example(llama(dict(rope_type="default"), tie_word_embeddings=False), text, DECODED),
     "llama_linear": Example(
         llama(dict(rope_type="linear", factor=3.0), tie_word_embeddings=True), text, DECODED
     ),
     "llama3": Example(llama(LLAMA3, tie_word_embeddings=True), left_padded, DECODED),
+    **{name: Example(build, text, DECODED) for name, build in LIKE_LLAMA.items()},
+    "gemma2": Example(LIKE_LLAMA["gemma2"], without_padding, DECODED),
     "t5": Example(t5("relu", tied=True), two_sides, BOTH),
     "t5_v1_1": Example(t5("gated-gelu", tied=False), two_sides, BOTH),
     "mt5": Example(mt5, two_sides, BOTH),
+    "umt5": Example(umt5, two_sides, BOTH),
+    "t5_encoder": Example(t5_encoder, text, dict(encoder="last_hidden_state")),
+    "mbart": Example(mbart, two_sides, BOTH),
+    "pegasus": Example(pegasus, two_sides, BOTH),
     "vit_base": Example(
         vit("ViTModel"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
@@ -277,13 +494,23 @@ EXAMPLES = {
 def learned(model) -> dict:
     """Every weight by name, a tied one once; fixed sinusoids are not among them."""
     weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for tied, name in model.all_tied_weights_keys.items():
+        if name not in weights and tied in weights:  # some models list the output first
+            weights[name] = weights.pop(tied)
     if hasattr(model, "final_logits_bias"):
         weights["final_logits_bias"] = model.final_logits_bias.requires_grad_()
     return weights
 
 
+def multiply_one_by_one(model) -> None:
+    """The default of a mixture of experts multiplies all at once, but nothing in float64."""
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.config._experts_implementation = "eager"
+
+
 def randomize(model, seed: int):
     torch, _ = oracle()
+    multiply_one_by_one(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in learned(model).items():
@@ -309,6 +536,7 @@ def save(name: str, seed: int, directory: Path) -> None:
         )
         for name, target in targets.items()
     )
+    loss = loss + sum((found[name] ** 2).mean() for name in scores_in(found))
     weights = learned(model)
     gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     as_float = lambda array: array.detach().float().numpy()  # noqa: E731
@@ -319,6 +547,14 @@ def save(name: str, seed: int, directory: Path) -> None:
     contiguous = {name: np.ascontiguousarray(array) for name, array in expected.items()}
     save_file(contiguous, directory / "expected.safetensors")
     (directory / "gradients").mkdir()
+    if any(".experts." in name for name in weights):
+        # In memory they have other names and shapes than in files.
+        with torch.no_grad():
+            for weight, gradient in zip(weights.values(), gradients, strict=True):
+                weight.copy_(gradient)
+        model.float().save_pretrained(directory / "gradients")
+        (directory / "gradients" / "generation_config.json").unlink()
+        return
     shutil.copy(directory / "config.json", directory / "gradients")
     of_weights = {
         name: np.zeros(weights[name].shape, np.float32) if gradient is None else as_float(gradient)
@@ -329,6 +565,7 @@ def save(name: str, seed: int, directory: Path) -> None:
 
 def answers(model, inputs, outputs) -> dict:
     torch, _ = oracle()
+    multiply_one_by_one(model)
     given = {
         name: torch.tensor(array).to(model.dtype)
         if array.dtype.kind == "f"
@@ -345,12 +582,18 @@ def answers(model, inputs, outputs) -> dict:
     return found
 
 
+def scores_in(found) -> list[str]:
+    """Outputs of one number, which have no class: their squares are the loss."""
+    return [name for name in ("logits",) if name in found and found[name].shape[-1] == 1]
+
+
 def targets_of(inputs, found, seed: int) -> dict[str, np.ndarray]:
     """A class for every answer that counts: of logits, or else of the embedding's columns."""
     rng = np.random.default_rng(seed + 1)
     mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     targets = {}
-    for name in found.keys() & {"logits", "next_sentence", "embedding"}:
+    names = found.keys() & {"logits", "next_sentence", "embedding"} or {"encoder"}
+    for name in names - {*scores_in(found)}:
         drawn = rng.integers(found[name].shape[-1], size=tuple(found[name].shape[:-1]))
         targets[name] = np.where(mask != 0, drawn, -1) if drawn.ndim == 2 else drawn
     return targets

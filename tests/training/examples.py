@@ -14,6 +14,8 @@ from training.config import FailureConfig, FinetuneConfig, MeshConfig, Optimizer
 from training.finetune import Tuning, as_tree, by_name, rate_scales, select_trainable
 from training.mesh import make_mesh
 from training.model_for_task import make_model
+from training.pruning import make_pruner
+from training.pruning_schedule import PruneConfig
 from training.schedules import learning_rate
 from training.step import (
     NO_FROZEN_INPUTS,
@@ -42,6 +44,7 @@ OPTIMIZER = OptimizerConfig(
     **get_config().optimizer.to_dict() | dict(schedule="constant", warmup_steps=0)
 )
 TASK = TaskConfig(**get_config().task.to_dict())
+PRUNE = PruneConfig(**get_config().prune.to_dict())
 FINETUNE = FinetuneConfig(**get_config().finetune.to_dict())
 
 
@@ -73,6 +76,11 @@ class Job:
             ),
             ema=None if self.abstract.ema is None else params,
             anomalies=jax.device_get(init_anomalies(self.failure)),
+            # Nothing is pruned, and no head has a score.
+            prune=jax.tree.map(
+                lambda leaf: np.full(leaf.shape, leaf.dtype == bool, leaf.dtype),
+                self.abstract.prune,
+            ),
         )
         return jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, self.abstract))
 
@@ -122,6 +130,7 @@ def make_job(
     seed: int = 0,
     mesh=None,
     failure: FailureConfig = STOP_ON_NONFINITE,
+    prune=None,
 ) -> Job:
     """A job with the sections' defaults changed by the mappings; on one device by default.
 
@@ -131,7 +140,7 @@ def make_job(
     task = dataclasses.replace(TASK, objective=objective, **task or {})
     optimizer_config = dataclasses.replace(OPTIMIZER, **optimizer or {})
     network = make_model(config, task)
-    schedule = learning_rate(optimizer_config, 100, config.width)
+    schedule = learning_rate(optimizer_config, 100, config.base_width)
     finetune = dataclasses.replace(FINETUNE, **finetune or {})
     if mesh is None:
         mesh = make_mesh(MeshConfig(data=-1, fsdp=1, sequence=1, tensor=1))
@@ -147,6 +156,7 @@ def make_job(
         teacher,
         failure,
         seed,
+        make_pruner(dataclasses.replace(PRUNE, **prune or {}), 100, tuning.split(model_params)[0]),
     )
     abstract, init = abstract_state(spec, batch, mesh)
     step = make_train_step(spec, abstract)

@@ -40,7 +40,16 @@ FAMILIES = {
     "encoder-decoder with dropout": ("seq2seq", dict(**DROPPED), {}),
     "decoder of packed rows, heads sharing keys": (
         "causal_lm",
-        dict(position="rope", kv_heads=4, remat="dots"),
+        dict(
+            position="rope",
+            kv_heads=4,
+            remat="dots",
+            qk_norm="full",
+            norm_placement="sandwich",
+            score_cap=2.0,
+            rope_fraction=0.7,
+            logit_cap=5.0,
+        ),
         {},
     ),
     "encoder with remat and two micro-batches": (
@@ -66,21 +75,37 @@ OTHER_OPTIMIZERS = {
 NO_BIAS = dict(bias=False)
 # Of kernels that are split by rows, by columns and by both.
 ADAPTERS = dict(lora_rank=2, lora_targets=".*/kernel")
+PRUNED = dict(method="magnitude", share=0.6, scope="global", end_step=2, every=1)
+ABLATED = dict(residual=False, share_qk=True, feed_forward_kind="linear", bias=False)
 ON_THREE_AXES = MESHES["data 2 x fsdp 2 x tensor 2"]
 SIZES = dict(vocab_size=18, width=16, heads=4, feed_forward=24)
+MIXERS = {"lstm": ["fsdp 8", "data 2 x fsdp 2 x tensor 2"]}
+
+# Losses of routers that are large enough to be seen. Three experts are whole on every device.
+ROUTED = dict(
+    bias=False, experts=8, activation="swiglu", load_balance_loss=0.5, router_z_loss=0.1
+)  # fmt: skip
+EXPERTS = {
+    "tensor 8": dict(ROUTED, shared_experts=1),
+    "fsdp 2 x sequence 2 x tensor 2": dict(ROUTED, router_scores="sigmoid", remat="dots"),
+    "data 2 x fsdp 2 x tensor 2": dict(ROUTED, expert_capacity=0.8),
+    "sequence 8": dict(ROUTED, expert_capacity=0.8),
+    "fsdp 4 x tensor 2": dict(ROUTED, experts=3, bias=True),
+}
 
 
 def mesh_config(sizes):
     return MeshConfig(**dict(data=1, fsdp=1, sequence=1, tensor=1) | sizes)
 
 
-def two_steps(objective, mesh, optimizer, finetune=None, **model):
+def two_steps(objective, mesh, optimizer, finetune=None, prune=None, **model):
     """The losses of two steps and the parameters after them."""
     batch, model = make_batch(objective), dict(vocab_size=18) | model
     with jax.set_mesh(mesh):
         job = make_job(
-            objective, batch, mesh=mesh, model=model, optimizer=optimizer, finetune=finetune
-        )
+            objective, batch, mesh=mesh, model=model, optimizer=optimizer, finetune=finetune,
+            prune=prune,
+        )  # fmt: skip
         given = job.start(), put_batch(batch, mesh), job.frozen_inputs()
         job = dataclasses.replace(job, step=job.step.lower(*given).compile(QUICKLY))
         state, losses = job.run(*given[:2], steps=2, frozen_inputs=given[2])
@@ -254,6 +279,8 @@ def measure_other_jobs(one_device):
     found["adapters"] = deviation(alone, "causal_lm", ON_THREE_AXES, ADAMW, finetune=ADAPTERS)
     alone = two_steps("causal_lm", one_device, ADAMW, matmul="int8")
     found["int8"] = deviation(alone, "causal_lm", ON_THREE_AXES, ADAMW, matmul="int8")
+    alone = two_steps("causal_lm", one_device, ADAMW, prune=PRUNED, **ABLATED)
+    found["pruned"] = deviation(alone, "causal_lm", ON_THREE_AXES, ADAMW, prune=PRUNED, **ABLATED)
     return found
 
 
@@ -270,7 +297,37 @@ def measure_what_is_held(_):
     return found
 
 
-MEASUREMENTS = {"other jobs": measure_other_jobs, "what is held": measure_what_is_held}
+def measure_mixers(one_device):
+    """Recurrence over rows that are split, and kernels that are."""
+    found = {}
+    for name, meshes in MIXERS.items():
+        model = dict(mixer=name, bridge="context_vector", position="none")
+        alone = two_steps("seq2seq", one_device, ADAMW, **model)
+        for mesh in meshes:
+            found[f"{name} on {mesh}"] = deviation(alone, "seq2seq", MESHES[mesh], ADAMW, **model)
+    return found
+
+
+def measure_experts(one_device):
+    """Experts on the devices of `tensor`, in two micro-batches if there are rows enough."""
+    found = {}
+    for mesh, model in EXPERTS.items():
+        alone = two_steps("causal_lm", one_device, ADAMW, **model)
+        parts = ADAMW | dict(accumulate=1 if "fsdp 4" in mesh else 2)
+        found[mesh] = deviation(alone, "causal_lm", MESHES[mesh], parts, **model)
+    held = held_by_a_device("adamw", MESHES["fsdp 4 x tensor 2"], **ROUTED)
+    found["parts"] = {
+        name: shape for name, shape in held["parts"].items() if "/feed_forward/" in name
+    }
+    return found
+
+
+MEASUREMENTS = {
+    "other jobs": measure_other_jobs,
+    "what is held": measure_what_is_held,
+    "mixers": measure_mixers,
+    "experts": measure_experts,
+}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +24,7 @@ from experiment.schema import ConfigError
 from tests.tiny import tiny_config
 from tests.training.examples import FINETUNE, make_batch, make_job
 from training.config import CheckpointConfig
-from training.finetune import by_name, merge_lora, rate_scales, select_trainable
+from training.finetune import Tuning, as_tree, by_name, merge_lora, rate_scales, select_trainable
 from training.losses import term_counts, term_sums, total_loss
 from training.model_for_task import forward
 from training.step import TrainState
@@ -95,6 +96,26 @@ def test_every_layer_has_its_own_low_rank_update():
             low_rank = a[layer].reshape(rows, RANK) @ b[layer].reshape(RANK, columns)
             expected = kernel[layer].reshape(rows, columns) + ALPHA / RANK * low_rank
             np.testing.assert_allclose(found[layer].reshape(rows, columns), expected, rtol=1e-5)
+
+
+def test_every_expert_has_an_adapter_of_its_own():
+    name, rng = "blocks/feed_forward/experts/in/kernel", np.random.default_rng(0)
+    kernel = rng.normal(size=(2, 3, 8, 12)).astype(np.float32)  # layers, experts
+    box = nn.LogicallyPartitioned(jnp.asarray(kernel), ("layers", "expert", "width", None))
+    tuning = Tuning(base=frozenset([name]), adapted=frozenset([name]), rank=RANK, alpha=ALPHA)
+    boxes = by_name(tuning.init_params(as_tree({name: box}), jax.random.key(0)))
+    shapes = {path.rpartition("/")[2]: (b.value.shape, b.names) for path, b in boxes.items()}
+    assert shapes == {
+        "lora_a": ((2, 3, 8, RANK), ("layers", "expert", "width", None)),
+        "lora_b": ((2, 3, RANK, 12), ("layers", "expert", None, None)),
+    }
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape, _ in shapes.values())
+    own = dict(zip(boxes, map(jnp.asarray, (a, b)), strict=True))
+    found = merge_lora(as_tree(own), as_tree({name: jnp.asarray(kernel)}), ALPHA)
+    expected = [
+        [kernel[m, e] + ALPHA / RANK * a[m, e] @ b[m, e] for e in range(3)] for m in range(2)
+    ]
+    np.testing.assert_allclose(by_name(found)[name], np.stack(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_one_step_moves_adapters_as_the_chain_rule_says_and_nothing_else():

@@ -15,7 +15,7 @@ from model.attention.linear import FeatureMapAttention
 from tests.model.attention.oracle import is_local
 from tests.tiny import IMAGES, tiny_config
 from tests.training.examples import TASK
-from training.flops import forward_flops, train_flops
+from training.flops import forward_flops, row_flops, train_flops
 from training.model_for_task import make_model, model_arguments
 
 LENGTH, SOURCE, ROWS = 128, 160, 2
@@ -32,6 +32,16 @@ CASES = {
     "untied": ("causal_lm", dict(family="decoder", tie_output=False, position="t5_bias")),
     "encoder": ("masked_lm", dict(family="encoder")),
     "classifier": ("classify_text", dict(family="encoder", num_classes=5, pooler=True)),
+    "one projection for queries and keys": (
+        "seq2seq",
+        dict(family="encoder_decoder", share_qk=True, feed_forward_kind="linear"),
+    ),
+    "no feed-forward": ("causal_lm", dict(family="decoder", feed_forward_kind="none")),
+    # Buffers that an even load fills.
+    "experts": (
+        "causal_lm",
+        dict(family="decoder", experts=4, shared_experts=1, expert_capacity=1.0),
+    ),
     "ViT": (
         "classify_images",
         IMAGES | dict(image_size=28, patch_size=4, image_channels=3, num_classes=50),
@@ -77,6 +87,40 @@ def test_the_count_agrees_with_the_compiler(case):
         counted += ROWS * config.decoder_layers * per_pair(config) * masked
     # The compiler also counts what is no product: softmax, norms, activations.
     assert 0.97 < counted / xla_flops(config, objective, batch) < 1
+
+
+BY_HAND = {
+    # Of each token: the gates from x and from h, and the layer after them.
+    "rnn": (1 + 1 + 1, 2 * (1 + 1 + 1)),
+    "gru": (3 + 3 + 1, 2 * (3 + 3 + 1)),
+    "lstm": (4 + 4 + 1, 2 * (4 + 4 + 1)),
+    # Five taps of values and of gates, and the layer after them.
+    "conv": (5 * 2 + 1, 5 * 2 + 1),
+    "mean": (2, 2),
+}
+
+
+@pytest.mark.parametrize("mixer", BY_HAND)
+def test_mixers_are_counted_by_their_matrices(mixer):
+    """In matrices of width x width, in a decoder's layer and an encoder's."""
+    options = (("taps", 5.0),) if mixer == "conv" else ()
+    config = tiny_config(
+        mixer=mixer, mixer_options=options, bridge="context_vector", position="none",
+        width=10, heads=1, feed_forward=30, vocab_size=7, encoder_layers=3, decoder_layers=2,
+    )  # fmt: skip
+    causal, two_sided = BY_HAND[mixer]
+    target, source = 6, 9
+    squares = 2 * target * (causal + 2 * 3) + 3 * source * (two_sided + 2 * 3)
+    squares += target  # the context vector
+    expected = 2 * (squares * 10 * 10 + target * 10 * 7)
+    assert forward_flops(config, "seq2seq", target, source) == expected
+
+
+def test_the_compiler_agrees_about_a_mixer():
+    changes = dict(family="decoder", mixer="conv", unroll=8, position="none")
+    config = tiny_config(**SIZES | changes)
+    counted = ROWS * forward_flops(config, "causal_lm", LENGTH)
+    assert 0.97 < counted / xla_flops(config, "causal_lm", TEXT) < 1
 
 
 def test_a_training_step_costs_three_forward_passes():
@@ -154,3 +198,12 @@ def test_pairs_are_counted_once_for_each_length(monkeypatch):
     forward_flops(config, "causal_lm", 333)
     monkeypatch.setattr(masks, "np", None)
     forward_flops(config, "causal_lm", 333)
+
+
+def test_few_predicted_positions_cost_less_in_the_head_only():
+    config = tiny_config(family="encoder", **SIZES)
+    task = dataclasses.replace(TASK, objective="masked_items")
+    everywhere = row_flops(config, task, TEXT)
+    few = row_flops(config, task, {**TEXT, "predicted": np.zeros((ROWS, 4), np.int32)})
+    head = 3 * 2 * config.width * (config.width + config.vocab_size)  # at one position
+    assert everywhere - few == (LENGTH - 4) * head

@@ -132,7 +132,7 @@ class FakeRun:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
             self.initial_state(),
         )
-        model = types.SimpleNamespace(config=None)
+        model = types.SimpleNamespace(config=self.experiment.model.resolve())
         with Checkpoints(self.workdir, self.experiment.checkpoint) as checkpoints:
             loop = Loop(
                 experiment=self.experiment,

@@ -277,3 +277,18 @@ def test_micro_batches_equal_one_batch():
     jax.tree.map(
         lambda a, w: np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6), added, full_batch
     )
+
+
+def test_the_squared_error_counts_weights():
+    scores_b = np.array([0.5, -1.0, 2.0, 9.0])
+    batch = {"scores": jnp.asarray(scores_b, jnp.float32), "weights": jnp.asarray([1.0, 1, 1, 0])}
+    outputs = {"logits": random_logits(B, 1)}
+    errors = (np.asarray(outputs["logits"])[:, 0] - scores_b)[:3]
+    regression = task("regress_text")
+    totals, metrics = term_sums(regression, outputs, batch)
+    counts = term_counts(regression, batch)
+    assert float(total_loss(totals, counts)) == pytest.approx((errors**2).mean())
+    assert float(metrics["absolute_error"][0]) == pytest.approx(np.abs(errors).sum())
+    slope = jax.grad(lambda x: total_loss(term_sums(regression, {"logits": x}, batch)[0], counts))
+    expected = np.append(2 * errors / 3, 0)
+    np.testing.assert_allclose(slope(outputs["logits"])[:, 0], expected, rtol=1e-5)

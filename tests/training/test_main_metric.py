@@ -14,6 +14,8 @@ from training.main_metric import main_metric, mode_of
         (["eval/a/loss", "eval/a/accuracy", "eval/a/perplexity", "eval/a/bits_per_byte"],
          "eval/a/bits_per_byte"),
         (["eval/a/loss", "eval/a/exact_match", "eval/a/bleu"], "eval/a/bleu"),
+        (["eval/a/loss", "eval/a/accuracy", "eval/a/hit@10", "eval/a/mrr"], "eval/a/hit@10"),
+        (["eval/a/loss", "eval/a/accuracy", "eval/a/ece"], "eval/a/accuracy"),
         # The first set counts, even if another has a score that is preferred.
         (["eval/b/loss", "eval/a/bleu"], "eval/b/loss"),
         (["eval/some/where/matthews"], "eval/some/where/matthews"),
@@ -30,7 +32,8 @@ def test_the_configs_own_metric_comes_first_if_it_was_measured():
 
 
 def test_losses_are_better_when_less():
-    less = ("train/loss", "eval/a/perplexity", "eval/a/bits_per_byte", "eval/a/next_sentence_nll")
+    less = ("train/loss", "eval/a/perplexity", "eval/a/bits_per_byte", "eval/a/next_sentence_nll",
+            "eval/a/ece")  # fmt: skip
     more = ("eval/a/accuracy", "eval/a/bleu", "eval/a/next_sentence_accuracy", "eval/a/matthews")
     assert {mode_of(name) for name in less} == {"min"}
     assert {mode_of(name) for name in more} == {"max"}

@@ -10,8 +10,10 @@ from experiment.schema import ConfigError
 from tests.devices import measured_on
 from tests.training.on_meshes import (
     DEVICES,
+    EXPERTS,
     FAMILIES,
     HELD_ON,
+    MIXERS,
     ON_ALL,
     OTHER_OPTIMIZERS,
     mesh_config,
@@ -68,7 +70,26 @@ def test_a_mesh_computes_what_one_device_computes(family):
 
 def test_other_jobs_compute_the_same_on_a_mesh():
     found = measured("other jobs")
-    assert len(found) == 3 + len(OTHER_OPTIMIZERS)
+    assert len(found) == 4 + len(OTHER_OPTIMIZERS)
+    assert far_off(found) == {}
+
+
+def test_mixers_compute_the_same_on_a_mesh():
+    found = measured("mixers")
+    assert len(found) == sum(map(len, MIXERS.values()))
+    assert far_off(found) == {}
+
+
+def test_experts_compute_the_same_on_a_mesh():
+    found = measured("experts")
+    layer = "backbone/decoder/blocks/feed_forward"
+    assert found.pop("parts") == {  # layers, experts, width, feed_forward
+        f"{layer}/router/kernel": [2, 4, 8],
+        f"{layer}/experts/gate/kernel": [2, 4, 4, 24],
+        f"{layer}/experts/in/kernel": [2, 4, 4, 24],
+        f"{layer}/experts/out/kernel": [2, 4, 24, 4],
+    }
+    assert list(found) == list(EXPERTS)
     assert far_off(found) == {}
 
 

@@ -75,3 +75,13 @@ def test_an_unknown_objective_is_a_mistake():
         make_model(tiny_config(), task)
     with pytest.raises(ValueError, match="guess"):
         model_arguments(task, {})
+
+
+def test_predicted_positions_are_those_of_the_full_pass():
+    task, network, batch, params = setting("masked_lm")
+    everywhere = np.asarray(forward(network, task, params, batch)["logits"])
+    rng = np.random.default_rng(0)
+    predicted = rng.integers(0, batch["inputs"].shape[1], (4, 3)).astype(np.int32)
+    few = forward(network, task, params, {**batch, "predicted": predicted})["logits"]
+    expected = np.take_along_axis(everywhere, predicted[..., None], axis=1)
+    np.testing.assert_allclose(few, expected, rtol=1e-5, atol=1e-5)

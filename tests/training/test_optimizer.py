@@ -7,6 +7,9 @@ import optax
 import pytest
 
 from configs.default import get_config
+from model.heads import LanguageModel
+from tests.model.examples import DECODER_POSITIONS, text_params
+from tests.tiny import random_params, tiny_config
 from training.config import OptimizerConfig
 from training.optimizer import ema_update, make_optimizer, parameter_roles
 
@@ -45,6 +48,26 @@ def random_tree(seed):
         shapes,
         is_leaf=lambda node: isinstance(node, tuple),
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(position="transformer_xl"),
+        dict(attention="additive"),
+        dict(mixer="gru"),
+        dict(experts=3),
+    ],
+    ids=str,
+)
+def test_every_parameter_of_a_model_has_a_role(changes):
+    model = LanguageModel(tiny_config(family="decoder", **changes))
+    params = random_params(model, np.zeros((1, 1), np.int32))
+    roles = by_path(parameter_roles(params))
+    assert {roles[path] for path in roles if path.endswith("kernel")} == {"kernel"}
+    vectors = {"content_bias", "distance_bias", "score_vector", "bias", "scale"}
+    ends = {path.split("/")[-1] for path in roles if roles[path] == "vector"}
+    assert {"bias", "scale"} <= ends <= vectors
 
 
 def by_path(tree):
@@ -86,6 +109,13 @@ def test_roles_leaf_by_leaf():
         "decoder/blocks/self_attention_norm/bias",
         "decoder/final_norm/scale",
     }
+
+
+@pytest.mark.parametrize("position", DECODER_POSITIONS)
+def test_every_parameter_of_every_position_scheme_has_a_role(position):
+    shapes = text_params(tiny_config(family="decoder", position=position))
+    for path, role in by_path(parameter_roles(shapes)).items():
+        assert (role == "kernel") == path.endswith("kernel"), path
 
 
 def test_a_parameter_of_unknown_role_is_refused():
@@ -216,6 +246,16 @@ def test_muon_treats_every_layer_as_a_matrix_of_its_own():
             np.testing.assert_allclose(
                 updates[path][layer], expected.reshape(gradient.shape), atol=1e-4, err_msg=path
             )
+
+
+def test_muon_treats_every_expert_as_a_matrix_of_its_own():
+    gradient = np.random.default_rng(11).normal(size=(2, 3, D, F)).astype(np.float32)
+    tree = {"blocks": {"experts": {"in": {"kernel": jnp.asarray(gradient)}}}}
+    update = first_update(optimizer(rate=1.0, name="muon"), tree, tree)
+    (update,) = jax.tree.leaves(update)
+    for at in np.ndindex(2, 3):
+        expected = -0.2 * max(D, F) ** 0.5 * newton_schulz(gradient[at].astype(np.float64))
+        np.testing.assert_allclose(update[at], expected, atol=1e-4)
 
 
 def test_muon_leaves_all_but_the_blocks_kernels_to_adam():

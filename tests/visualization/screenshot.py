@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=900)
     parser.add_argument("--full", action="store_true", help="the whole page, not the window")
     parser.add_argument("--scheme", choices=("light", "dark"), default="light")
-    parser.add_argument("--ready", default="body *", help="what must be there first")
+    ready = "body :not(noscript, script)"
+    parser.add_argument("--ready", default=ready, help="what must be there first")
     parser.add_argument("--tab", action="append", default=[], help="the name of a tab to open")
     parser.add_argument("--choose", action="append", default=[], help="such as Layer=3")
     parser.add_argument("--click", action="append", default=[], help="a selector")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import dates, digits, langid, langid_mlm
+from configs import architectures, dates, digits, langid, langid_mlm
 from experiment.schema import ConfigError
 from input_pipeline.objectives.causal_lm import causal_lm
 from input_pipeline.objectives.prefix_lm import prefix_lm_pair
@@ -17,7 +17,7 @@ from tests.test_generate import ask, text_model, untrained
 from training.losses import cross_entropy
 from training.mesh import put_batch
 from training.model_for_task import forward
-from visualization.capture import log_softmax, model_view
+from visualization.capture import log_softmax, model_view, refuse_heads
 from visualization.captured_pass import lens_logits, run_and_capture
 from visualization.model_inputs import read_input
 from visualization.rollout import attention_rollout
@@ -63,6 +63,33 @@ def assert_complete(run, view, depth):
 TWO = dict(encoder_layers=2, decoder_layers=2)
 
 
+def test_a_model_with_mixers_shows_its_cross_attention():
+    model = architectures.seq2seq_attention() | TWO | dict(width=8, feed_forward=8)
+    run = untrained(dates, model=model)
+    view = view_of(run, "9 mars", "1987")
+    (cross,) = view.maps
+    assert cross.name == "cross"
+    assert set(cross.kinds) == {"additive"}
+    np.testing.assert_allclose(cross.weights_lhts.sum(axis=-1), 1, atol=1e-5)
+    facts = dict(view.facts)
+    assert facts["mixer"] == "gru; there is no self-attention to show"
+    assert facts["cross-attention"] == "additive" and "attention" not in facts
+    refuse_heads(run, [("cross", 0, 0)], ())
+    with pytest.raises(ConfigError, match="this model has no encoder; it has cross"):
+        refuse_heads(run, [("encoder", 0, 0)], ())
+
+
+def test_a_model_without_attention_has_no_maps():
+    model = architectures.seq2seq_lstm() | TWO | dict(width=8, feed_forward=8)
+    run = untrained(dates, model=model)
+    view = view_of(run, "9 mars", "1987")
+    assert view.maps == ()
+    assert view.lens is not None
+    assert dict(view.facts)["bridge"] == "context_vector; there is no cross-attention to show"
+    with pytest.raises(ConfigError, match="no layer of this model attends"):
+        refuse_heads(run, [("", 0, 0)], ())
+
+
 @pytest.fixture(scope="module")
 def masked(compile_once):
     return untrained(langid_mlm, model=TWO)
@@ -95,8 +122,8 @@ def test_masked_lm(masked):
     assert view.lens.positions == attention.queries
     batch = read_input(masked, "a[MASK]c", None).batch(masked.mesh)
     shares = np.exp(log_softmax(outputs(masked, batch)["logits"][0]))
-    best = token_texts([shares[2].argmax()], T)[0]
-    assert view.prediction == f"{best} ({shares[2].max():.1%})"
+    best = T.text_ids[shares[2][T.text_ids].argmax()]  # as generate.py, without special tokens
+    assert view.prediction == f"{token_texts([best], T)[0]} ({shares[2][best]:.1%})"
     assert [layer[0] for layer in view.lens.layers[-1].tokens] == list(
         token_texts(shares[:5].argmax(axis=-1), T)
     )

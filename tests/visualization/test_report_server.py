@@ -1,6 +1,7 @@
 """The server gives one page to this machine, and nothing else to nobody else."""
 
 import contextlib
+import functools
 import http.client
 import os
 import signal
@@ -148,6 +149,8 @@ def test_ctrl_c_ends_it_without_a_traceback(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell starts background jobs, and so their children, with this signal ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     line = process.stderr.readline()
     assert line.startswith("http://127.0.0.1:"), line + process.stderr.read()

@@ -44,3 +44,15 @@ def test_the_future_stays_out():
     weights = np.tril(np.ones((4, 3, 6, 6), np.float32))
     weights /= weights.sum(axis=-1, keepdims=True)
     assert not np.triu(attention_rollout(weights), 1).any()
+
+
+def test_without_residual_connections_rollout_is_the_product_of_mean_weights():
+    rng = np.random.default_rng(1)
+    weights = rng.random((3, 2, 5, 5)).astype(np.float32)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    weights[:, :, 4] = 0.0  # a query without keys has nothing to pass on
+    first, second, third = weights.mean(axis=1).astype(np.float64)
+    found = attention_rollout(weights, residual=0.0)
+    mean = lambda m: m / np.maximum(m.sum(axis=-1, keepdims=True), 1e-30)  # noqa: E731
+    np.testing.assert_allclose(found, mean(third) @ mean(second) @ mean(first), atol=1e-6)
+    assert not found[4].any()

@@ -286,7 +286,9 @@ function metricsOf(section) {
 }
 
 async function renew() {
-  const text = await (await fetch("/", {cache: "no-store"})).text();
+  const answer = await fetch("/", {cache: "no-store"});
+  if (!answer.ok) return false;
+  const text = await answer.text();
   const page = new DOMParser().parseFromString(text, "text/html");
   data = JSON.parse(page.getElementById("data").textContent);
   for (const id of [...RENEWED, "curves"]) {
@@ -301,6 +303,7 @@ async function renew() {
   listenToSamples();
   press();
   await drawAll();
+  return true;
 }
 
 function watch() {
@@ -310,8 +313,9 @@ function watch() {
     isBusy = true;
     try {
       const answer = await fetch("/", {method: "HEAD", cache: "no-store"});
-      if (answer.headers.get("ETag") !== `"${data.version}"`) await renew();
-      $("live").textContent = "live";
+      let isReadable = answer.ok;
+      if (isReadable && answer.headers.get("ETag") !== `"${data.version}"`) isReadable = await renew();
+      $("live").textContent = isReadable ? "live" : "the runs cannot be read now";
     } catch {
       $("live").textContent = "the server has ended";
     }

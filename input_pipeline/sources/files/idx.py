@@ -48,6 +48,7 @@ def load(directory: Path, data: DataConfig) -> Splits:
     """The splits of a directory of IDX files."""
     spec = None
     if data.image_size:
+        # Its images have no EXIF, so data.image_upright changes nothing.
         spec = ImageSpec("L", data.image_size, True, data.image_fit, data.image_resample)
     read = {
         split: _read_split(directory, key, split, data.image_size)

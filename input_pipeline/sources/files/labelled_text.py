@@ -27,11 +27,14 @@ from input_pipeline.sources.base import (
 from input_pipeline.sources.files import shards
 from input_pipeline.sources.files.reading import Lines
 
-# Usual names of the column of labels, in files that begin with a heading.
+# Usual names of the first column, in files that begin with a heading. Labels belong there, but a
+# heading may name the columns in the wrong order.
 HEADINGS = (
     "label", "labels", "label_id", "label_name", "label_text", "gold", "gold_label", "class",
     "classes", "class_id", "class_name", "category", "categories", "target", "targets", "intent",
     "sentiment", "polarity", "emotion", "topic", "tag", "y",
+    "text", "texts", "sentence", "review", "comment", "question", "document", "title", "content",
+    "id", "idx", "index",
 )  # fmt: skip
 ENDINGS = (".tsv", ".jsonl")
 SHOWN_LABELS = 8  # in a warning
@@ -59,25 +62,23 @@ def load(data: DataConfig) -> Splits:
     except MissingSplitError:
         _refuse_other_files(data)
         raise
-    if not found.by_hash:
+    if not found.facts:
         _refuse_headings(_labels(found.eval, found.eval.starts)[1], counts)
     first = next(readable_examples(found.train), None)
     if first is None:
         _refuse(data, found.train)
     has_pairs = "text_pair" in first
     labels = tuple(sorted(counts))
-    if found.by_hash:
+    if found.facts:
         _warn_of_unseen(labels, found.train)
     numbers = {label: number for number, label in enumerate(labels)}
-    description = {"train_texts": len(found.train), "held_out_texts": len(found.eval)}
-    if found.by_hash:
-        description["held_out_share"] = data.eval_share
+    sizes = {"train_texts": len(found.train), "held_out_texts": len(found.eval)}
     return Splits(
         "labelled",
         LabelledExamples(found.train, numbers, has_pairs),
         {data.eval_split: LabelledExamples(found.eval, numbers, has_pairs)},
         labels,
-        description,
+        sizes | found.facts,
         content_digest(found.digests),
         text_pairs=has_pairs,
     )

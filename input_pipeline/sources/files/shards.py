@@ -12,7 +12,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import BadRecordError, hash_fraction
+from input_pipeline.sources.base import SHARE_BY_HASH, BadRecordError, hash_fraction
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.splits import find_splits
 
@@ -103,7 +103,13 @@ class OpenedSplits:
     train: ShardedExamples
     eval: ShardedExamples
     digests: Sequence[str]
-    by_hash: bool  # the files name no splits, so a hash chose the evaluation examples
+    # If the files name no splits: the share of the examples that a hash chose for evaluation.
+    eval_share: float | None = None
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """What `Splits.description` says of a split by hash."""
+        return {} if self.eval_share is None else {SHARE_BY_HASH: self.eval_share}
 
 
 def open_splits(
@@ -125,9 +131,9 @@ def open_splits(
     examine(train)
     if not second:
         digests.append(f"{key} hashed below {data.eval_share}")
-        return OpenedSplits(*_split_by_hash(train, key, data), digests, by_hash=True)
+        return OpenedSplits(*_split_by_hash(train, key, data), digests, data.eval_share)
     evaluation, more = open_shards(make, [(file,) for file in second.values()])
-    return OpenedSplits(train, evaluation, digests + more, by_hash=False)
+    return OpenedSplits(train, evaluation, digests + more)
 
 
 def _split_by_hash(

@@ -19,6 +19,7 @@ from pathlib import Path
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
+    SHARE_AT_END,
     BadRecordError,
     Example,
     MissingSplitError,
@@ -66,7 +67,7 @@ def load(data: DataConfig) -> Splits:
     }
     digest = content_digest([*digests, str(description)])
     if not train_files:
-        description["held_out_end"] = data.eval_share
+        description[SHARE_AT_END] = data.eval_share
     return Splits(
         "documents",
         TextPieces(train_pieces),

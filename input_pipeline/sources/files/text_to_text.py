@@ -12,7 +12,13 @@ from absl import logging
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
 from input_pipeline.preparation import refuse_bad_records
-from input_pipeline.sources.base import BadRecordError, Example, Source, Splits, content_digest
+from input_pipeline.sources.base import (
+    BadRecordError,
+    Example,
+    Source,
+    Splits,
+    content_digest,
+)
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.shards import SelectedExamples, ShardedExamples, open_splits
 
@@ -32,9 +38,7 @@ def load(data: DataConfig) -> Mapping[str, Splits]:
     for task, examples in sorted(train.items()):
         evals = {data.eval_split: evaluation[task]} if task in evaluation else {}
         digest = content_digest([task, *found.digests])
-        description = {"train_pairs": len(examples)}
-        if found.by_hash:
-            description["held_out_share"] = data.eval_share
+        description = {"train_pairs": len(examples), **found.facts}
         splits[task] = Splits("pairs", examples, evals, (), description, digest)
     return splits
 

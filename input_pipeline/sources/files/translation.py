@@ -8,7 +8,13 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
-from input_pipeline.sources.base import Example, Source, Splits, content_digest
+from input_pipeline.sources.base import (
+    Example,
+    MissingSplitError,
+    Source,
+    Splits,
+    content_digest,
+)
 from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.shards import open_shards
 from input_pipeline.sources.files.splits import Files, find_splits
@@ -27,7 +33,8 @@ def load(data: DataConfig) -> Splits:
             f"to a directory with files like {names[0]}{endings[0]} and {names[0]}{endings[1]}"
         )
     sources, targets = (
-        find_splits(data.path, names, [ending], allow_unsplit=False) for ending in endings
+        _find_language(data, names, key, ending)
+        for key, ending in zip(("source_language", "target_language"), endings, strict=True)
     )
     (train, digests), (evaluation, more) = (
         open_shards(ParallelLines, _paired(source, target, endings))
@@ -44,6 +51,24 @@ def load(data: DataConfig) -> Splits:
 
 
 SOURCE = Source("translation_files", load, "pairs", "path")
+
+
+def _find_language(
+    data: DataConfig, names: tuple[str, str], key: str, ending: str
+) -> tuple[Files, Files]:
+    """The files of both splits in one language; says so if only the language is not there."""
+    try:
+        return find_splits(data.path, names, [ending], allow_unsplit=False)
+    except MissingSplitError as error:
+        directory = Path(data.path).expanduser()
+        stems = [path.name.removesuffix(".gz") for path in directory.glob(f"{error.split}*.*")]
+        there = sorted({stem.rpartition(".")[2] for stem in stems})
+        if there and ending.removeprefix(".") not in there:
+            raise ConfigError(
+                f"{data.path} has no {error.split}{ending}: data.{key}={ending[1:]} names the "
+                f"ending of the files; set it to one that is there: {', '.join(there)}"
+            ) from error
+        raise
 
 
 def _paired(source: Files, target: Files, endings: tuple[str, str]) -> list[tuple[Path, Path]]:

@@ -55,13 +55,13 @@ def test_the_config_accepts_it_by_name():
 def test_unsupported_combinations_of_a_new_objective_are_refused():
     assert refusal(model=dict(family="encoder")).startswith(
         "task.objective=backwards_lm needs model.family=decoder, not encoder; with family=encoder "
-        "choose one of: masked_lm, classify_text"
+        "choose one of: masked_lm, masked_items, classify_text"
     )
     assert "backwards_lm" in refusal(objective="masked_lm").partition("choose one of")[2]
     assert "needs task.objective=masked_lm, not backwards_lm" in refusal(
         task=dict(whole_words=True)
     )
-    assert "bleu does not go with task.objective=backwards_lm; set it to ()" in refusal(
+    assert "bleu does not go with task.objective=backwards_lm; choose among: ece" in refusal(
         eval=dict(metrics=("bleu",))
     )
 

@@ -5,10 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from absl import logging
 from PIL import Image
 
 from experiment.schema import ConfigError
-from input_pipeline.sources import huggingface_source
+from input_pipeline.sources import huggingface_source, record_fields
 from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import labelled_text
 from tests.tiny import data_config
@@ -153,10 +154,65 @@ def test_images(datasets, tmp_path, mode, channels):
         np.testing.assert_array_equal(example["image"], expected, strict=True)
 
 
-def png(shade):
+def png(shade, mode="L"):
     file = io.BytesIO()
-    Image.fromarray(np.full((5, 5), shade, np.uint8)).save(file, "PNG")
+    Image.fromarray(np.full((5, 5), shade, np.uint8)).convert(mode).save(file, "PNG")
     return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("modes", "declared", "channels", "said"),
+    [
+        (["L", "LA", "L", "1"], None, 1, ["1 of 4 images have transparency"]),
+        (["L", "L", "L", "RGB"], None, 3, ["3 of 4 images are grey"]),
+        (["L", "L", "LA", "RGB"], "L", 1, []),
+        (["RGBA"] * 4, "RGBA", 3, ["4 of 4 images have transparency"]),
+    ],
+)
+def test_all_images_decide_about_the_channels(
+    datasets, tmp_path, monkeypatch, modes, declared, channels, said
+):
+    lines = []
+    monkeypatch.setattr(logging, "warning", lambda text, *args: lines.append(text % args))
+    (tmp_path / "last.png").write_bytes(png(3, modes[3]))
+    stored = [{"bytes": png(n, mode), "path": None} for n, mode in enumerate(modes[:3])]
+    stored.append({"bytes": None, "path": str(tmp_path / "last.png")})
+    features = datasets.Features(
+        {"image": datasets.Image(declared), "label": datasets.ClassLabel(num_classes=4)}
+    )
+    made = datasets.Dataset.from_dict({"image": stored, "label": [0] * 4}, features=features)
+    made.save_to_disk(tmp_path / "images")
+    keys = dict(train_split="train[:1]+train[3:]", eval_split="train[1:3]")
+    splits = load(tmp_path / "images", "images", cache_dir=str(tmp_path / "cache"), **keys)
+    parts = splits.train, *splits.evals.values()
+    shapes = [each["image"].shape for part in parts for each in part]
+    assert shapes == [(5, 5, channels)] * 4
+    assert [line.partition(" (")[0] for line in lines] == said
+
+
+def test_headers_are_read_without_the_rest_of_the_files(datasets, tmp_path, monkeypatch):
+    sizes = []
+    read = record_fields.read_header
+
+    def noted(start):
+        sizes.append(len(start))
+        return read(start)
+
+    monkeypatch.setattr(record_fields, "read_header", noted)
+    noise = np.random.default_rng(0).integers(0, 256, (100, 100, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "PNG")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=1)}
+    )
+    stored = [{"bytes": file.getvalue(), "path": None}] * 6
+    made = datasets.Dataset.from_dict({"image": stored, "label": [0] * 6}, features=features)
+    made.save_to_disk(tmp_path / "images")
+    keys = dict(train_split="train[:5]", eval_split="train[5:]", cache_dir=str(tmp_path / "cache"))
+    load(tmp_path / "images", "images", **keys)
+    assert sizes == [huggingface_source.HEADER_BYTES] * 6 and len(file.getvalue()) > 20_000
+    load(tmp_path / "images", "images", **keys)
+    assert len(sizes) == 6, "the counts are in the cache"
 
 
 @pytest.mark.parametrize("stored", [{"bytes": b"no image", "path": None}, None])

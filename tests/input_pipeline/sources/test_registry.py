@@ -73,7 +73,7 @@ def test_mixing_incompatible_sources_is_refused(stand_in):
 @pytest.mark.parametrize(
     ("mixture", "said"),
     [
-        ((("text_fils:a.txt", 1.0),), "Did you mean 'text_files'? Sources: dates, "),
+        ((("text_fils:a.txt", 1.0),), "Did you mean 'text_files'?"),
         ((("text_to_text_files:a", 1.0),), "must be a source, or source:path or source:name"),
         ((("text_files", 1.0),), "data.path is empty"),
         ((("text_files:/no/such", 1.0),), "data.path=/no/such matches no file"),
@@ -124,9 +124,10 @@ def test_the_table_says_where_each_source_reads():
         assert name == source.name
         assert bool(source.kind) == (source.place != "name")  # else data.kind says it
         by_place[source.place].add(name)
-    files = ("text", "translation", "labelled_text", "image", "text_to_text")
+    files = ("text", "translation", "labelled_text", "image", "text_to_text", "item")
+    files += ("chat", "preference", "scored", "tagged", "sound", "series")
     assert by_place == {
-        "": {*EMBEDDED, "listops"},
+        "": {*EMBEDDED, "listops", "recall"},
         "path": {f"{name}_files" for name in files},
         "name": {"tfds", "huggingface"},
     }

@@ -75,6 +75,8 @@ def explicit(
     global_qkv: QKV | None = None,
     memory_qkv: QKV | None = None,
     feature_map=None,
+    vector_hk: Array | None = None,
+    cap: float = 0.0,
 ) -> Array:
     """The output (B, T, H, K) in float32; weights are multiplied by `keep_bhts` as by dropout."""
     allowed = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal))
@@ -86,16 +88,21 @@ def explicit(
 
     if feature_map is not None:
         return masked_average(heads, allowed, scale, feature_map)
-    scores = _products(heads) * scale + bias_bhts
+    scores = _products(heads) * scale
+    if vector_hk is not None:
+        scores = _additive(heads, vector_hk)
+    if kind != "hierarchical":  # its scores become means first
+        scores = _capped(scores, cap) + bias_bhts
     match kind:
         case "longformer":
             locality |= pairs(rows, lambda r, t, s: rows.is_global[r, t] or rows.is_global[r, s])
-            wide = _products(global_qkv) * scale + bias_bhts
+            wide = _capped(_products(global_qkv) * scale, cap) + bias_bhts
             of_globals = _average(_exp(wide, allowed), global_qkv.v_bsgk, keep_bhts)
             others = _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
             return jnp.where(rows.is_global[:, :, None, None], of_globals, others)
         case "recurrent":
-            older = _products(heads._replace(k_bsgk=memory_qkv.k_bsgk)) * scale + bias_bhts
+            older = _products(heads._replace(k_bsgk=memory_qkv.k_bsgk)) * scale
+            older = _capped(older, cap) + bias_bhts
             weights = _exp(jnp.where(same_chunk, scores, older), allowed & locality)
             total = weights.sum(axis=-1)
             parts = [(same_chunk, heads.v_bsgk), (~same_chunk, memory_qkv.v_bsgk)]
@@ -109,11 +116,16 @@ def explicit(
             chunk_totals = jnp.einsum("bhts,bsu->bhtu", jnp.where(allowed, scores, 0), together_bsu)
             counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
             scores = jnp.where(same_chunk, scores, chunk_totals / np.maximum(counts, 1))
+            scores = _capped(scores, cap)
     return _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
 
 
-def masked_average(heads: QKV, mask: np.ndarray, scale: float, feature_map=None) -> Array:
+def masked_average(
+    heads: QKV, mask: np.ndarray, scale: float, feature_map=None, vector_hk: Array | None = None
+) -> Array:
     """Weights by softmax of the scores, or by products of features if there is a feature map."""
+    if vector_hk is not None:
+        return _average(_exp(_additive(heads, vector_hk), mask), heads.v_bsgk)
     if feature_map is None:
         return _average(_exp(_products(heads) * scale, mask), heads.v_bsgk)
     q, k = (feature_map(x.astype(jnp.float32)) for x in heads[:2])
@@ -125,6 +137,23 @@ def _products(heads: QKV) -> Array:
     q, k = (x.astype(jnp.float32) for x in heads[:2])
     k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
     return jnp.einsum("bthk,bshk->bhts", q, k, precision="highest")
+
+
+def _additive(heads: QKV, vector_hk: Array) -> Array:
+    """v tanh(q + k) of every head, one query after another, (B, H, T, S)."""
+    q, k = (x.astype(jnp.float32) for x in heads[:2])
+    k = jnp.repeat(k, q.shape[2] // k.shape[2], axis=2)
+    v = vector_hk.astype(jnp.float32)
+    rows = [(jnp.tanh(q[:, t, None] + k) * v).sum(axis=-1) for t in range(q.shape[1])]
+    return jnp.moveaxis(jnp.stack(rows, axis=1), 3, 1)
+
+
+def _capped(scores: Array, cap: float) -> Array:
+    """cap * tanh(scores / cap), by exponentials."""
+    if not cap:
+        return scores
+    e = jnp.exp(-2 * jnp.abs(scores) / cap)
+    return cap * jnp.sign(scores) * (1 - e) / (1 + e)
 
 
 def _exp(scores: Array, mask: np.ndarray) -> Array:

@@ -17,7 +17,7 @@ from tests.model.attention.test_conformance import SCALE, SETTINGS, B, G, H, K, 
 from tests.tiny import quick_jit, tiny_config
 
 # Some of them are causal and some are not.
-FEATURES = ("padding", "segments", "prefix", "grouped", "bias", "relative")
+FEATURES = ("padding", "segments", "prefix", "grouped", "bias", "relative", "cap")
 cells = [
     pytest.param(kind, feature, id=f"{kind}-{feature}")
     for kind in KINDS
@@ -130,7 +130,7 @@ def test_weights_of_cross_attention(kind):
     spec = MaskSpec(*sides, causal=False)
     inputs = AttentionInputs(
         config, qkv, AttentionContext(spec), spec, scale=SCALE,
-        shared=KINDS[kind].shared(config, lambda: None),
+        shared=KINDS[kind].shared(config, lambda: None), score_vector_hk=draw(H, K),
     )  # fmt: skip
     attend = KINDS[kind].cross_attend
 

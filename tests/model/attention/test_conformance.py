@@ -7,7 +7,6 @@ each of these tests is a cell.
 import dataclasses
 import re
 import zlib
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ import pytest
 from configs import default
 from experiment import sections
 from experiment.schema import ConfigError
-from model.attention import FEATURES, KINDS, banded
+from model.attention import FEATURES, KINDS, additive, banded
 from model.attention.dot_attention import QKV
 from model.attention.interface import AttentionContext, AttentionInputs
 from model.attention.performer import fixed_directions
@@ -26,11 +25,12 @@ from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias, alibi_slopes
 from tests.model.attention.oracle import Rows, explicit, masked_average
 from tests.model.examples import left_padded, text_logits, tokens
+from tests.model.feature_table import DOCS, markdown_table, with_table
 from tests.model.test_kv_cache import COLUMNS, assert_same_at_real_tokens, decode_in_chunks
 from tests.tiny import quick_jit, tiny_config
 
 B, T, H, G, K = 2, 26, 4, 2, 8
-SCALE, RATE = K**-0.5, 0.3
+SCALE, RATE, CAP = K**-0.5, 0.3, 1.5
 SETTINGS = dict(
     attention_window=5, attention_dilation=2, attention_chunk=6, attention_overlap=2,
     attention_memory=8, attention_features=12, global_limit=4, head_size=K,
@@ -47,6 +47,7 @@ cells = [
 def many_blocks(monkeypatch):
     """Small blocks, so that even short rows have several: kinds go wrong at block borders."""
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 3)
+    monkeypatch.setattr(additive, "LARGEST", 5 * B * T * H * K)  # five queries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Case:
     arrays: dict[str, jnp.ndarray]  # what has a gradient, by name
     bias: str = ""
     dropout: bool = False
+    cap: float = 0.0
 
     @property
     def mask_spec(self) -> MaskSpec:
@@ -100,9 +102,10 @@ class Case:
 
         inputs = AttentionInputs(
             self.config, self.heads(arrays), AttentionContext(self.mask_spec), mask_spec,
-            scale=SCALE, bias=self.score_bias(arrays), project=project,
+            scale=SCALE, cap=self.cap, bias=self.score_bias(arrays), project=project,
             shared=kind.shared(self.config, lambda: None),
             dropout_rate=RATE if self.dropout else 0.0, dropout_key=jax.random.key(5),
+            score_vector_hk=arrays.get("vector"),
         )  # fmt: skip
         return kind.attend(inputs)
 
@@ -113,9 +116,9 @@ class Case:
             bias_bhts = bias(arrays["q"].astype(jnp.float32) * SCALE, positions_bt, positions_bt)
         return explicit(
             self.kind, self.config, self.heads(arrays), self.rows,
-            causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts,
+            causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts, cap=self.cap,
             global_qkv=self.heads(arrays, "global_"), memory_qkv=self.heads(arrays, "old_"),
-            feature_map=formula_of_features(self.kind, self.config),
+            feature_map=formula_of_features(self.kind, self.config), vector_hk=arrays.get("vector"),
         )  # fmt: skip
 
 
@@ -168,6 +171,8 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
     for prefix in ("", *prefixes, *(["old_"] if KINDS[kind].uses_memory else [])):
         shapes = dict(q=(B, T, H, size), k=(B, T, groups, size), v=(B, T, groups, size))
         arrays |= {prefix + name: draw(*shape) for name, shape in shapes.items()}
+    if KINDS[kind].score_vector:
+        arrays["vector"] = draw(H, size)
     if bias == "t5_bias":
         arrays["bias"] = draw(8, H)
     if bias == "transformer_xl":
@@ -175,6 +180,7 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
     return Case(
         kind, tiny_config(family="decoder", attention=kind, **SETTINGS), rows_for(feature, seed),
         causal=not two_sided, arrays=arrays, bias=bias, dropout=feature == "dropout",
+        cap=CAP if feature == "cap" else 0.0,
     )  # fmt: skip
 
 
@@ -213,6 +219,7 @@ def refused_config(kind: str, feature: str) -> None:
         "dropout": [dict(family="decoder", dropout_attention=0.1)],
         "bias": [dict(family="decoder", position=position) for position in ("alibi", "t5_bias")],
         "relative": [dict(family="decoder", position="transformer_xl")],
+        "cap": [dict(family="decoder", position="rope", score_cap=30.0)],
     }
     if feature == "prefix":
         config = default.get_config()
@@ -236,6 +243,8 @@ def check_cross(kind: str) -> None:
     source_segments[1, 17:] = 3
     draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
     arrays = dict(q=draw(B, T, H, K), k=draw(B, source, G, K), v=draw(B, source, G, K))
+    if KINDS[kind].score_vector:
+        arrays["vector"] = draw(H, K)
     sides = [
         SequenceInfo(jnp.arange(x.shape[1])[None], jnp.asarray(x))
         for x in (target_segments, source_segments)
@@ -250,11 +259,13 @@ def check_cross(kind: str) -> None:
         inputs = AttentionInputs(
             config, QKV(*(arrays[name] for name in "qkv")), AttentionContext(mask_spec), mask_spec,
             scale=SCALE, shared=KINDS[kind].shared(config, lambda: None),
+            score_vector_hk=arrays.get("vector"),
         )  # fmt: skip
         return KINDS[kind].cross_attend(inputs)
 
     def theirs(arrays):
-        return masked_average(QKV(*(arrays[name] for name in "qkv")), mask, SCALE, features)
+        qkv = QKV(*(arrays[name] for name in "qkv"))
+        return masked_average(qkv, mask, SCALE, features, arrays.get("vector"))
 
     rows = dataclasses.replace(rows_for("", 0), segments=target_segments)
     found, expected = (output_and_gradients(f, arrays, rows) for f in (ours, theirs))
@@ -271,8 +282,10 @@ def check_cached(kind: str) -> None:
     small = dict(attention_window=3, attention_dilation=2, attention_chunk=4, attention_overlap=1,
                  attention_memory=3, global_limit=2)  # fmt: skip
     config = tiny_config(
-        family="decoder", position="rope", kv_heads=2, attention=f"{kind},longformer", **small
-    )
+        family="decoder", position="alibi" if KINDS[kind].score_vector else "rope", kv_heads=2,
+        attention=f"{kind},longformer", score_cap=0.0 if "cap" in KINDS[kind].refused else CAP,
+        qk_norm="head", **small,
+    )  # fmt: skip
     rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)
     cached = decode_in_chunks(config, rows, chunks=(5, 1, 1, 5))
     assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
@@ -311,43 +324,26 @@ def test_cell(kind, feature):
         case "bias":
             assert_right(case(kind, feature, "t5_bias"), EXACT)
             assert_right(case(kind, feature, "alibi"), EXACT)
+        case "cap":  # with a bias too where there can be one: it is added to the capped scores
+            bias = "" if "bias" in KINDS[kind].refused else "t5_bias"
+            assert_right(case(kind, feature, bias), EXACT)
         case "relative":
             assert_right(case(kind, feature, "transformer_xl"), dict(rtol=0, atol=3e-5))
         case _:
             assert_right(case(kind, feature), BFLOAT16 if feature == "bfloat16" else EXACT)
 
 
+DOCUMENT = DOCS / "attention.md"
+
+
 def table() -> str:
-    """The cells in Markdown; a number refers to the reason below."""
-    reasons: list[str] = []
-    lines = ["| | " + " | ".join(FEATURES) + " |", "|---" * (len(FEATURES) + 1) + "|"]
-    for kind in KINDS:
-        marks = []
-        for feature in FEATURES:
-            reason = KINDS[kind].refused.get(feature)
-            if reason and reason not in reasons:
-                reasons.append(reason)
-            marks.append(f"refused ({reasons.index(reason) + 1})" if reason else "yes")
-        lines.append(f"| `{kind}` | " + " | ".join(marks) + " |")
-    lines += ["", *(f"{n}. {reason}" for n, reason in enumerate(reasons, start=1))]
-    columns = [f"- {feature}: {what}" for feature, what in FEATURES.items()]
-    return "\n".join([*lines, "", *columns])
-
-
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "attention.md"
-MARKS = ("<!-- matrix: begin -->", "<!-- matrix: end -->")
-
-
-def with_table(text: str) -> str:
-    before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    return f"{before}{MARKS[0]}\n{table()}\n{MARKS[1]}{after}"
+    return markdown_table(FEATURES, {name: kind.refused for name, kind in KINDS.items()})
 
 
 def test_the_document_has_this_table():
     text = DOCUMENT.read_text()
-    assert text == with_table(text), "run python -m tests.model.attention.test_conformance"
+    assert text == with_table(text, table()), "run python -m tests.model.attention.test_conformance"
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(with_table(DOCUMENT.read_text()))
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text(), table()))

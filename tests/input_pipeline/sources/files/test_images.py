@@ -76,7 +76,7 @@ def test_jpeg_is_read_too(directory, ending):
 
 
 @pytest.mark.parametrize(
-    ("mode", "channels"), [("L", 1), ("1", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)]
+    ("mode", "channels"), [("L", 1), ("LA", 1), ("1", 1), ("RGB", 3), ("RGBA", 3), ("P", 3)]
 )
 def test_images_of_one_kind_decide_about_the_channels(directory, logged, mode, channels):
     for path in [*directory.glob("*/*/*.png"), *directory.glob("*/*/*.PNG")]:
@@ -84,10 +84,23 @@ def test_images_of_one_kind_decide_about_the_channels(directory, logged, mode, c
     splits = load(directory)
     found = [*splits.train, *splits.evals["validation"]]
     assert {example["image"].shape for example in found} == {(6, 6, channels)}
-    if mode == "L":
+    if mode in ("L", "LA"):
         grey = np.asarray(Image.fromarray(picture(0)).convert("L"))
         np.testing.assert_array_equal(splits.train[0]["image"][..., 0], grey)
-    assert ["transparency" in line for line in logged] == [True] * (mode == "RGBA")
+    assert ["transparency" in line for line in logged] == [True] * (mode in ("RGBA", "LA"))
+
+
+def test_grey_images_with_and_without_transparency_are_grey(tmp_path, logged):
+    for number in range(4):
+        mode = ("L", "LA")[number // 2]
+        for split in ("train", "validation"):
+            save(tmp_path / split / ("cat", "dog")[number % 2] / f"{mode}.png", picture(0), mode)
+    splits = load(tmp_path)
+    grey = np.asarray(Image.fromarray(picture(0)).convert("L"))[..., None]
+    for example in [*splits.train, *splits.evals["validation"]]:
+        np.testing.assert_array_equal(example["image"], grey)
+    (line,) = logged
+    assert line.startswith("4 of 8 images have transparency")
 
 
 @pytest.mark.parametrize("mode", ["L", "1"])
@@ -116,6 +129,17 @@ def test_one_coloured_image_among_grey_ones_keeps_its_colour(tmp_path, logged):
     assert picture(99).tobytes() in {example["image"].tobytes() for example in found}
     first = tmp_path / "cat/00.png"
     assert f"20 of 21 images are grey (such as {first}) and are read as colour" in logged
+
+
+def test_files_that_are_not_read_are_counted(directory, logged):
+    expected = len(load(directory).train)
+    assert not logged
+    save(directory / "train/cat/deeper/one.png", picture(1))
+    save(directory / "train/cat/.hidden/two.png", picture(2))
+    for name in ("train/dog/three.webp", "train/dog/Thumbs.db"):
+        (directory / name).write_bytes(b"")
+    assert len(load(directory).train) == expected
+    assert [line for line in logged if "2 files in the folders of classes are not read" in line]
 
 
 def transparent_pixels(path):
@@ -148,8 +172,10 @@ def test_transparency_is_dropped_with_one_warning(directory, logged, saved):
     expected = saved(directory / "train/dog/c.png")
     saved(directory / "validation/dog/f.png")
     np.testing.assert_array_equal(load(directory).train[2]["image"], expected)
-    assert logged == [
-        f"2 of 6 images have transparency (such as {directory / 'train/dog/c.png'}), which is "
+    first = directory / "train/dog/c.png"
+    grey = f"2 of 6 images are grey (such as {first}) and are read as colour"
+    assert logged == [grey] * (saved is transparent_grey) + [
+        f"2 of 6 images have transparency (such as {first}), which is "
         "dropped: pixels keep the colour stored under it; flatten them onto a background first if "
         "the shape is in the transparency"
     ]
@@ -282,6 +308,26 @@ def test_the_digests_of_older_runs_stay():
     today = ImageSpec("RGB", 6, True, "center_crop", "bicubic")
     assert today.digest_parts == (older, "center_crop", "bicubic")
     assert len(ImageSpec("RGB", 6, resize=False).digest_parts) == 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_turned_upright(orientation, tmp_path):
+    # How the stored rows and columns become those of the scene, from EXIF's table of orientations.
+    turned = {
+        1: lambda x: x, 2: np.fliplr, 3: lambda x: x[::-1, ::-1], 4: np.flipud,
+        5: lambda x: x.T, 6: lambda x: np.rot90(x, -1), 7: lambda x: x[::-1, ::-1].T,
+        8: np.rot90,
+    }[orientation]  # fmt: skip
+    stored = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    exif = Image.Exif()
+    exif[274] = orientation
+    for name in ("train/cat/a.png", "validation/cat/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        Image.fromarray(stored).save(tmp_path / name, exif=exif)
+    upright, as_stored = load(tmp_path), load(tmp_path, image_upright=False)
+    assert np.array_equal(upright.train[0]["image"][..., 0], turned(stored))
+    assert np.array_equal(as_stored.train[0]["image"][..., 0], stored)
+    assert upright.digest != as_stored.digest
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])

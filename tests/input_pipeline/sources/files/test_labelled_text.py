@@ -219,7 +219,9 @@ def test_an_eval_share_that_empties_a_split_is_refused(tmp_path):
         load_path(written(path, "bad\n"))
 
 
-@pytest.mark.parametrize("heading", ["label\ttext\n", "Sentiment\treview\n", "y\ta\tb\n"])
+@pytest.mark.parametrize(
+    "heading", ["label\ttext\n", "Sentiment\treview\n", "y\ta\tb\n", "sentence\tlabel\n"]
+)
 def test_a_heading_is_refused_with_its_line(heading, tmp_path):
     label = heading.split("\t")[0]
     refused = rf"train\.tsv:1: a heading line, .* the label '{label}'; .*remove the line"

@@ -56,6 +56,17 @@ def test_the_digest_hashes_the_file_contents(tmp_path):
     assert splits.digest == content_digest(hashlib.sha256(c).hexdigest() for c in contents)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "key"), [("en", "it", "target"), ("fr", "de", "source")]
+)
+def test_a_language_that_is_not_there_is_named_by_its_key(source, target, key, tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        load(corpus(tmp_path), source=source, target=target)
+    wrong = {"source": source, "target": target}[key]
+    assert f"no train.{wrong}: data.{key}_language={wrong}" in str(refused.value)
+    assert str(refused.value).endswith("set it to one that is there: de, en")
+
+
 SHARDS = {
     "train.en": None,
     "train.de": None,
@@ -108,9 +119,9 @@ def test_files_of_unequal_length_are_refused(tmp_path):
         load(tmp_path)
 
 
-def test_a_missing_language_is_refused_with_the_files_found(tmp_path):
-    with pytest.raises(ConfigError, match=r"no train\.fr, no shards .* it has: train\.de, tr"):
-        load(corpus(tmp_path), target="fr")
+def test_a_missing_split_is_refused_with_the_files_found(tmp_path):
+    with pytest.raises(ConfigError, match=r"no test\.en, no shards .* it has: train\.de, tr"):
+        load(corpus(tmp_path), eval_split="test")
     with pytest.raises(ConfigError, match=r"data\.source_language is empty; set it"):
         load(tmp_path, source="")
 

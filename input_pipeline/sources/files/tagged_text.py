@@ -1,0 +1,139 @@
+"""Tagged texts: <split>.jsonl with the keys `tokens` and `tags`, or <split>.conll.
+
+    {"tokens": ["Ada", "wrote", "it"], "tags": ["B-PER", "O", "O"]}
+
+A .conll file has a word and its tag on each line, with tabs or spaces between the columns: the
+first is the word, the last the tag. An empty line ends a text. Lines that begin with -DOCSTART- are
+left out. Both may be gzipped. The tags are those of the training split, sorted.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from experiment.schema import ConfigError
+from input_pipeline.config import DataConfig
+from input_pipeline.sources.base import (
+    Example,
+    Source,
+    Splits,
+    content_digest,
+    readable_examples,
+)
+from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.shards import ShardedExamples, Shards, open_splits
+
+DOCUMENT = "-DOCSTART-"
+SHOWN = 5  # tags in a message
+
+
+def load(data: DataConfig) -> Splits:
+    """The tagged texts at data.path."""
+    counts: Counter[str] = Counter()
+
+    def examine(examples: Shards) -> None:
+        for example in readable_examples(examples):
+            counts.update(example["tags"])
+
+    found = open_splits(data, tagged_lines, [".jsonl", ".conll"], key="text", examine=examine)
+    if not counts:
+        raise ConfigError(
+            f"no text of the split {data.train_split!r} of {data.path} can be used; each needs "
+            "words and their tags"
+        )
+    tags = tuple(sorted(counts))
+    numbers = {tag: number for number, tag in enumerate(tags)}
+    train, evaluated = (Numbered(part, numbers) for part in (found.train, found.eval))
+    description = {"train_texts": len(train), "held_out_texts": len(evaluated)}
+    description |= found.facts
+    digest = content_digest(["tagged", *found.digests])
+    return Splits("tagged", train, {data.eval_split: evaluated}, tags, description, digest)
+
+
+SOURCE = Source("tagged_files", load, "tagged", "path")
+
+
+def tagged_lines(lines: Lines) -> Sequence:
+    """The texts of one file."""
+    is_json = lines.path.name.removesuffix(".gz").endswith(".jsonl")
+    return TaggedRecords(lines) if is_json else TaggedColumns(lines)
+
+
+class TaggedRecords(Sequence):
+    """The texts of a JSONL file, by line."""
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+
+    def __len__(self):
+        return len(self.lines)
+
+    def __getitem__(self, line: int) -> Example:
+        record = self.lines.json(line, "tokens", "tags")
+        return checked(self.lines, line, record["tokens"], record["tags"])
+
+
+class TaggedColumns(Sequence):
+    """The texts of a file in columns, by number."""
+
+    def __init__(self, lines: Lines):
+        self.lines = lines
+
+    @functools.cached_property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """The first line of each text, and the line after its last."""
+        bounds, start = [], None
+        for number in range(len(self.lines) + 1):
+            line = self.lines[number].strip() if number < len(self.lines) else ""
+            if line and not line.startswith(DOCUMENT):
+                start = number if start is None else start
+            elif start is not None:
+                bounds.append((start, number))
+                start = None
+        return bounds
+
+    def __len__(self):
+        return len(self._bounds)
+
+    def __getitem__(self, number: int) -> Example:
+        start, stop = self._bounds[number]
+        rows = []
+        for line in range(start, stop):
+            rows.append(self.lines[line].split())
+            if len(rows[-1]) < 2:
+                raise self.lines.bad(line, "one column; a line needs a word and its tag")
+        return checked(self.lines, start, [row[0] for row in rows], [row[-1] for row in rows])
+
+
+def checked(lines: Lines, line: int, words: object, tags: object) -> Example:
+    """An example with words and tags; raises BadRecordError."""
+    for name, values in (("tokens", words), ("tags", tags)):
+        is_list = isinstance(values, list) and all(isinstance(each, str) for each in values)
+        if not is_list or not values:
+            raise lines.bad(line, f"{name} must be a list of texts")
+    if len(words) != len(tags):
+        raise lines.bad(line, f"{len(words)} tokens have {len(tags)} tags")
+    for word in words:
+        if not word.strip() or " " in word:
+            raise lines.bad(line, f"the token {word!r} is empty or has a space")
+        lines.text(line, "tokens", word)
+    return {"text": " ".join(words), "words": words, "tags": tags}
+
+
+class Numbered(Sequence):
+    """Examples with their tags as indices into the names of all tags."""
+
+    def __init__(self, examples: ShardedExamples, numbers: Mapping[str, int]):
+        self._examples, self._numbers = examples, numbers
+
+    def __len__(self):
+        return len(self._examples)
+
+    def __getitem__(self, index: int) -> Example:
+        file, line = self._examples.at(index)
+        example = file[line]
+        unknown = sorted(set(example["tags"]) - self._numbers.keys())
+        if unknown:
+            shown = ", ".join(unknown[:SHOWN])
+            raise file.lines.bad(line, f"{shown}: does not occur in training")
+        return {**example, "tags": [self._numbers[tag] for tag in example["tags"]]}

@@ -1,0 +1,75 @@
+"""Access to gs:// and s3:// through fsspec and etils.epath, as Orbax does it."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from os import PathLike
+
+import fsspec
+from etils import epath
+
+from experiment.schema import OBJECT_STORAGE
+
+# Packages whose exceptions are about the network or the store. Most are not OSErrors.
+CLIENTS = ("aiobotocore", "aiohttp", "asyncio", "botocore", "gcsfs", "google", "requests", "s3fs")
+
+
+def is_remote(path: str | PathLike) -> bool:
+    """Whether a path is in object storage."""
+    scheme, found, _ = os.fspath(path).partition("://")
+    return bool(found) and scheme in OBJECT_STORAGE
+
+
+def remote_path(url: str | PathLike) -> epath.Path:
+    """Returns the path of a URL, with pathlib's methods."""
+    filesystem(url)
+    return epath.Path(os.fspath(url).rstrip("/"))
+
+
+def filesystem(url: str | PathLike) -> fsspec.AbstractFileSystem:
+    """Returns the file system of a URL. Its lists of directories are never stale."""
+    scheme = os.fspath(url).partition("://")[0]
+    # tensorstore and other machines write to the same directories, so that a cached list is wrong.
+    # epath and this function must ask for the same file system, or each would have its own.
+    for name in ("gcs", "gs", "s3"):
+        fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
+    if scheme == "gs":
+        return fsspec.filesystem("gcs", finalize_on_close=True)
+    return fsspec.filesystem(scheme)
+
+
+def sizes_below(directory: epath.Path) -> dict[str, int]:
+    """Returns the sizes of all objects below a directory, by their names relative to it."""
+    root = os.fspath(directory).partition("://")[2]
+    with as_os_errors():
+        found = filesystem(directory).find(os.fspath(directory), detail=True)
+    # Some tools write an empty object in place of a directory.
+    files = {name: entry for name, entry in found.items() if entry["type"] == "file"}
+    return {name.removeprefix(f"{root}/"): entry["size"] for name, entry in files.items()}
+
+
+def read_range(path: epath.Path, start: int, length: int) -> bytes:
+    """Reads a part of an object."""
+    with as_os_errors():
+        return filesystem(path).cat_file(os.fspath(path), start=start, end=start + length)
+
+
+def move(source: epath.Path, target: epath.Path) -> None:
+    """Copies all objects below a directory to another one, and then removes them."""
+    with as_os_errors():
+        filesystem(source).mv(os.fspath(source), os.fspath(target), recursive=True)
+
+
+@contextlib.contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Raises what the clients of object stores raise as OSError, with a message of one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        is_client = type(error).__module__.split(".")[0] in CLIENTS
+        if not (is_client or isinstance(error, OSError | TimeoutError)):
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise OSError(getattr(error, "errno", None) or 5, text[:300]) from error
