@@ -1,7 +1,6 @@
 """The server gives one page to this machine, and nothing else to nobody else."""
 
 import contextlib
-import functools
 import http.client
 import os
 import signal
@@ -142,15 +141,19 @@ def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path):
 def test_ctrl_c_ends_it_without_a_traceback(tmp_path):
     pytest.importorskip("plotly")
     write_run(tmp_path)
+    # A shell starts background jobs, and so their children, with this signal ignored. Not by
+    # preexec_fn: it would fork this process, of which jax warns.
+    with_signal = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
     process = subprocess.Popen(
-        [sys.executable, "report.py", f"--workdirs={tmp_path}", "--serve"],
+        [sys.executable, "-c", with_signal, "report.py", f"--workdirs={tmp_path}", "--serve"],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts background jobs, and so their children, with this signal ignored.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     line = process.stderr.readline()
     assert line.startswith("http://127.0.0.1:"), line + process.stderr.read()
