@@ -90,6 +90,8 @@ class Architecture:
     base: str = ""  # prefix of tensor names in a model with a head; a base model has no prefix
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, replacement) for names of other versions
     derived: tuple[str, ...] = ()  # patterns of tensors that code can compute: masks, sinusoids
+    # Those of them that a file may have otherwise, as the code computes them: others are refused.
+    derived_values: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
     copies: tuple[tuple[str, str], ...] = ()  # (tied tensor, the tensor that it equals)
     zero_if_missing: tuple[str, ...] = ()  # tensors that are zeros if the files lack them
     # Modules of other heads, which files may contain.

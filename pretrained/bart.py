@@ -153,6 +153,15 @@ BART = Architecture(
     generates=True,
 )
 
+
+def sinusoids(model):
+    """Marian's and Pegasus' tables of positions, in float64 as in transformers."""
+    frequencies = 10_000.0 ** -(np.arange(0, model.width, 2) / model.width)
+    angles = np.arange(model.max_length)[:, None] * frequencies
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return {f"model.{name}.embed_positions.weight": waves for name in ("encoder", "decoder")}
+
+
 MARIAN = Architecture(
     model_type="marian",
     heads={"MarianMTModel": Head("seq2seq")},
@@ -171,18 +180,11 @@ MARIAN = Architecture(
     read_more=read_more_marian,
     write_more=write_more_marian,
     derived=(r"^model\.(encoder|decoder)\.embed_positions\.weight$",),
+    derived_values=sinusoids,
     copies=COPIES,
     zero_if_missing=("final_logits_bias",),
     generates=True,
 )
-
-
-def sinusoids(model):
-    """Pegasus' tables of positions, in float64 as in transformers."""
-    frequencies = 10_000.0 ** -(np.arange(0, model.width, 2) / model.width)
-    angles = np.arange(model.max_length)[:, None] * frequencies
-    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    return {f"model.{name}.embed_positions.weight": waves for name in ("encoder", "decoder")}
 
 
 PRE_NORM = dict(normalize_before=True, add_final_layer_norm=True)

@@ -24,6 +24,7 @@ from pretrained.ids_and_labels import read_labels, read_specials, without_aliase
 from pretrained.layouts import Index, ModuleTable, Place, places, their_shapes
 
 COMPARED = 1 << 22  # numbers that are compared at a time
+TABLE_TOLERANCE = 1e-2  # of computed tables, which files may have in 16 bits
 # Styles of configs/architectures.py whose models have a published architecture.
 STYLES = {
     "bert": "bert_style", "gpt2": "gpt2_style", "llama": "llama_style", "t5": "t5_style",
@@ -67,6 +68,7 @@ class Published:
         path. It reads no weights yet, but raises ConfigError if tensors are missing, left over or
         of another shape. The functions raise it for NaN and infinity, unless `allow_nonfinite`.
         """
+        self._refuse_other_values(self.architecture.derived_values(model))
         table = self.architecture.table(model, self.head, self.specials)
         found = list(places(shapes, table))
         names, unused = self._match(their_shapes(found), table)
@@ -167,6 +169,18 @@ class Published:
                 f"{self.directory}: {name} has the shape {list(actual)}, but the config makes it "
                 f"{list(expected)}; {files.SAME_MODEL}"
             )
+
+    def _refuse_other_values(self, computed: Mapping[str, np.ndarray]) -> None:
+        """Refuses tables in the files, such as positions, that differ from the computed ones."""
+        for name in sorted(computed.keys() & self.tensors.shapes.keys()):
+            self._refuse_shape(name, computed[name].shape)
+            table = self.tensors.read(name, (slice(None),))
+            if not np.allclose(table.astype(np.float64), computed[name], atol=TABLE_TOLERANCE):
+                raise ConfigError(
+                    f"{self.directory}: {name} is not the table of sinusoids that a "
+                    f"{self.architecture.model_type} has, and others are not supported; "
+                    f"{files.SAME_MODEL}"
+                )
 
     def _refuse_other(self, name: str, original: str) -> None:
         shape, read = self.tensors.shapes[name], self.tensors.read

@@ -122,9 +122,16 @@ class SpecialTokens:
 
     @property
     def target_affixes(self) -> tuple[Ids, Ids]:
-        """Special ids before and after the decoder's text, which always ends in eos."""
+        """Special ids before and after the decoder's text, which always ends in eos.
+
+        What a published tokenizer puts around a source may name the source's language, as mBART's
+        `</s> en_XX`. A target ends at its first eos, and begins with no language.
+        """
         prefix, suffix = self.source_affixes
-        return prefix, suffix if suffix[-1:] == (self.eos_id,) else (*suffix, self.eos_id)
+        usual = (self.bos_id, self.cls_id, *self.text_start_ids)
+        prefix = tuple(id for id in prefix if id in usual)
+        end = suffix.index(self.eos_id) if self.eos_id in suffix else len(suffix)
+        return prefix, (*suffix[:end], self.eos_id)
 
 
 def read_template(tokenizer: Tokenizer) -> Template:

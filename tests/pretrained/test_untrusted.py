@@ -456,3 +456,25 @@ def test_convert_py_refuses_in_one_line(copy):
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 2 and not done.stdout
     assert len(done.stderr.splitlines()) == 1 and "model_type='mamba'" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["marian", "pegasus"])
+def test_tables_of_positions_that_are_not_sinusoids(kind, copy):
+    directory = copy(kind)
+    config = json.loads((directory / CONFIG).read_text())
+    length, width = config["max_position_embeddings"], config["d_model"]
+    angles = np.outer(np.arange(length), 10_000.0 ** (-np.arange(0, width, 2) / width))
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    name = "model.decoder.embed_positions.weight"
+
+    def write(values):
+        change_weights(directory, lambda weights: weights.update({name: values}))
+
+    write(table.astype(np.float16))
+    published.read(directory)
+    convert.convert(str(directory), str(directory.parent / "run"), tokenizer="none")
+    shutil.rmtree(directory.parent / "run")
+    write(table[:, ::-1].astype(np.float32).copy())
+    with pytest.raises(ConfigError, match=f"{name} is not the table of sinusoids"):
+        convert.convert(str(directory), str(directory.parent / "run"), tokenizer="none")
+    assert not (directory.parent / "run").exists()

@@ -172,6 +172,22 @@ def test_a_target_ends_even_where_a_source_does_not():
     assert fields["inputs"].tolist() == [S, B] and fields["targets"].tolist() == [B, END]
 
 
+def test_the_language_of_a_source_is_no_part_of_a_target():
+    """mBART's tokenizer writes the source's language behind a source, mBART-50's before it."""
+    row = {"source": ids(A), "target": ids(B, B)}
+    behind = processors.TemplateProcessing(single="$A </s> a", special_tokens=[*NAMES, ("a", A)])
+    fields = seq2seq(row, None, tokenizer=published(behind))
+    assert fields["encoder_inputs"].tolist() == [A, END, A]
+    assert fields["inputs"].tolist() == [S, B, B] and fields["targets"].tolist() == [B, B, END]
+    before = processors.TemplateProcessing(single="a $A </s>", special_tokens=[*NAMES, ("a", A)])
+    fields = seq2seq(row, None, tokenizer=published(before))
+    assert fields["encoder_inputs"].tolist() == [A, A, END]
+    assert fields["inputs"].tolist() == [S, B, B] and fields["targets"].tolist() == [B, B, END]
+    both = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=NAMES)  # BART's
+    fields = seq2seq(row, None, tokenizer=published(both))
+    assert fields["targets"].tolist() == [S, B, B, END]
+
+
 def test_the_record_keeps_template_and_chat_template(tmp_path):
     tokenizer = SubwordTokenizer(content(None), ROLES).as_published(
         content(LLAMA), "{{ messages }}"
