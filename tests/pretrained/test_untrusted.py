@@ -1,6 +1,7 @@
 """Untrusted files: every fault is refused by name, and nothing is left behind."""
 
 import json
+import os
 import pickle
 import shutil
 import struct
@@ -456,3 +457,34 @@ def test_convert_py_refuses_in_one_line(copy):
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 2 and not done.stdout
     assert len(done.stderr.splitlines()) == 1 and "model_type='mamba'" in done.stderr
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_a_pipe_in_place_of_a_file(name, copy):
+    directory = copy()
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+    assert f"{name} is a named pipe, not a file" in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[" * 5000, "nested"),
+        ('{"a": ' * 300 + "1" + "}" * 300, "nested"),
+        ('{"a": 1e400}', "large"),
+    ],
+)
+def test_json_that_is_deep_or_has_huge_numbers(content, reason, copy):
+    directory = copy()
+    (directory / CONFIG).write_text(content)
+    line = refusal(directory)
+    assert CONFIG in line and reason in line
+
+
+def test_a_file_name_with_a_zero_byte(copy):
+    directory = copy()
+    (directory / WEIGHTS).unlink()
+    names = {"x": "a\0b.safetensors"}
+    (directory / INDEX).write_text(json.dumps({"weight_map": names}))
+    assert "is not a file name" in refusal(directory)
