@@ -159,9 +159,7 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch, tmp_path):
     load = ImageFile.load
     monkeypatch.setattr(ImageFile, "load", lambda image: loads.append(image.size) or load(image))
     spec = ImageSpec("L", 8, resize=True)
-    with pytest.raises(
-        BadRecordError, match=r"bomb\.png has 9000x8000 pixels, more than 67"
-    ):
+    with pytest.raises(BadRecordError, match=r"bomb\.png has 9000x8000 pixels, more than 67"):
         read(path, spec)
     assert not loads
     assert read(small, spec).shape == (8, 8, 1) and loads
