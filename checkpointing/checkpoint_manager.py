@@ -16,7 +16,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from checkpointing import digests, records
+from checkpointing import digests, run_identity
 from experiment.schema import ConfigError
 from storage.mirror import checkpoint_directory, open_run_directory, source_of
 from storage.object_store import as_os_errors, is_remote, move
@@ -147,7 +147,7 @@ class Checkpoints:
 
     def _record_digests(self) -> None:
         directory = self._directory / f"{self._saving}{self._suffix}"
-        records.write(self._workdir, directory)
+        run_identity.write(self._workdir, directory)
         digests.record(directory)
         if self._config.fsync and not is_remote(directory):
             digests.flush(directory)

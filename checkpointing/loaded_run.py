@@ -16,7 +16,7 @@ from absl import logging
 from jax import Array
 from jax.sharding import Mesh
 
-from checkpointing import records, run_directory
+from checkpointing import run_directory, run_identity
 from checkpointing.checkpoint_manager import DIRECTORY, best_step, saved_steps
 from checkpointing.stored_params import read_params
 from configs import default
@@ -116,7 +116,7 @@ def load(
             "which this run does not know; leave it at first"
         )
     steps = _select_steps(workdir, step, average, experiment.checkpoint)
-    _refuse_changed_records(workdir, steps)
+    _refuse_changed_identity(workdir, steps)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
     if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
@@ -146,10 +146,10 @@ def load(
     )
 
 
-def _refuse_changed_records(workdir: Path, steps: Sequence[int]) -> None:
+def _refuse_changed_identity(workdir: Path, steps: Sequence[int]) -> None:
     directory = checkpoint_directory(workdir, DIRECTORY)
     for each in steps:
-        records.refuse_changed(workdir, directory / str(each))
+        run_identity.refuse_changed(workdir, directory / str(each))
 
 
 def _refuse_other_parameters(recorded: Sequence[str], chosen: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import evaluate
 import train
-from checkpointing import loaded_run, provenance, records
+from checkpointing import loaded_run, provenance, run_identity
 from configs import langid, langid_mlm
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.tokenizer import load_tokenizer
@@ -149,7 +149,7 @@ def test_a_teacher_with_another_task_is_refused(first, tmp_path, monkeypatch):
     record["labels"][0] = "Klingon"
     (tmp_path / "other" / "model.json").write_text(json.dumps(record))
     # The edited copy stands for a teacher that was trained on other classes.
-    monkeypatch.setattr(records, "refuse_changed", lambda workdir, checkpoint: None)
+    monkeypatch.setattr(run_identity, "refuse_changed", lambda workdir, checkpoint: None)
     assert "are not among those that the model was trained on" in reason(teacher=tmp_path / "other")
 
 

@@ -1,4 +1,4 @@
-"""The records that a checkpoint keeps of its run, to notice a record that was changed by hand.
+"""What makes a run the same run, kept in its checkpoints, to notice records changed by hand.
 
 `model.json` and `config.json` lie beside the checkpoints as plain text. A class list in another
 order, say, gives other answers without a word. So each checkpoint has a copy of what may not change
@@ -14,14 +14,15 @@ from checkpointing import run_directory
 from checkpointing.run_directory import CONFIG, MODEL
 from experiment.schema import ConfigError
 
-FILE = "run_records.json"
+FILE = "run_identity.json"
 RECORDED = ("model.", "task.", *run_directory.DIGESTS)
+OF_THE_DATA = ("labels", "text_pairs")  # in model.json, beside the model
 TEACHER = "task.teacher"  # a path, which may move
 
 
 def write(workdir: Path, checkpoint: Path) -> None:
     """Writes the records of the run into the directory of a checkpoint."""
-    found = _records(workdir)
+    found = _identity(workdir)
     if found:
         (checkpoint / FILE).write_text(json.dumps(found) + "\n")
 
@@ -32,7 +33,7 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
         then = json.loads((checkpoint / FILE).read_text())
     except (OSError, ValueError):  # missing, or damaged: the digests notice that
         return
-    now = _records(workdir)
+    now = _identity(workdir)
     for file, values in then.items():
         for name, was in values.items():
             # Keys that a later version removed are gone from the record, too.
@@ -44,13 +45,12 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
                 )
 
 
-def _records(workdir: Path) -> dict[str, dict[str, Any]]:
+def _identity(workdir: Path) -> dict[str, dict[str, Any]]:
     """What may not change during a run, by file and name."""
     found = {}
     if (workdir / MODEL).exists():
         record = run_directory.read_record(workdir / MODEL, "restore it")
-        kept = ("labels", "text_pairs")
-        found[MODEL] = {name: record[name] for name in kept if name in record}
+        found[MODEL] = {name: record[name] for name in OF_THE_DATA if name in record}
         found[MODEL] |= _unchangeable({"model": record.get("model", {})})
     if (workdir / CONFIG).exists():
         record = run_directory.read_record(workdir / CONFIG, "restore it")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import train
-from checkpointing import loaded_run, records
+from checkpointing import loaded_run, run_identity
 from checkpointing.checkpoint_manager import saved_steps
 from configs import langid
 from experiment.schema import ConfigError
@@ -78,14 +78,14 @@ def test_what_a_resumed_run_may_change_is_not_compared(config, run):
 def test_keys_of_other_versions_are_not_compared(run):
     edit(run / "model.json", lambda record: record["model"].pop("norm_epsilon"))
     edit(run / "config.json", lambda record: record["model"].pop("norm_epsilon"))
-    records.refuse_changed(run, run / "checkpoints" / "2")
+    run_identity.refuse_changed(run, run / "checkpoints" / "2")
 
 
 def test_checkpoints_without_records_are_loaded(run):
     directory = run / "checkpoints" / str(saved_steps(run)[-1])
-    (directory / records.FILE).unlink()
+    (directory / run_identity.FILE).unlink()
     edit(run / "model.json", lambda record: record["labels"].reverse())
-    records.refuse_changed(run, directory)  # those of older versions
+    run_identity.refuse_changed(run, directory)  # those of older versions
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.json"])
