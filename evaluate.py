@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from input_pipeline.sources.base import MissingSplitError, unnamed_splits_lines
 from storage.mirror import upload_file, with_urls
 from training import processes
 from training.config import EvalConfig
+from training.exits import UnrecordedError
 from training.infer_sizes import refuse_other_data
 from training.mesh import check_batch
 from training.metric_writers import json_line
@@ -141,10 +142,20 @@ def evaluate_tasks(
 
 
 def append_record(workdir: Path, record: Mapping[str, Any]) -> None:
-    """Appends a line to evaluations.jsonl, also that of a run in a bucket."""
-    with (workdir / RECORD).open("a") as file:
-        file.write(json_line(record))
-    upload_file(workdir, workdir / RECORD)
+    """Appends a line to evaluations.jsonl, also that of a run in a bucket.
+
+    Raises UnrecordedError if it cannot be written: the scores may have taken hours.
+    """
+    try:
+        with (workdir / RECORD).open("a") as file:
+            file.write(json_line(record))
+        upload_file(workdir, workdir / RECORD)
+    except OSError as error:
+        raise UnrecordedError(
+            f"the scores above were not written to {workdir / RECORD} ({error.strerror}); copy "
+            "them from here, or make room and run the same command again",
+            record,
+        ) from error
 
 
 def collectors(
@@ -302,22 +313,35 @@ def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
     if TASKS.value:
-        print(json_line(score_tasks()), end="")
+        show(score_tasks)
         return
     for flag in (SHOTS, LIMIT, TASK_PATH, CHAT):
         if flag.present:
             raise ConfigError(f"--{flag.name} is for --tasks; add that, or leave it out")
     processes.join()
-    record = evaluate(
-        WORKDIR.value,
-        STEP.value,
-        SPLIT.value,
-        AVERAGE.value,
-        CONFIG.value.to_dict(),
-        DETAILS.value,
+    show(
+        lambda: evaluate(
+            WORKDIR.value,
+            STEP.value,
+            SPLIT.value,
+            AVERAGE.value,
+            CONFIG.value.to_dict(),
+            DETAILS.value,
+        )
     )
+
+
+def show(score: Callable[[], Mapping[str, Any]]) -> None:
+    """Prints the scores, also if they could not be recorded."""
+    try:
+        record, problem = score(), None
+    except UnrecordedError as error:
+        record, problem = error.record, error
     if processes.is_primary():
-        print(json_line(record), end="")
+        print(json_line(record), end="", flush=True)
+    if problem:
+        print(with_urls(str(problem)), file=sys.stderr)
+        sys.exit(problem.exit_code)
 
 
 if __name__ == "__main__":

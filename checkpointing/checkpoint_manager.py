@@ -16,7 +16,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from checkpointing import digests
+from checkpointing import digests, run_identity
 from experiment.schema import ConfigError
 from storage.mirror import checkpoint_directory, open_run_directory, source_of
 from storage.object_store import as_os_errors, is_remote, move
@@ -71,6 +71,7 @@ class Checkpoints:
     ):
         """`before_commit` is called when all files of a checkpoint but its mark are written."""
         self._directory = checkpoint_directory(workdir, DIRECTORY)
+        self._workdir = Path(workdir)
         self._config, self._before_commit = config, before_commit
         # In a bucket, an object named commit_success.txt takes the place of the final name.
         self._suffix = "" if source_of(workdir) else ocp.utils.TMP_DIR_SUFFIX
@@ -114,6 +115,8 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits until the current save is on disk; raises SaveFailedError if it fails."""
         self._run_save(self._manager.wait_until_finished)
+        if self._saving is not None and self._config.fsync and not is_remote(self._directory):
+            digests.flush_entry(self._directory)  # the checkpoint's final name
         self._saving = None
 
     def after_step(self, step: int) -> None:
@@ -143,7 +146,11 @@ class Checkpoints:
             ) from error
 
     def _record_digests(self) -> None:
-        digests.record(self._directory / f"{self._saving}{self._suffix}")
+        directory = self._directory / f"{self._saving}{self._suffix}"
+        run_identity.write(self._workdir, directory)
+        digests.record(directory)
+        if self._config.fsync and not is_remote(directory):
+            digests.flush(directory)
         self._before_commit()
 
     def latest_step(self) -> int | None:

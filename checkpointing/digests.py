@@ -47,6 +47,23 @@ def record(directory: Path) -> None:
     (directory / MANIFEST).write_text("\n".join(lines) + "\n")
 
 
+def flush(directory: Path) -> None:
+    """Makes the operating system write a directory to the disk, with all that is below it."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            flush_entry(Path(parent, name))
+        flush_entry(Path(parent))
+
+
+def flush_entry(path: Path) -> None:
+    """Makes the operating system write one file, or the names in one directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def fault(directory: Path) -> str | None:
     """Returns what is wrong with a checkpoint, naming one file; None if all files are intact.
 

@@ -16,8 +16,8 @@ from absl import logging
 from jax import Array
 from jax.sharding import Mesh
 
-from checkpointing import run_directory
-from checkpointing.checkpoint_manager import best_step, saved_steps
+from checkpointing import run_directory, run_identity
+from checkpointing.checkpoint_manager import DIRECTORY, best_step, saved_steps
 from checkpointing.stored_params import read_params
 from configs import default
 from experiment import schema, sections
@@ -27,13 +27,14 @@ from input_pipeline.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from model.attention import KINDS, pattern_of
 from model.config import TransformerConfig
 from pretrained.source_path import refuse_published
-from storage.mirror import open_run_directory
+from storage.mirror import checkpoint_directory, open_run_directory
 from training.compilation import keep_programs
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
 from training.step import abstract_params
 
+READ_ATTEMPTS = 20  # of the newest checkpoints, which a running job replaces
 # Sections that may be changed for a trained model, and their keys that may not be changed, because
 # the parameters belong to the ids of one tokenizer.
 CHANGEABLE = ("data", "eval", "mesh", "compilation_cache")
@@ -115,6 +116,7 @@ def load(
             "which this run does not know; leave it at first"
         )
     steps = _select_steps(workdir, step, average, experiment.checkpoint)
+    _refuse_changed_identity(workdir, steps)
     has_tokenizer = model_config.input == "tokens"
     tokenizer = load_tokenizer(workdir) if has_tokenizer else None
     if steps == (0,) and isinstance(tokenizer, SubwordTokenizer) and tokenizer.template is None:
@@ -127,11 +129,27 @@ def load(
     model = make_model(model_config, task)
     mesh = _mesh(experiment.mesh, is_recorded=not any(n.startswith("mesh.") for n in changed))
     like = abstract_params(model, task, smallest_batch(model_config), mesh)
-    params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
+    for attempt in range(READ_ATTEMPTS):
+        try:
+            params = read_params(workdir, steps, like, ema=experiment.optimizer.ema_decay > 0)
+            break
+        except Exception:
+            # The run may go on, and have deleted this checkpoint while it was read.
+            newer = _select_steps(workdir, step, average, experiment.checkpoint)
+            if newer == steps or attempt == READ_ATTEMPTS - 1:
+                raise
+            logging.warning("%s has newer checkpoints by now: reading step %d", workdir, newer[-1])
+            steps = newer
     text_pairs = run_directory.read_text_pairs(workdir)
     return LoadedRun(
         experiment, model_config, model, params, tokenizer, labels, mesh, steps, text_pairs
     )
+
+
+def _refuse_changed_identity(workdir: Path, steps: Sequence[int]) -> None:
+    directory = checkpoint_directory(workdir, DIRECTORY)
+    for each in steps:
+        run_identity.refuse_changed(workdir, directory / str(each))
 
 
 def _refuse_other_parameters(recorded: Sequence[str], chosen: Sequence[str]) -> None:

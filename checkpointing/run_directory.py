@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 
@@ -134,7 +134,7 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
     if not is_primary():  # the primary process holds the lock for the whole job
         yield _nothing
         return
-    with (workdir / "lock").open("a+") as file:
+    with _opened_lock(workdir) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -146,6 +146,18 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
         file.truncate(0)
         print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
         yield _nothing
+
+
+def _opened_lock(workdir: Path) -> TextIO:
+    path = workdir / "lock"
+    try:
+        return path.open("a+")
+    except PermissionError as error:
+        owner = f"user {path.owner()}" if path.exists() else "another user"
+        raise ConfigError(
+            f"{path} cannot be opened ({error.strerror}): it belongs to {owner}; choose another "
+            "--workdir, or continue the run as that user"
+        ) from error
 
 
 def _nothing() -> None:
@@ -172,12 +184,13 @@ def record_config(
     new = with_current_keys(json.loads(json.dumps(record)))
     changes = []
     if resuming and path.exists():
-        old = with_defaults(json.loads(path.read_text()), json.loads(json.dumps(defaults or {})))
+        old = _read_config_record(workdir, "restore it, or choose another --workdir")
+        old = with_defaults(old, json.loads(json.dumps(defaults or {})))
         changes = list(differences(old, new))
         refused = [
             f"{name}: {was} -> {now}"
             for name, was, now in changes
-            if _is_unchangeable(name) or (name in SWITCHES and bool(was) != bool(now))
+            if is_unchangeable(name) or (name in SWITCHES and bool(was) != bool(now))
         ]
         if refused:
             raise ConfigError(
@@ -190,11 +203,19 @@ def record_config(
 
 def read_config(workdir: Path) -> dict[str, Any]:
     """Returns the config of the run in a directory."""
-    record = _read_json(
-        workdir / CONFIG, f"{workdir} is not a run's directory; check --workdir for a typing error"
+    record = _read_config_record(
+        workdir, f"{workdir} is not a run's directory; check --workdir for a typing error"
     )
     config = {key: _with_tuples(value) for key, value in record.items() if key not in DIGESTS}
     return _without_remote_caches(config)
+
+
+def _read_config_record(workdir: Path, remedy: str) -> dict[str, Any]:
+    record = read_record(workdir / CONFIG, remedy, "model", "data", "task")
+    for name in ("model", "data", "task"):
+        if not isinstance(record[name], dict):
+            raise ConfigError(f"{workdir / CONFIG}: {name} is not an object; {remedy}")
+    return record
 
 
 def _without_remote_caches(config: dict[str, Any]) -> dict[str, Any]:
@@ -287,7 +308,11 @@ def read_text_pairs(workdir: Path) -> bool | None:
 
 
 def _read_model_record(workdir: Path) -> dict[str, Any]:
-    return _read_json(workdir / MODEL, f"run train.py with --workdir={workdir} again to write it")
+    remedy = f"run train.py with --workdir={workdir} again to write it"
+    record = read_record(workdir / MODEL, remedy, "model", "labels")
+    if not isinstance(record["model"], dict) or not isinstance(record["labels"], list):
+        raise ConfigError(f"{workdir / MODEL} is not a record of a run; {remedy}")
+    return record
 
 
 def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
@@ -301,13 +326,13 @@ def record_provenance(workdir: Path, provenance: Mapping[str, Any]) -> None:
 def read_provenance(workdir: Path) -> dict[str, Any]:
     """Returns what `record_provenance` wrote; {} if the run needs no other run."""
     path = workdir / PROVENANCE
-    return _read_json(path, "restore it, or start again elsewhere") if path.exists() else {}
+    return read_record(path, "restore it, or start again elsewhere") if path.exists() else {}
 
 
 def has_tokenizer(workdir: Path, tokenizer_digest: str) -> bool:
     """Whether the run in a directory has this tokenizer."""
     path = workdir / CONFIG
-    theirs = _read_json(path, "restore it") if path.exists() else {}
+    theirs = read_record(path, "restore it") if path.exists() else {}
     return bool(tokenizer_digest) and theirs.get("tokenizer_digest") == tokenizer_digest
 
 
@@ -316,7 +341,7 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
     path = workdir / CONFIG
     if not path.exists():
         return
-    theirs = json.loads(path.read_text())
+    theirs = _read_config_record(workdir, f"{workdir} is not a run's directory")
     if tokenizer_digest and theirs.get("tokenizer_digest", "") not in ("", tokenizer_digest):
         # A converted model has its tokenizer in the directory, whatever its config says.
         has_record = (workdir / "tokenizer_roles.json").exists()
@@ -345,12 +370,17 @@ def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
     )
 
 
-def _read_json(path: Path, remedy: str) -> dict[str, Any]:
+def read_record(path: Path, remedy: str, *needed: str) -> dict[str, Any]:
+    """Returns a JSON object with the keys `needed`; raises ConfigError, which names the file."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
         raise ConfigError(f"{path} cannot be read ({reason}); {remedy}") from error
+    if not isinstance(record, dict) or not all(key in record for key in needed):
+        what = f"an object with {' and '.join(needed)}" if needed else "an object"
+        raise ConfigError(f"{path} is not a record of a run: it is not {what}; {remedy}")
+    return record
 
 
 def _with_tuples(value: Any) -> Any:
@@ -371,6 +401,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
         yield from differences(old.get(key), new.get(key), name)
 
 
-def _is_unchangeable(name: str) -> bool:
+def is_unchangeable(name: str) -> bool:
+    """Whether a resumed run must have the same value of a key, given by its dotted name."""
     within = lambda keys: any(name == key or name.startswith(f"{key}.") for key in keys)  # noqa: E731
     return within(UNCHANGEABLE_ON_RESUME) and not within(CHANGEABLE_ON_RESUME)

@@ -380,6 +380,9 @@ def get_config(arg=None):
             # Steps that may run while a checkpoint is written; a kill may cost these in addition to
             # `every`. 0: the run waits until the checkpoint is on the disk
             overlap=0,
+            # Flush a checkpoint to the disk before it gets its name, so that it survives a power
+            # failure; not in a bucket
+            fsync=True,
             best_metric="",  # also keep the best by this metric, e.g. eval/dates/exact_match
             best_mode="max",  # max | min
         )

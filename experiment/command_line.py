@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import logging as std_logging
+import os
 import re
 import sys
 import warnings
@@ -24,6 +26,9 @@ from input_pipeline.config import source_table
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # help of --config in scripts that read a run
 TAKES = {int: "a whole number", float: "a number", bool: "True or False"}  # by the type of a key
+CANNOT_WRITE = 74  # the exit code when a disk is full or fails, as of training/exits.py
+DISK_PROBLEMS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+MAKE_ROOM = "make room, and run the same command again"
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 
@@ -132,6 +137,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         sys.exit()
 
     def checked_main(argv):
+        refuse_closed_streams()
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # libraries log much at INFO
             logging.get_absl_handler().setFormatter(LogLine())
@@ -154,6 +160,46 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         app.run(checked_main, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
+    except OSError as error:
+        if error.errno not in DISK_PROBLEMS:
+            raise
+        _end(_disk_problem(error))
+    except SystemExit:
+        _flush_output()
+        raise
+
+
+def refuse_closed_streams() -> None:
+    """Refuses a closed standard output, as after `>&-`: its number would go to the next file."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        raise ConfigError("standard output is closed; send it to a file, or to /dev/null")
+
+
+def _flush_output() -> None:
+    """Ends the script if its last output cannot be written; Python would only mention it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has ended
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the rest
+        _end(f"standard output cannot be written ({error.strerror}); {MAKE_ROOM}")
+
+
+def _disk_problem(error: OSError) -> str:
+    what = error.filename or "standard output or a file"
+    if error.errno == errno.EIO:  # also what a bucket cannot do
+        remedy = "check the disk or the network, and run the same command again"
+        return f"{what}: input or output failed ({error.strerror}); {remedy}"
+    return f"{what} cannot be written ({error.strerror}); {MAKE_ROOM}"
+
+
+def _end(problem: str) -> NoReturn:
+    with contextlib.suppress(OSError):
+        print(problem, file=sys.stderr)
+    sys.exit(CANNOT_WRITE)
 
 
 def _help() -> str:

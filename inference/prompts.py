@@ -14,6 +14,7 @@ import numpy as np
 from absl import logging
 
 from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from experiment.untrusted_files import require_regular
 from input_pipeline.config import DataConfig, source_table
 from input_pipeline.objectives import OBJECTIVES
 from input_pipeline.objectives.affixes import between, between_separators
@@ -282,7 +283,7 @@ class ImagePrompts:
         refuse_remote(name, path)
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of an image")
-        row = {"image": read(Path(path), self._spec), "label": 0}
+        row = {"image": read(require_regular(path), self._spec), "label": 0}
         rng = np.random.default_rng(0)  # the objective takes one, but draws nothing
         fields = classify_images(row, rng, mean=self._mean, std=self._std)
         return {"images": fields["images"]}
@@ -298,7 +299,7 @@ class SignalPrompts:
         refuse_remote(name, path)
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of one")
-        found = self._read(self._data, Path(path))
+        found = self._read(self._data, require_regular(path))
         offset = {"offset": np.float64(found["offset"])} if "offset" in found else {}
         return {"signals": found["signal"], **offset}
 

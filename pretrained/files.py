@@ -13,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import LARGEST_JSON, parse_json, read_text, require_regular
 from pretrained.layouts import Index
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -39,22 +40,21 @@ FORMATS = {
 FLOATS = ("F64", "F32", "F16", "BF16")
 NAMES_OF_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 SAME_MODEL = "get all files of one model"  # the remedy for files that contradict each other
-LARGEST_JSON = 2**24  # the most bytes of a config or an index
 SHARD_BYTES = 5 * 10**9  # the most bytes of one file of weights, as on the hub
 
 
 def read_json(directory: Path, name: str, kind: type = dict) -> Any:
     """Reads a JSON file of this directory; `kind` is dict for an object, or list."""
     path = inside(directory, name)
-    if path.is_file() and path.stat().st_size > LARGEST_JSON:
-        raise ConfigError(f"{path} has more than {LARGEST_JSON:,} bytes; download it again")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path, LARGEST_JSON))
+    except ConfigError:
+        raise
     except FileNotFoundError as error:
         raise ConfigError(
             f"{directory} has no {name}; give a published model's directory"
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be read as JSON ({_one_line(error)}); download it again"
         ) from error
@@ -67,6 +67,8 @@ def read_json(directory: Path, name: str, kind: type = dict) -> Any:
 
 def inside(directory: Path, name: str) -> Path:
     """The path of a file in this directory; refuses names and links that lead out of it."""
+    if "\0" in name or not name.isprintable():
+        raise ConfigError(f"{directory}: {name!r} is not a file name; download the model again")
     path = directory / name
     roots = [directory.resolve()]
     if (
@@ -116,7 +118,7 @@ class Tensors:
             )
 
     def _open(self, name: str) -> None:
-        path = inside(self._directory, name)
+        path = require_regular(inside(self._directory, name))
         try:
             file = safe_open(path, framework="np")
             found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118

@@ -3,11 +3,11 @@
 It also refuses a published model where a run's workdir is needed.
 """
 
-import json
 import re
 from pathlib import Path
 
 from experiment.schema import ConfigError, did_you_mean
+from experiment.untrusted_files import LARGEST_JSON, parse_json, read_text
 from pretrained import files
 
 NEEDED = f"a directory with {files.CONFIG}, {files.WEIGHTS} and tokenizer files is needed"
@@ -50,8 +50,8 @@ def refuse_published_directory(key: str, workdir: str | Path) -> None:
     if not path.is_dir():
         return
     try:
-        config = json.loads((path / files.CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = parse_json(read_text(path / files.CONFIG, LARGEST_JSON))
+    except (OSError, ValueError):  # ConfigError is a ValueError
         config = {}
     config = config if isinstance(config, dict) else {}
     if "model" in config:  # the config of a run

@@ -53,10 +53,10 @@ ALLOWED = {
 
 # What a directory may import of another, where that is less than all of it.
 PARTS = {
-    ("input_pipeline", "experiment"): {"experiment.schema"},
+    ("input_pipeline", "experiment"): {"experiment.schema", "experiment.untrusted_files"},
     ("storage", "experiment"): {"experiment.schema"},
     ("model", "experiment"): {"experiment.schema"},
-    ("pretrained", "experiment"): {"experiment.schema"},
+    ("pretrained", "experiment"): {"experiment.schema", "experiment.untrusted_files"},
     ("planning", "experiment"): {"experiment.schema"},
     ("training", "input_pipeline"): {
         "input_pipeline.objectives",

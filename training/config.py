@@ -236,6 +236,7 @@ class CheckpointConfig:
     every: Count
     keep: PositiveInt
     overlap: Count
+    fsync: bool
     best_metric: str
     best_mode: Literal["max", "min"]
 

@@ -1,5 +1,8 @@
 """Errors that end a run early, each with its own exit code."""
 
+from collections.abc import Mapping
+from typing import Any
+
 STALLED = 70  # the exit code of the watchdog
 
 
@@ -13,6 +16,16 @@ class DivergedError(EndedError):
     """NaN or infinite loss, or a loss spike. Nothing was saved since."""
 
     exit_code = 65
+
+
+class UnrecordedError(EndedError):
+    """A result could not be written to the run's directory. It is not lost: `record` has it."""
+
+    exit_code = 74
+
+    def __init__(self, message: str, record: Mapping[str, Any]):
+        super().__init__(message)
+        self.record = record
 
 
 class SaveFailedError(EndedError):

@@ -175,7 +175,8 @@ def _drop_lines_after(step: int, path: Path) -> None:
             record = json.loads(line)
         except ValueError:
             continue
-        if record["step"] <= step:
+        found = record.get("step") if isinstance(record, dict) else None
+        if isinstance(found, int) and found <= step:
             remaining.append(line + "\n")
     rewritten = path.with_suffix(".jsonl.new")
     rewritten.write_text("".join(remaining))

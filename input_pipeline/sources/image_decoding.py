@@ -19,6 +19,8 @@ File = Path | bytes  # the path of an image file, or its content
 # Only these formats are decoded. Pillow goes by a file's content, not its name, and some formats
 # are dangerous: it passes EPS to Ghostscript, which runs the program in the file.
 FORMATS = ("PNG", "JPEG")
+# A file of some kilobytes may hold a single colour in billions of pixels.
+MOST_PIXELS = 2**26
 
 
 class ImageHeader(NamedTuple):
@@ -189,9 +191,16 @@ def _opened(file: File, *, upright: bool) -> Image.Image:
     try:
         stream = io.BytesIO(file) if isinstance(file, bytes) else file
         with Image.open(stream, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise BadRecordError(
+                    f"{_name(file)} has {image.width}x{image.height} pixels, more than "
+                    f"{MOST_PIXELS:,}; make it smaller"
+                )
             image.load()
             if upright:
                 ImageOps.exif_transpose(image, in_place=True)
+    except BadRecordError:
+        raise
     except UnidentifiedImageError:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
     except Exception as error:  # decoders raise many types

@@ -21,6 +21,7 @@ from absl import logging
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import no_panic, require_regular
 from input_pipeline.tokenizers import sentencepiece
 from input_pipeline.tokenizers.added_tokens import (
     CONFIG_FILE_NAME,
@@ -30,6 +31,7 @@ from input_pipeline.tokenizers.added_tokens import (
     named_tokens,
     with_strips,
 )
+from input_pipeline.tokenizers.file_checks import require_safe
 from input_pipeline.tokenizers.special_tokens import (
     Template,
     bert_like,
@@ -55,6 +57,7 @@ TARGET_FILE_NAME = "target_tokenizer.json"
 NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
 CHAT_FILE_NAME = "chat_template.jinja"
 LARGEST = 2**26  # bytes of a file
+TRIAL = "Aé ß 1 ﬁ中\t\n"  # encoded once, because some damage shows only then
 
 # Names of special tokens in published vocabularies, if there is no tokenizer_config.json.
 NAMES = {
@@ -99,6 +102,7 @@ def open_tokenizer(path: str | Path, limit: int | None = None) -> SubwordTokeniz
         opened = _open(path)
         for each in filter(None, (opened.tokenizer, opened.target)):
             add_tokens(each, path, limit)
+            each.encode(TRIAL)
         return _with_roles(opened, named_tokens(config_beside(path)))
 
 
@@ -122,7 +126,8 @@ def _open(path: Path) -> Opened:
 def _named_refusals(path: Path) -> Iterator[None]:
     """Turns any error into a ConfigError that names the file."""
     try:
-        yield
+        with no_panic():
+            yield
     except ConfigError:
         raise
     except Exception as error:  # the library's errors have no class of their own
@@ -269,7 +274,7 @@ def _refuse_huge(path: Path) -> None:
     """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
     beside = (*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
     for name in (path.name, *beside):
-        each = path.with_name(name)
+        each = require_regular(path.with_name(name))
         if each.is_file() and each.stat().st_size > LARGEST:
             raise ConfigError(
                 f"{each} has {each.stat().st_size:,} bytes, more than a tokenizer's "
@@ -279,8 +284,10 @@ def _refuse_huge(path: Path) -> None:
 
 def _library(path: Path) -> Opened:
     content = path.read_text(encoding="utf-8")
-    if "model" not in json.loads(content):
+    layout = json.loads(content)
+    if not isinstance(layout, dict) or "model" not in layout:
         raise ValueError("it has no model section; give a file that the tokenizers library wrote")
+    require_safe(layout)
     tokenizer = Tokenizer.from_str(content)
     return Opened(tokenizer, target=_library_target(path, tokenizer))
 
@@ -290,7 +297,9 @@ def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
     if not file.is_file():
         return None
     with _named_refusals(file):
-        target = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        content = file.read_text(encoding="utf-8")
+        require_safe(json.loads(content))
+        target = Tokenizer.from_str(content)
         if target.get_vocab() != tokenizer.get_vocab():
             raise ValueError(f"its ids are not those of {path.name}")
     return target

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from input_pipeline.tokenizers.file_checks import require_charsmap
+
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 UNKNOWN_PENALTY = 10  # score of an unknown character, below the worst piece
@@ -174,6 +176,7 @@ def _parse(data: bytes) -> SentencePieceModel:
                 normalizer = dict(_fields(value))
     if not pieces or not trainer:
         raise ValueError("it lists no pieces, or no settings of the trainer")
+    require_charsmap(charsmap := normalizer.get(2, b""))
     return SentencePieceModel(
         pieces=pieces,
         kind=trainer.get(3, UNIGRAM),
@@ -182,7 +185,7 @@ def _parse(data: bytes) -> SentencePieceModel:
         bos_id=_signed(trainer.get(41, 1)),
         eos_id=_signed(trainer.get(42, 2)),
         pad_id=_signed(trainer.get(43, -1)),
-        charsmap=normalizer.get(2, b""),
+        charsmap=charsmap,
         adds_prefix_space=bool(normalizer.get(3, True)),
     )
 

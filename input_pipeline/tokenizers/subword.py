@@ -4,17 +4,19 @@ A tokenizer is the library's JSON plus the roles, which that JSON lacks. Both ar
 digest covers both.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tokenizers import Tokenizer, models
+from tokenizers import Encoding, Tokenizer, models
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import no_panic
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, read_template
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
@@ -143,11 +145,15 @@ class SubwordTokenizer(SpecialTokens):
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, without special ids: objectives add those."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        return np.array(self._encode(text).ids, np.int32)
+
+    def _encode(self, text: str) -> Encoding:
+        with _named_panic(text):
+            return self._tokenizer.encode(text, add_special_tokens=False)
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """The ids of a text, and the first character and the end of each: (n,), (n, 2)."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
         spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
         return np.array(encoding.ids, np.int32), spans
 
@@ -175,7 +181,8 @@ class SubwordTokenizer(SpecialTokens):
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         """`encode` for many texts, on all cores."""
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with _named_panic(*texts[:1]):
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def byte_sizes(self, text: str) -> np.ndarray:
@@ -184,7 +191,7 @@ class SubwordTokenizer(SpecialTokens):
         Text that the tokenizer drops, such as white space, counts for the next id, or for the last
         one at the end. A character of several ids counts for the first.
         """
-        stops = [stop for _, stop in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        stops = [stop for _, stop in self._encode(text).offsets]
         characters = np.frombuffer(text.encode("utf-32-le"), np.uint32)
         sizes = 1 + np.sum([characters >= first for first in (0x80, 0x800, 0x10000)], axis=0)
         covered = np.maximum.accumulate(np.cumsum([0, *sizes])[stops])
@@ -199,7 +206,7 @@ class SubwordTokenizer(SpecialTokens):
 
     def unspelt(self, text: str) -> str:
         """The first character, or else the first word, that becomes the unknown id; "" if none."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text)
         if self.unknown_id not in encoding.ids:
             return ""
         start, stop = encoding.offsets[encoding.ids.index(self.unknown_id)]
@@ -256,6 +263,18 @@ class SubwordTokenizer(SpecialTokens):
                 "restore both, or start again in an empty directory"
             )
         return tokenizer
+
+
+@contextlib.contextmanager
+def _named_panic(text: str = "") -> Iterator[None]:
+    try:
+        with no_panic():
+            yield
+    except ValueError as error:
+        raise ConfigError(
+            f"the tokenizer cannot encode {text[:40]!r} or a text after it ({error}); its file is "
+            "damaged: fetch it again, or name another"
+        ) from error
 
 
 Style = Literal["wordpiece", "byte_level", "metaspace"]

@@ -1,6 +1,7 @@
 """Untrusted files: every fault is refused by name, and nothing is left behind."""
 
 import json
+import os
 import pickle
 import shutil
 import struct
@@ -478,3 +479,32 @@ def test_tables_of_positions_that_are_not_sinusoids(kind, copy):
     with pytest.raises(ConfigError, match=f"{name} is not the table of sinusoids"):
         convert.convert(str(directory), str(directory.parent / "run"), tokenizer="none")
     assert not (directory.parent / "run").exists()
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_a_pipe_in_place_of_a_file(name, copy):
+    directory = copy()
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+    assert f"{name} is a named pipe, not a file" in refusal(directory)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[" * 5000, "nested"),
+        ('{"a": ' * 300 + "1" + "}" * 300, "nested"),
+        ('{"a": 1e400}', "large"),
+    ],
+)
+def test_json_that_is_deep_or_has_huge_numbers(content, reason, copy):
+    directory = copy()
+    (directory / CONFIG).write_text(content)
+    line = refusal(directory)
+    assert CONFIG in line and reason in line
+
+
+def test_a_file_name_with_a_zero_byte(copy):
+    directory = copy()
+    (directory / WEIGHTS).unlink()
+    names = {"x": "a\0b.safetensors"}
+    (directory / INDEX).write_text(json.dumps({"weight_map": names}))
+    assert "is not a file name" in refusal(directory)

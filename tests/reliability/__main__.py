@@ -16,6 +16,7 @@ WHAT = {
     15: "a loss that is no number", 16: "a loss that leaps", 17: "bad records", 18: "nothing to do",
     19: "fuzzed configs", 20: "hostile files", 21: "a standstill", 22: "evaluation fails",
     23: "two runs in a workdir", 24: "a workdir that is not shared",
+    30: "loading while pruning", 31: "full disks, closed outputs",
 }  # fmt: skip
 
 

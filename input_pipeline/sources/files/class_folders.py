@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from absl import logging
 
 from experiment.schema import ConfigError, did_you_mean
+from experiment.untrusted_files import require_regular
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import SHARE_BY_HASH, MissingSplitError, hash_fraction
 from input_pipeline.sources.files.checking import mapped_in_threads
@@ -188,7 +189,7 @@ class ClassFolders:
     def _scan(self, directory: Path, path: Path) -> tuple[bytes, Any]:
         """The relative path of a file, followed by the digest of its content; and its header."""
         try:
-            with path.open("rb") as file:
+            with require_regular(path).open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").digest()
                 file.seek(0)
                 header = self.read_header(file)

@@ -4,11 +4,9 @@ A file has two zero bytes, the type of the values (8: uint8), the number of axes
 as big-endian 32-bit integers, and the values. It may be gzipped.
 """
 
-import gzip
 import math
 import re
 import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import decompress, require_regular
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import Example, MissingSplitError, Splits, content_digest
 from input_pipeline.sources.image_decoding import ImageSpec
@@ -80,9 +79,9 @@ def load(directory: Path, data: DataConfig) -> Splits:
 def read_idx(path: Path, axes: int) -> np.ndarray:
     """The uint8 array in an IDX file; raises ConfigError unless it has this many axes."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
-    except (OSError, EOFError, zlib.error) as error:
+        with require_regular(path).open("rb") as file:
+            content = decompress(file, path) if path.suffix == ".gz" else file.read()
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     magic, header = bytes([0, 0, UINT8, axes]), 4 + 4 * axes
     if content[:4] != magic or len(content) < header:

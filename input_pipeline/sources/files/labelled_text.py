@@ -220,7 +220,11 @@ class LabelledLines(Sequence):
             self.lines.text(line, key, text)
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             raise self.lines.bad(line, f"label {label!r} is neither text nor a whole number")
-        return {"label": str(label), **texts}
+        if "\ufeff" in (label := self.lines.text(line, "label", str(label))):
+            raise self.lines.bad(
+                line, f"label {label!r} has a byte order mark, as between joined files; remove it"
+            )
+        return {"label": label, **texts}
 
 
 class LabelledExamples(Sequence):

@@ -2,11 +2,9 @@
 
 import functools
 import glob
-import gzip
 import hashlib
-import json
+import io
 import mmap
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import decompress, parse_json
 from input_pipeline.sources.base import BadRecordError
 
 BYTE_ORDER_MARK = "\ufeff".encode()
@@ -62,15 +61,13 @@ def read_bytes(path: Path) -> bytes | mmap.mmap:
         with path.open("rb") as file:
             if not path.is_file():  # a pipe can be read only once, and has no size
                 content = file.read()
-                return gzip.decompress(content) if content.startswith(GZIP) else content
+                is_gzip = content.startswith(GZIP)
+                return decompress(io.BytesIO(content), path) if is_gzip else content
             if file.read(2) == GZIP:
-                file.seek(0)
-                return gzip.GzipFile(fileobj=file).read()
+                return decompress(file, path)
             if not path.stat().st_size:
                 return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ConfigError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -140,7 +137,7 @@ class Lines(Sequence):
     def json(self, index: int, *keys: str) -> dict[str, Any]:
         """The JSON object in a line, checked to have these keys."""
         try:
-            record = json.loads(self[index], object_pairs_hook=_unique)
+            record = parse_json(self[index], _unique)
         except ValueError as error:
             if isinstance(error, BadRecordError):
                 raise

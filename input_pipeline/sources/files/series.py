@@ -19,6 +19,7 @@ import numpy as np
 from absl import logging
 
 from experiment.schema import ConfigError, Count, PositiveInt, did_you_mean
+from experiment.untrusted_files import require_regular
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import (
     BadRecordError,
@@ -91,7 +92,7 @@ def read_series(path: Path, options: SeriesOptions) -> TimeSeries:
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """The rows of the file that are not empty, with their line numbers; the heading first."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with require_regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

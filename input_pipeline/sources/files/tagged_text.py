@@ -117,6 +117,8 @@ def checked(lines: Lines, line: int, words: object, tags: object) -> Example:
         if not word.strip() or " " in word:
             raise lines.bad(line, f"the token {word!r} is empty or has a space")
         lines.text(line, "tokens", word)
+    for tag in tags:
+        lines.text(line, "tags", tag)
     return {"text": " ".join(words), "words": words, "tags": tags}
 
 

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from PIL import EpsImagePlugin, Image
+from PIL.ImageFile import ImageFile
 
 from experiment.schema import ConfigError
 from inference.prompts import ImagePrompts
 from input_pipeline.sources import huggingface_source, tfds_source
+from input_pipeline.sources.base import BadRecordError
 from input_pipeline.sources.files import images
+from input_pipeline.sources.image_decoding import ImageSpec, read
 from tests.tiny import data_config
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -146,3 +149,17 @@ def test_tfds_decodes_no_field(calls, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="its image is not a PNG or JPEG image"):
         tfds_source.load(data_config(kind="images", **keys))
     assert calls.read_text() == ""
+
+
+def test_pixels_are_counted_before_they_are_decoded(monkeypatch, tmp_path):
+    path, small = tmp_path / "bomb.png", tmp_path / "small.png"
+    Image.new("1", (9000, 8000)).save(path)  # 10 KB of file, 72 million pixels
+    Image.new("L", (8, 8)).save(small)
+    loads = []
+    load = ImageFile.load
+    monkeypatch.setattr(ImageFile, "load", lambda image: loads.append(image.size) or load(image))
+    spec = ImageSpec("L", 8, resize=True)
+    with pytest.raises(BadRecordError, match=r"bomb\.png has 9000x8000 pixels, more than 67"):
+        read(path, spec)
+    assert not loads
+    assert read(small, spec).shape == (8, 8, 1) and loads

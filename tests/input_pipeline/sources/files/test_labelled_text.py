@@ -325,6 +325,35 @@ def test_labels_that_differ_only_in_spaces_are_refused(tmp_path):
     assert load(tmp_path, train=lines, validation="").labels == ("very bad ", "very good")
 
 
+@pytest.mark.parametrize(
+    ("ending", "line", "reason"),
+    [
+        (
+            ".tsv",
+            "\ufeffgood\ta joined file\n",
+            r":4: label '\\ufeffgood' has a byte order",
+        ),
+        (
+            ".jsonl",
+            '{"label": "\\ufeffgood", "text": "x"}\n',
+            r":4: label .* byte order",
+        ),
+        (
+            ".jsonl",
+            '{"label": "\\ud800", "text": "x"}\n',
+            r":4: label has half of a char",
+        ),
+        (".jsonl", '{"label": " ", "text": "x"}\n', r":4: label is empty"),
+    ],
+)
+def test_labels_that_would_be_classes_by_mistake_are_bad_records(ending, line, reason, tmp_path):
+    write = tsv if ending == ".tsv" else jsonl
+    found = load(tmp_path, write(TRAIN) + line, write(TRAIN[:1]), ending)
+    assert found.labels == ("bad", "good")
+    with pytest.raises(BadRecordError, match=reason):
+        found.train[3]
+
+
 def test_classes_that_a_hash_holds_out_altogether_are_named(tmp_path, caplog):
     texts = [f"text number {n}" for n in range(40)]
     eval_texts = [text for text in texts if hash_fraction(text.encode()) < 0.3]

@@ -101,6 +101,8 @@ def test_a_file_that_is_gone_is_refused_by_name(tmp_path):
         ('{"b": 1}', "lacks 'a'"),
         ('{"a": 1, "b": 2, "a": 3}', r"not JSON \(the key 'a' is there twice\)"),
         (b'{"a": "\xff"}', "not valid UTF-8"),
+        ('{"a": ' * 5000, r"not JSON \(nested too deeply"),
+        ('{"a": 1e999}', r"not JSON \(the number 1e999 is too large"),
     ],
 )
 def test_a_line_that_is_no_json_object_with_its_keys(line, reason, tmp_path):

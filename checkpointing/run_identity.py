@@ -1,0 +1,76 @@
+"""What makes a run the same run, kept in its checkpoints, to notice records changed by hand.
+
+`model.json` and `config.json` lie beside the checkpoints as plain text. A class list in another
+order, say, gives other answers without a word. So each checkpoint has a copy of what may not change
+during a run, which its digests protect.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from checkpointing import run_directory
+from checkpointing.run_directory import CONFIG, MODEL
+from experiment.schema import ConfigError
+
+FILE = "run_identity.json"
+RECORDED = ("model.", "task.", *run_directory.DIGESTS)
+OF_THE_DATA = ("labels", "text_pairs")  # in model.json, beside the model
+TEACHER = "task.teacher"  # a path, which may move
+
+
+def write(workdir: Path, checkpoint: Path) -> None:
+    """Writes the records of the run into the directory of a checkpoint."""
+    found = _identity(workdir)
+    if found:
+        (checkpoint / FILE).write_text(json.dumps(found) + "\n")
+
+
+def refuse_changed(workdir: Path, checkpoint: Path) -> None:
+    """Refuses a run whose records differ from those in a checkpoint; older ones have none."""
+    try:
+        then = json.loads((checkpoint / FILE).read_text())
+    except (OSError, ValueError):  # missing, or damaged: the digests notice that
+        return
+    now = _identity(workdir)
+    for file, values in then.items():
+        for name, was in values.items():
+            # Keys that a later version removed are gone from the record, too.
+            if name in now.get(file, {}) and now[file][name] != was:
+                raise ConfigError(
+                    f"{workdir / file} has another value of {name} than when the checkpoint of "
+                    f"step {checkpoint.name} was saved: {_short(now[file][name])}, not "
+                    f"{_short(was)}; restore it"
+                )
+
+
+def _identity(workdir: Path) -> dict[str, dict[str, Any]]:
+    """What may not change during a run, by file and name."""
+    found = {}
+    if (workdir / MODEL).exists():
+        record = run_directory.read_record(workdir / MODEL, "restore it")
+        found[MODEL] = {name: record[name] for name in OF_THE_DATA if name in record}
+        found[MODEL] |= _unchangeable({"model": record.get("model", {})})
+    if (workdir / CONFIG).exists():
+        record = run_directory.read_record(workdir / CONFIG, "restore it")
+        found[CONFIG] = _unchangeable(record)
+    return found
+
+
+def _unchangeable(record: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {name: each for name, each in record.items() if isinstance(each, dict)}
+    named = {
+        f"{name}.{key}": value for name, each in sections.items() for key, value in each.items()
+    }
+    named |= {name: each for name, each in record.items() if name not in sections}
+    return {
+        name: value
+        for name, value in named.items()
+        if name.startswith(RECORDED) and name != TEACHER and run_directory.is_unchangeable(name)
+    }
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 60 else f"{text[:57]}..."

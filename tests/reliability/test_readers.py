@@ -1,0 +1,56 @@
+"""Row 30: a run is loaded while its trainer saves and prunes checkpoints."""
+
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import train
+from checkpointing import loaded_run
+from checkpointing.checkpoint_manager import saved_steps
+from tests.reliability.commands import config_of
+
+
+@pytest.fixture(scope="module")
+def finished(texts, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    train.train_and_evaluate(config_of("decoder", texts, 2), workdir)
+    return workdir
+
+
+def save_and_prune(checkpoints: Path, step: int, ended: threading.Event) -> None:
+    """What a trainer with checkpoint.keep=1 does to the directory, as fast as the disk allows."""
+    while not ended.is_set():
+        new = checkpoints / f"{step + 1}.orbax-checkpoint-tmp"
+        shutil.copytree(checkpoints / str(step), new)
+        new.rename(checkpoints / str(step + 1))
+        for path in sorted((checkpoints / str(step)).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (checkpoints / str(step)).rmdir()
+        step += 1
+
+
+@pytest.mark.parametrize("loads", [8, pytest.param(200, marks=pytest.mark.slow)])
+def test_every_load_finds_a_whole_checkpoint(loads, finished, tmp_path, figure):
+    run = shutil.copytree(finished, tmp_path / "run")
+    ended = threading.Event()
+    arguments = run / "checkpoints", saved_steps(run)[-1], ended
+    trainer = threading.Thread(target=save_and_prune, args=arguments)
+    trainer.start()
+    try:
+        steps = [loaded_run.load(run).step for _ in range(loads)]
+    finally:
+        ended.set()
+        trainer.join()
+    assert steps == sorted(steps) and steps[0] < steps[-1]
+    figure(30, f"{loads} loads, all good, while {saved_steps(run)[-1] - 2} checkpoints were saved")
+
+
+def test_a_damaged_checkpoint_is_not_taken_for_a_pruned_one(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    step = saved_steps(run)[-1]
+    os.truncate(run / "checkpoints" / str(step) / "digests.json", 10)
+    with pytest.raises(ValueError, match=r"digests\.json has changed since it was written"):
+        loaded_run.load(run)
