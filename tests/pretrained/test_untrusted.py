@@ -479,6 +479,8 @@ def test_tables_of_positions_that_are_not_sinusoids(kind, copy):
     with pytest.raises(ConfigError, match=f"{name} is not the table of sinusoids"):
         convert.convert(str(directory), str(directory.parent / "run"), tokenizer="none")
     assert not (directory.parent / "run").exists()
+
+
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
 def test_a_pipe_in_place_of_a_file(name, copy):
     directory = copy()
