@@ -30,6 +30,7 @@ from inference.prompts import (
     prompt_rows,
 )
 from inference.sampler import Sampler
+from input_pipeline.config import source_table
 from input_pipeline.objectives.classify_tokens import encode_words, framed
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
@@ -42,8 +43,6 @@ from training.model_for_task import forward
 CANDIDATES = 5  # tokens for each mask
 RECOMMENDED = 10  # items for each basket, unless --num_outputs says how many
 
-# Sources whose files may hold pairs of texts, which only reading them tells.
-FROM_FILES = ("labelled_text_files", "scored_files")
 READ_AS_UNKNOWN = "read as its unknown token"
 
 Outputs = list[dict[str, Any]]
@@ -290,8 +289,8 @@ class ClassPredictor(_EncoderPredictor):
         if not all(part.strip() for part in parts):
             what = "has an empty text" if text.strip() else "is empty"
             raise ConfigError(f"{name} {what}, which has no class; fill it in or leave it out")
-        is_from_files = self._model.experiment.data.source in FROM_FILES
-        if "\t" in text and self._model.text_pairs is False and is_from_files:
+        single = self._model.text_pairs is False and _tab_separates_texts(self._model)
+        if "\t" in text and single:
             raise ConfigError(
                 f"{name} has a tab, which separates two texts, and this model was trained on "
                 "single texts; replace the tab by a space, or leave out what is not the text"
@@ -412,7 +411,12 @@ def _takes_two(model: loaded_run.LoadedRun) -> bool:
         return model.text_pairs
     if not tells_pairs_apart(model.model_config, model.tokenizer):
         return False
-    return data.source in FROM_FILES or bool(data.text_pair_field)
+    return _tab_separates_texts(model) or bool(data.text_pair_field)
+
+
+def _tab_separates_texts(model: loaded_run.LoadedRun) -> bool:
+    """Whether a tab separates two texts in the files that the model was trained on."""
+    return source_table()[model.experiment.data.source].tab_separates_texts
 
 
 def _refuse_long(fields: Fields, name: str, longest: int) -> Fields:
