@@ -46,7 +46,7 @@ from pretrained.source_path import HUB_ADDRESS, require_model_directory
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
-from training.step import TrainState, abstract_params
+from training.train_state import TrainState, abstract_params
 
 LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
 # Modules of an auxiliary masked LM next to a classifier; published models have no such modules.

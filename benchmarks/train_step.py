@@ -27,7 +27,8 @@ from training.flops import train_flops
 from training.mesh import make_mesh, put_batch
 from training.model_for_task import make_model
 from training.schedules import learning_rate
-from training.step import TrainSpec, abstract_state, make_train_step
+from training.step import make_train_step
+from training.train_state import TrainSpec, abstract_state
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each library counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
