@@ -325,13 +325,13 @@ class Evaluator:
                     )
                 return "\n".join(blocks) + "\n"
             case "forecaster":
-                _, quantiles_bhn = self._eval_step(params, batch)
-                rows = zip(examples, jax.device_get(quantiles_bhn), strict=False)
-                blocks = [_forecast_text(row, quantiles_hn) for row, quantiles_hn in rows]
+                _, quantiles_btc = self._eval_step(params, batch)
+                rows = zip(examples, jax.device_get(quantiles_btc), strict=False)
+                blocks = [_forecast_text(row, quantiles_tc) for row, quantiles_tc in rows]
             case "masked_language_model" if self._objective.ranks_items:
-                _, predictions_bn = self._eval_step(params, batch)
-                batch, predictions_bn = jax.device_get((dict(batch), predictions_bn))
-                rows = zip(batch["inputs"], predictions_bn, batch["targets"], strict=True)
+                _, predictions_bx = self._eval_step(params, batch)
+                batch, predictions_bx = jax.device_get((dict(batch), predictions_bx))
+                rows = zip(batch["inputs"], predictions_bx, batch["targets"], strict=True)
                 blocks = [
                     f"given:    {decode(row)}\nanswer:   {decode(best[:1])}\n"
                     f"expected: {decode(target[:1])}"
@@ -378,11 +378,11 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _forecast_text(example: Mapping, quantiles_hn: np.ndarray) -> str:
+def _forecast_text(example: Mapping, quantiles_tc: np.ndarray) -> str:
     """A line for each value: what came, and the quantiles that were forecast."""
     offset, lines = example["offset"], [example["name"]]
-    rows = zip(example["future"], example["is_known"], quantiles_hn, strict=True)
-    for value, is_known, quantiles_n in rows:
+    rows = zip(example["future"], example["is_known"], quantiles_tc, strict=True)
+    for value, is_known, quantiles_c in rows:
         came = f"{value + offset:.6g}" if is_known else "missing"
-        lines.append(f"{came}: {' '.join(f'{each + offset:.6g}' for each in quantiles_n)}")
+        lines.append(f"{came}: {' '.join(f'{each + offset:.6g}' for each in quantiles_c)}")
     return "\n".join(lines)

@@ -252,15 +252,15 @@ class Forecasts(_EncoderPredictor):
 
     def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
         inputs = {name: each for name, each in batch.items() if name != "offset"}
-        quantiles_bhn = self._outputs(inputs)[: len(numbers)]
+        quantiles_btc = self._outputs(inputs)[: len(numbers)]
         levels = [str(level) for level in self._model.experiment.task.quantiles]
         offsets_b = batch["offset"].astype(np.float64)
         return [
             [
-                {"step": step, "quantiles": dict(zip(levels, row_n, strict=True))}
-                for step, row_n in enumerate((quantiles_hn + offset).tolist(), start=1)
+                {"step": step, "quantiles": dict(zip(levels, row_c, strict=True))}
+                for step, row_c in enumerate((quantiles_tc + offset).tolist(), start=1)
             ]
-            for quantiles_hn, offset in zip(quantiles_bhn, offsets_b, strict=False)
+            for quantiles_tc, offset in zip(quantiles_btc, offsets_b, strict=False)
         ]
 
 
