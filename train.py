@@ -257,10 +257,12 @@ def record_run(
 
 
 def warn(text: str) -> None:
+    """Prints a warning to standard error."""
     print(f"warning: {text}", file=sys.stderr)
 
 
 def resumed_lines(workdir: Path, step: int, changes: Sequence[str], former: str) -> list[str]:
+    """Log lines: where the run resumes, and which keys changed since then."""
     lines = [
         f"resuming {source_of(workdir) or workdir} at step {step}",
         *([former] if former else []),

@@ -79,6 +79,7 @@ def main(_):
 
 
 def config_of(kind: str) -> dict:
+    """The config of the task's run with this kind of attention."""
     config = importlib.import_module(f"configs.{TASK.value}").get_config()
     for section, keys in TASKS[TASK.value].items():
         config[section].update(keys)

@@ -44,6 +44,7 @@ def make_state(megabytes: int) -> TrainState:
 
 
 def seconds(action) -> float:
+    """The seconds that a call takes."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin

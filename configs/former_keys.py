@@ -46,10 +46,14 @@ class Section(ml_collections.ConfigDict):
 
 
 class DataSection(Section):
+    """The section `data`."""
+
     section = "data"
 
 
 class EvalSection(Section):
+    """The section `eval`."""
+
     section = "eval"
 
 

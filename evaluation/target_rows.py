@@ -48,5 +48,9 @@ def exact_rows(
 def matching_rows(
     tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
 ) -> Array:
+    """Whether the tokens of each row match its target up to the target's end, (B).
+
+    A row whose target was truncated (`cut_b`) does not match.
+    """
     # The targets include the end token, so no token follows a match.
     return ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)

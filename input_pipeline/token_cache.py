@@ -43,6 +43,7 @@ TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 
 def cache_directory(data: DataConfig) -> Path:
+    """Where tokenized data is kept: data.cache_dir, or the default."""
     return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
 
 

@@ -231,3 +231,42 @@ def test_no_file_has_a_legend_of_its_own():
     for path in project_files():
         text = ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
         assert not own.search(text), f"{path}: list its letters in docs/extend.md"
+
+
+# The docstring of the module says what these do: what a script, an experiment or a study is.
+SAID_BY_THE_MODULE = {"main", "get_config", "get_study"}
+
+
+def has_words(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether a definition says what it is: by a docstring, or an attribute `description`."""
+    targets = (each.targets[0] for each in node.body if isinstance(each, ast.Assign))
+    is_described = any(isinstance(each, ast.Name) and each.id == "description" for each in targets)
+    return bool(ast.get_docstring(node)) or (isinstance(node, ast.ClassDef) and is_described)
+
+
+def test_every_public_function_and_class_says_what_it_is():
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found, count = [], 0
+    for path in project_files():
+        tree = ast.parse((ROOT / path).read_text())
+        for node in tree.body:
+            if not isinstance(node, definitions) or node.name.startswith("_"):
+                continue
+            count += 1
+            if node.name in SAID_BY_THE_MODULE:
+                assert ast.get_docstring(tree), f"{path} has no docstring"
+            elif not has_words(node):
+                found.append(f"{path}:{node.lineno}: {node.name}")
+    assert count > 1000
+    assert not found, "\n".join(found)
+
+
+def test_words_are_told_from_no_words():
+    cases = {
+        'def f():\n    "What."': True,
+        "def f():\n    description = 1": False,
+        'class A:\n    description = "what"': True,
+        "class A:\n    name = 'a'": False,
+    }
+    for code, expected in cases.items():
+        assert has_words(ast.parse(code).body[0]) is expected

@@ -394,4 +394,5 @@ def _shape(batch: Mapping[str, np.ndarray]) -> tuple:
 
 
 def is_due(step: int, every: int) -> bool:
+    """Whether `step` is one of every `every` steps; 0: never."""
     return every > 0 and step % every == 0
