@@ -28,6 +28,7 @@ from configs import default
 from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
 from input_pipeline.objectives import OBJECTIVES, Objective
+from input_pipeline.sources.registry import source_for_imports
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
 from pretrained import (
@@ -45,17 +46,8 @@ from pretrained.source_path import HUB_ADDRESS, require_model_directory
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
-from training.step import TrainState, abstract_params
+from training.train_state import TrainState, abstract_params
 
-# The default data.source of an imported model's config, by kind of examples.
-SOURCE_OF_KIND = {
-    "pairs": "translation_files",
-    "documents": "text_files",
-    "labelled": "labelled_text_files",
-    "scored": "scored_files",
-    "tagged": "tagged_files",
-    "images": "image_files",
-}
 LONGEST_ROW = 2048  # the largest data.length of an imported model, even if it can read more
 # Modules of an auxiliary masked LM next to a classifier; published models have no such modules.
 AUXILIARY = ("transform/", "transform_norm/", "vocabulary/")
@@ -220,11 +212,13 @@ def _data(found: published.Published) -> dict[str, Any]:
     objective = OBJECTIVES[found.head.objective]
     if objective.head == "embedder":
         length = min(length, sentence.max_length(found.directory) or length)
-    source = SOURCE_OF_KIND[next(iter(objective.kinds), "documents")]
+    kind = next(iter(objective.kinds), "documents")
+    is_image_model = found.model["input"] == "patches"
+    source = source_for_imports("images" if is_image_model else kind)
     data = dict(source=source, length=length, encoder_length=length)
-    if found.model["input"] == "patches":
+    if is_image_model:
         size = found.model["image_size"]
-        data |= dict(source="image_files", image_size=size)
+        data["image_size"] = size
         data |= image_processor.read(found.directory, size)
     return data
 

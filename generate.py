@@ -177,6 +177,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def standard_input() -> Iterator[str]:
+    """Yields the lines of standard input; raises ConfigError for one that is not UTF-8."""
     for number, line in enumerate(sys.stdin.buffer):
         line = line.removeprefix(b"" if number else BYTE_ORDER_MARK)
         try:
@@ -187,6 +188,10 @@ def standard_input() -> Iterator[str]:
 
 
 def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
+    r"""The outputs for one line, as text.
+
+    Without `keep_breaks`, line breaks in texts are written as \r and \n.
+    """
     if "label" in outputs[0]:
         return "{label}\t{probability:.4f}\n".format(**outputs[0])
     if "score" in outputs[0]:
@@ -209,6 +214,7 @@ def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
 
 
 def as_json(line: str, outputs: predictors.Outputs) -> str:
+    """The outputs for one line, as a line of JSON."""
     return json.dumps({"input": line, "outputs": outputs}, ensure_ascii=False) + "\n"
 
 
@@ -312,6 +318,7 @@ def opened(path: str) -> Iterator[TextIO]:
 
 
 def define_options() -> None:
+    """Defines a flag for each sampling option."""
     define = {
         int: flags.DEFINE_integer,
         float: flags.DEFINE_float,

@@ -36,15 +36,15 @@ from training.mesh import batch_sharding, check_batch, make_mesh
 from training.model_for_task import make_model
 from training.pruning import make_pruner
 from training.schedules import learning_rate
-from training.step import (
+from training.step import make_train_step
+from training.throughput import unit_of
+from training.train_state import (
     FrozenInputs,
     TrainSpec,
     TrainState,
     abstract_params,
     abstract_state,
-    make_train_step,
 )
-from training.throughput import unit_of
 
 # Defaults for sizes that depend on the data, if the config does not set them.
 CLASSES, IMAGE_CLASSES = 2, 1000

@@ -26,6 +26,7 @@ def compare(workdirs: Sequence[str | Path]) -> Page:
 
 
 def read_runs() -> list[RunRecord]:
+    """What each run of --workdirs has recorded."""
     return [read_run(workdir) for workdir in workdirs()]
 
 
@@ -38,6 +39,7 @@ def workdirs() -> list[str]:
 
 
 def write_page(path: str) -> None:
+    """Writes the report to a page."""
     refuse_remote("--output", path)
     page = report_page.report_page(read_runs())
     try:
@@ -48,6 +50,7 @@ def write_page(path: str) -> None:
 
 
 def write_figures(directory: str) -> None:
+    """Writes the report's figures to a directory, as SVG."""
     refuse_remote("--svg", directory)
     try:
         paths = report_figures.write_figures(
@@ -61,6 +64,8 @@ def write_figures(directory: str) -> None:
 
 
 def serve() -> None:
+    """Serves the report, and updates it while the runs go on."""
+
     def make_page(version: str) -> str:
         seconds = report_server.refresh_seconds(workdirs())
         return report_page.report_page(read_runs(), refresh=seconds, version=version)

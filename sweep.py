@@ -51,6 +51,7 @@ TASK = "SLURM_ARRAY_TASK_ID"
 
 
 def note(line: str) -> None:
+    """Prints a line to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

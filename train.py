@@ -44,16 +44,16 @@ from training.metric_writers import Reporter, parameter_table
 from training.model_for_task import make_model
 from training.pruning import make_pruner
 from training.schedules import learning_rate
-from training.step import (
+from training.step import make_train_step
+from training.stop_signals import AT_ONCE
+from training.train_state import (
     FrozenInputs,
     Teacher,
     TrainSpec,
     TrainState,
     abstract_params,
     abstract_state,
-    make_train_step,
 )
-from training.stop_signals import AT_ONCE
 
 SHOWN_CLASSES = 20
 
@@ -257,10 +257,12 @@ def record_run(
 
 
 def warn(text: str) -> None:
+    """Prints a warning to standard error."""
     print(f"warning: {text}", file=sys.stderr)
 
 
 def resumed_lines(workdir: Path, step: int, changes: Sequence[str], former: str) -> list[str]:
+    """Log lines: where the run resumes, and which keys changed since then."""
     lines = [
         f"resuming {source_of(workdir) or workdir} at step {step}",
         *([former] if former else []),

@@ -34,6 +34,7 @@ ROLL = flags.DEFINE_integer("roll", 0, "The number of the tune to draw, from 1; 
 
 
 def tunes(path: Path) -> list[str]:
+    """The tunes in a file: outputs of generate.py in JSON, or texts between blank lines."""
     if not path.is_file():
         raise ConfigError(f"--input={path} is not a file; give the tunes to check")
     text = bytes(read_text(path)).decode()

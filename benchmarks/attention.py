@@ -45,6 +45,8 @@ DOUBLINGS = 4  # for the exponents; at short lengths fixed costs hide the growth
 
 
 class PassCost(NamedTuple):
+    """Memory and time of one pass."""
+
     gigabytes: float
     seconds: float | None  # None: not run
 

@@ -29,7 +29,8 @@ from model.attention import KINDS  # noqa: E402
 from training.mesh import make_mesh, put_batch  # noqa: E402
 from training.model_for_task import make_model  # noqa: E402
 from training.schedules import learning_rate  # noqa: E402
-from training.step import TrainSpec, abstract_state, make_train_step  # noqa: E402
+from training.step import make_train_step  # noqa: E402
+from training.train_state import TrainSpec, abstract_state  # noqa: E402
 
 TASK = flags.DEFINE_enum("task", "pydoc", ["pydoc", "listops"], "The task to train.")
 RUNS = flags.DEFINE_string("runs", "runs/quality", "Directory of the runs.")
@@ -78,6 +79,7 @@ def main(_):
 
 
 def config_of(kind: str) -> dict:
+    """The config of the task's run with this kind of attention."""
     config = importlib.import_module(f"configs.{TASK.value}").get_config()
     for section, keys in TASKS[TASK.value].items():
         config[section].update(keys)

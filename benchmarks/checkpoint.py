@@ -22,7 +22,7 @@ from checkpointing import digests
 from checkpointing.checkpoint_manager import Checkpoints
 from configs.default import get_config
 from training.config import CheckpointConfig
-from training.step import TrainState
+from training.train_state import TrainState
 
 MEGABYTES = flags.DEFINE_integer("megabytes", 500, "Size of the state.")
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Saves and restores of each kind.")
@@ -44,6 +44,7 @@ def make_state(megabytes: int) -> TrainState:
 
 
 def seconds(action) -> float:
+    """The seconds that a call takes."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin

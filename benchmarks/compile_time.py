@@ -23,7 +23,8 @@ from training.compilation import keep_programs
 from training.mesh import make_mesh
 from training.model_for_task import make_model
 from training.schedules import learning_rate
-from training.step import NO_FROZEN_INPUTS, TrainSpec, abstract_state, make_train_step
+from training.step import make_train_step
+from training.train_state import NO_FROZEN_INPUTS, TrainSpec, abstract_state
 
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Alternations; the fastest of each depth counts.")
 DEPTHS = (6, 48)

@@ -82,6 +82,7 @@ def compare(shape: Shape, ctranslate2, machine: str) -> None:
 
 
 def headings() -> str:
+    """The two heading lines of the table."""
     groups = [
         ("tokens/s", LIBRARIES),
         ("ours : theirs", (THEIRS, CT2)),
@@ -93,6 +94,7 @@ def headings() -> str:
 
 
 def cells(values: Mapping[str, float], libraries: Sequence[str], spec: str) -> str:
+    """One cell for each library; a dash where it has no value."""
     return " ".join(f"{format(values[s], spec) if s in values else '-':>12}" for s in libraries)
 
 
@@ -167,6 +169,7 @@ def bandwidths() -> tuple[float, float]:
 
 
 def seconds(call: Callable) -> float:
+    """The seconds that a call takes."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -108,6 +108,7 @@ def base(rows: int) -> Shape:
 
 
 def our_config(architecture: Mapping, **sizes) -> TransformerConfig:
+    """Our config of an architecture with these sizes."""
     values = {**default.get_config().model.to_dict(), **architecture, **sizes}
     config, problems = schema.build(TransformerConfig, values, "model")
     if problems:
@@ -147,6 +148,7 @@ def enliven(marian: torch.nn.Module, tokens_bt: torch.Tensor) -> None:
 def our_params(
     theirs: torch.nn.Module, config: TransformerConfig, architecture: Architecture
 ) -> dict:
+    """The parameters of transformers' model in our layout."""
     model, one = LanguageModel(config), jnp.ones((1, 1), jnp.int32)
     source = [one] if config.has_encoder else []
     shapes = jax.eval_shape(lambda: nn.unbox(model.init(jax.random.key(0), one, *source)))
@@ -161,6 +163,8 @@ def our_params(
 
 
 class Ours:
+    """Our decoder, ready to generate."""
+
     def __init__(self, shape: Shape, *, beams: int, steps: int):
         self._beams = beams
         rows = len(shape.start_bt) * beams
@@ -195,6 +199,8 @@ class Ours:
 
 
 class Transformers:
+    """transformers' decoder, ready to generate."""
+
     def __init__(self, shape: Shape, *, beams: int, steps: int):
         self._generate, self._columns = shape.theirs.generate, shape.start_bt.shape[1]
         self._options = dict(max_new_tokens=steps, do_sample=False, num_beams=beams)

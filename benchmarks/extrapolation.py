@@ -74,6 +74,7 @@ def lines(workdir: str, config: Config, trained_at: int) -> Iterator[tuple[str, 
 
 
 def as_table(found: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> str:
+    """A Markdown table: a row for each position scheme, a column for each length."""
     rows = [["positions", *(f"{length:,}" for length in lengths)]]
     rows += [[name, *(f"{value:.3f}" for value in scores)] for name, scores in found.items()]
     first, *others = [f"| {' | '.join(row)} |\n" for row in rows]
@@ -81,6 +82,7 @@ def as_table(found: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> st
 
 
 def draw(found: Mapping[str, Sequence[float]], lengths: Sequence[int], output: Path) -> None:
+    """Draws the scores over the length as an SVG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -33,6 +33,7 @@ ALLOWED = 1.3  # overhead, in sizes of the largest tensor
 
 
 def write_model(directory: Path) -> None:
+    """Writes a published model with random weights."""
     from pretrained import files
 
     width, inner, groups = CONFIG["hidden_size"], CONFIG["intermediate_size"], 4 * 64
@@ -82,6 +83,7 @@ def _anonymous_memory() -> int:
 
 
 def measure(directory: Path) -> dict[str, float]:
+    """Imports the model; returns megabytes by name: its size, its largest array, added memory."""
     import jax
 
     import convert

@@ -92,6 +92,7 @@ def write_pairs(directory: Path) -> dict[str, str]:
 
 
 def data_config(**keys) -> DataConfig:
+    """A `data` section with this benchmark's sizes and the given keys."""
     usual = dict(batch_size=BATCH, length=LENGTH, encoder_length=LENGTH, tokenizer="bpe")
     return DataConfig(**{**default.get_config().data.to_dict(), **usual, **keys})
 
@@ -158,6 +159,7 @@ def wait_share(text: dict[str, str], directory: Path) -> float:
 
 
 def best_and_median(rates: Sequence[float], digits: int = 0) -> str:
+    """The best and the median rate, as two cells."""
     return f"{max(rates):>11,.{digits}f} {statistics.median(rates):>11,.{digits}f}"
 
 

@@ -47,6 +47,7 @@ def ranks(scores: Callable[[np.ndarray], np.ndarray], baskets: Sequence[Sequence
 
 
 def scores_of(found: Sequence[float]) -> dict[str, float]:
+    """The ranking metrics of the ranks of the hidden items."""
     rank_b = np.array(found, np.float64)
     gains_b = np.where(rank_b <= 10, 1 / np.log2(1 + rank_b), 0)
     values = (rank_b <= 10).mean(), gains_b.mean(), (1 / rank_b).mean()

@@ -100,6 +100,7 @@ def their_step(cell: str, x_btd: np.ndarray, weights_btd: np.ndarray) -> tuple[S
 
 
 def seconds(step: Step, count: int) -> float:
+    """The mean seconds of a step over `count` steps."""
     begin = time.perf_counter()
     for _ in range(count):
         step()

@@ -40,47 +40,48 @@ def windows(examples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is read (B, T), what follows (B, H), and whether that is known."""
     rows = [examples[n] for n in range(len(examples))]
     columns = [row["signal"][:, 0] for row in rows], [row["future"] for row in rows]
-    read_bt, future_bh = (np.stack(column).astype(np.float64) for column in columns)
-    return read_bt, future_bh, np.stack([row["is_known"] for row in rows])
+    read_bs, future_bt = (np.stack(column).astype(np.float64) for column in columns)
+    return read_bs, future_bt, np.stack([row["is_known"] for row in rows])
 
 
-def seasonal_naive(read_bt: np.ndarray, horizon: int, period: int) -> np.ndarray:
-    length = read_bt.shape[1]
-    return read_bt[:, [length - period + step % period for step in range(horizon)]]
+def seasonal_naive(read_bs: np.ndarray, horizon: int, period: int) -> np.ndarray:
+    """Repeats the last period of each window: (B, S) -> (B, horizon)."""
+    length = read_bs.shape[1]
+    return read_bs[:, [length - period + step % period for step in range(horizon)]]
 
 
-def with_drift(read_bt: np.ndarray, horizon: int, period: int) -> np.ndarray:
+def with_drift(read_bs: np.ndarray, horizon: int, period: int) -> np.ndarray:
     """Seasonal naive, plus the change from the value one period before the last value."""
-    change_b1 = read_bt[:, -1:] - read_bt[:, -1 - period, None]
-    return seasonal_naive(read_bt, horizon, period) + change_b1
+    change_b1 = read_bs[:, -1:] - read_bs[:, -1 - period, None]
+    return seasonal_naive(read_bs, horizon, period) + change_b1
 
 
-def ridge(read_bt: np.ndarray, future_bh: np.ndarray, penalty: float):
+def ridge(read_bs: np.ndarray, future_bt: np.ndarray, penalty: float):
     """The forecasts (B, H) of a linear model, as a function of windows."""
-    mean_t, mean_h = read_bt.mean(axis=0), future_bh.mean(axis=0)
-    centred_bt = read_bt - mean_t
-    square_tt = centred_bt.T @ centred_bt + penalty * np.eye(len(mean_t))
-    weights_th = np.linalg.solve(square_tt, centred_bt.T @ (future_bh - mean_h))
-    return lambda read_bt: (read_bt - mean_t) @ weights_th + mean_h
+    mean_s, mean_t = read_bs.mean(axis=0), future_bt.mean(axis=0)
+    centred_bs = read_bs - mean_s
+    square_ss = centred_bs.T @ centred_bs + penalty * np.eye(len(mean_s))
+    weights_st = np.linalg.solve(square_ss, centred_bs.T @ (future_bt - mean_t))
+    return lambda read_bs: (read_bs - mean_s) @ weights_st + mean_t
 
 
 def scores_of(forecasts, train, scored, levels) -> dict[str, float]:
     """The pinball loss, error and coverage of median forecasts with quantiles of their errors."""
-    read_bt, future_bh, is_known_bh = train
-    errors_bh = np.where(is_known_bh, future_bh - forecasts(read_bt), np.nan)
-    spread_nh = np.nanquantile(errors_bh, levels, axis=0)
-    spread_nh[levels.index(0.5)] = 0
-    read_bt, future_bh, is_known_bh = scored
-    quantiles_nbh = np.sort(forecasts(read_bt) + spread_nh[:, None], axis=0)
-    missing_nbh = future_bh - quantiles_nbh
-    level_n11 = np.array(levels)[:, None, None]
-    loss_bh = np.maximum(level_n11 * missing_nbh, (level_n11 - 1) * missing_nbh).mean(axis=0)
-    error_bh = abs(future_bh - forecasts(read_bt))
-    inside_bh = (quantiles_nbh[0] <= future_bh) & (future_bh <= quantiles_nbh[-1])
-    values = (loss_bh, error_bh, inside_bh)
+    read_bs, future_bt, is_known_bt = train
+    errors_bt = np.where(is_known_bt, future_bt - forecasts(read_bs), np.nan)
+    spread_ct = np.nanquantile(errors_bt, levels, axis=0)
+    spread_ct[levels.index(0.5)] = 0
+    read_bs, future_bt, is_known_bt = scored
+    quantiles_cbt = np.sort(forecasts(read_bs) + spread_ct[:, None], axis=0)
+    missing_cbt = future_bt - quantiles_cbt
+    level_c11 = np.array(levels)[:, None, None]
+    loss_bt = np.maximum(level_c11 * missing_cbt, (level_c11 - 1) * missing_cbt).mean(axis=0)
+    error_bt = abs(future_bt - forecasts(read_bs))
+    inside_bt = (quantiles_cbt[0] <= future_bt) & (future_bt <= quantiles_cbt[-1])
+    values = (loss_bt, error_bt, inside_bt)
     return {
-        name: float(value_bh[is_known_bh].mean())
-        for name, value_bh in zip(METRICS, values, strict=True)
+        name: float(value_bt[is_known_bt].mean())
+        for name, value_bt in zip(METRICS, values, strict=True)
     }
 
 

@@ -42,6 +42,7 @@ SPEEDS = (130, 175, 220)  # words per minute; espeak-ng's own is 175
 
 
 def speak(path: Path, digit: int, voice: str, speed: int) -> None:
+    """Writes a sound file in which a voice says a digit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [PROGRAM, "-v", voice, "-s", str(speed), "-w", str(path), str(digit)]
     subprocess.run(command, check=True, capture_output=True)

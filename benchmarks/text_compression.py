@@ -30,6 +30,7 @@ ORDER = flags.DEFINE_integer("order", 6, "Bytes of the longest n-gram.")
 
 
 def text_of(split: str) -> bytes:
+    """The bytes of a split's file; raises ConfigError if there is none."""
     for name in (f"{split}.txt", f"{split}.txt.gz"):
         if (path := Path(DIRECTORY.value, name)).is_file():
             return bytes(read_text(path))

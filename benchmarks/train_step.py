@@ -27,7 +27,8 @@ from training.flops import train_flops
 from training.mesh import make_mesh, put_batch
 from training.model_for_task import make_model
 from training.schedules import learning_rate
-from training.step import TrainSpec, abstract_state, make_train_step
+from training.step import make_train_step
+from training.train_state import TrainSpec, abstract_state
 
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Alternations; the best of each library counts.")
 STEPS = flags.DEFINE_integer("steps", 4, "Training steps in a round.")
@@ -90,6 +91,7 @@ def their_step(model: torch.nn.Module, inputs: dict[str, np.ndarray]) -> tuple[S
 
 
 def gpt2(tokens: np.ndarray):
+    """A batch of GPT-2, its objective and style, and transformers' model with its arguments."""
     batch = {"inputs": tokens, "targets": tokens, "weights": np.ones(tokens.shape, np.float32)}
     config = transformers.GPT2Config(
         vocab_size=VOCAB, n_positions=LENGTH, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
@@ -100,6 +102,7 @@ def gpt2(tokens: np.ndarray):
 
 
 def bert(tokens: np.ndarray):
+    """The same for BERT."""
     ones = np.ones(tokens.shape, np.int32)
     batch = {"inputs": tokens, "targets": tokens, "weights": ones.astype(np.float32)}
     batch |= {"segment_ids": ones}
@@ -114,6 +117,7 @@ def bert(tokens: np.ndarray):
 
 
 def encoder_decoder(tokens: np.ndarray):
+    """The same for Marian."""
     ones = np.ones(tokens.shape, np.int32)
     batch = {"inputs": tokens, "targets": tokens, "weights": ones.astype(np.float32)}
     batch |= {"encoder_inputs": tokens, "encoder_segment_ids": ones, "segment_ids": ones}
@@ -131,6 +135,7 @@ def encoder_decoder(tokens: np.ndarray):
 
 
 def seconds(step: Step, count: int) -> float:
+    """The mean seconds of a step over `count` steps."""
     begin = time.perf_counter()
     for _ in range(count):
         step()

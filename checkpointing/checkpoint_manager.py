@@ -23,7 +23,7 @@ from storage.object_store import as_os_errors, is_remote, move
 from training.config import CheckpointConfig
 from training.exits import SaveFailedError
 from training.processes import is_primary
-from training.step import TrainState
+from training.train_state import TrainState
 
 DIRECTORY = "checkpoints"
 # Fields of TrainState that checkpoints store under another name.

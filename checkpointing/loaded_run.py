@@ -32,7 +32,7 @@ from training.compilation import keep_programs
 from training.config import CheckpointConfig, MeshConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
-from training.step import abstract_params
+from training.train_state import abstract_params
 
 READ_ATTEMPTS = 20  # of the newest checkpoints, which a running job replaces
 # Sections that may be changed for a trained model, and their keys that may not be changed, because

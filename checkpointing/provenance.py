@@ -33,7 +33,7 @@ from training.finetune import Tuning, as_tree, by_name
 from training.infer_sizes import refuse_other_data
 from training.precision import starting_from
 from training.processes import is_primary
-from training.step import TrainState
+from training.train_state import TrainState
 
 CLASSES = "classes/"  # the head of a classifier
 MOST_LISTED = 3  # names of new parameters in the log

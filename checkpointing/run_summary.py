@@ -80,6 +80,7 @@ def restart_steps(run: RunRecord) -> list[int]:
 
 
 def number(value: float) -> str:
+    """A number with four significant digits."""
     return f"{value:.4g}"
 
 

@@ -131,6 +131,7 @@ def transformer_style():
 
 
 def bert_style():
+    """Devlin et al. 2018: post-norm encoders with token types."""
     return _style(
         token_types=2,
         embedding_norm=True,
@@ -144,6 +145,7 @@ def bert_style():
 
 
 def gpt2_style():
+    """Radford et al. 2019: pre-norm decoders with learned positions."""
     return _style(
         family="decoder",
         norm_epsilon=1e-5,
@@ -154,6 +156,7 @@ def gpt2_style():
 
 
 def llama_style():
+    """Touvron et al. 2023: decoders with RoPE, RMSNorm and SwiGLU."""
     return _style(
         family="decoder",
         position="rope",
@@ -181,6 +184,7 @@ def t5_style():
 
 
 def t5_v1_1_style():
+    """T5 v1.1: gated feed-forward layers, and an output layer of its own."""
     return {
         **t5_style(),
         **dict(tie_output=False, output_scale=False, activation="geglu_tanh"),
@@ -188,6 +192,7 @@ def t5_v1_1_style():
 
 
 def vit_style():
+    """Dosovitskiy et al. 2020: pre-norm encoders of image patches."""
     return _style(
         input="patches",
         norm_epsilon=1e-12,
@@ -227,6 +232,7 @@ def conv_s2s():
 
 
 def transformer_base():
+    """The base model of the 2017 paper."""
     return {
         **transformer_style(),
         **dict(width=512, encoder_layers=6, decoder_layers=6, heads=8, head_size=64),
@@ -236,6 +242,7 @@ def transformer_base():
 
 
 def transformer_big():
+    """The big model of the 2017 paper."""
     return {
         **transformer_base(),
         **dict(width=1024, heads=16, feed_forward=4096),
@@ -244,6 +251,7 @@ def transformer_big():
 
 
 def bert_base():
+    """BERT base, uncased."""
     return {
         **bert_style(),
         **dict(vocab_size=30_522, width=768, encoder_layers=12, heads=12, head_size=64),
@@ -253,6 +261,7 @@ def bert_base():
 
 
 def bert_large():
+    """BERT large, uncased."""
     return {
         **bert_base(),
         **dict(width=1024, encoder_layers=24, heads=16, feed_forward=4096),
@@ -260,6 +269,7 @@ def bert_large():
 
 
 def gpt2():
+    """GPT-2, the small one."""
     return {
         **gpt2_style(),
         **dict(vocab_size=50_257, width=768, decoder_layers=12, heads=12, head_size=64),
@@ -298,6 +308,7 @@ def llama_70b():
 
 
 def t5_small():
+    """T5 v1.0 small."""
     return {
         **t5_style(),
         **dict(vocab_size=32_128, width=512, encoder_layers=6, decoder_layers=6, heads=8),
@@ -307,6 +318,7 @@ def t5_small():
 
 
 def t5_v1_1_small():
+    """T5 v1.1 small."""
     return {
         **t5_small(),
         **t5_v1_1_style(),
@@ -315,6 +327,7 @@ def t5_v1_1_small():
 
 
 def vit_s16():
+    """ViT-S/16 for images of 224 pixels."""
     return {
         **vit_style(),
         **dict(width=384, encoder_layers=12, heads=6, head_size=64, feed_forward=1536),
@@ -324,6 +337,7 @@ def vit_s16():
 
 
 def vit_b16():
+    """ViT-B/16 for images of 224 pixels."""
     return {**vit_s16(), **dict(width=768, heads=12, feed_forward=3072)}
 
 

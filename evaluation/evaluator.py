@@ -20,6 +20,7 @@ from evaluation.metrics import (
     text_scores,
 )
 from evaluation.ranking import ranking_sums
+from evaluation.target_rows import after_prompt, exact_rows, matching_rows, prompt_lengths
 from experiment.schema import ConfigError
 from inference.decoding import GREEDY, Ends, Sampling
 from inference.generation import Generator, Prompts
@@ -152,7 +153,7 @@ class Evaluator:
             if eval_set.has_target:
                 # One generation serves all metrics.
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
-                exact = _exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
+                exact = exact_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
                 found = {**found, "exact_match": exact}
                 if details is not None:
                     self._add_answers(details, batch, tokens_bt, expected_bt, weights_bt)
@@ -194,10 +195,10 @@ class Evaluator:
             details.add_positions(*fetch(self._position_step(params, batch)))
 
     def _add_answers(self, details: EvalDetails, batch, tokens_bt, expected_bt, weights_bt) -> None:
-        matched_b = _matching_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
+        matched_b = matching_rows(tokens_bt, expected_bt, weights_bt, batch.get("target_cut", 0))
         has_source = self._objective.has_source
         source_bt = batch["encoder_segment_ids"] != 0 if has_source else None
-        lengths_b = source_bt.sum(axis=1) if has_source else _prompt_lengths(batch)
+        lengths_b = source_bt.sum(axis=1) if has_source else prompt_lengths(batch)
         tokens_bt, expected_bt, weights_bt, matched_b, lengths_b = jax.device_get(
             (tokens_bt, expected_bt, weights_bt, matched_b, lengths_b)
         )
@@ -248,8 +249,8 @@ class Evaluator:
             given = len(starts) - 1
             targets_bt, weights_bt = targets_bt[:, given:], weights_bt[:, given:]
         else:
-            prompts = Prompts(batch["inputs"], _prompt_lengths(batch))
-            targets_bt, weights_bt = _after_prompt(targets_bt, weights_bt, prompts.lengths_b)
+            prompts = Prompts(batch["inputs"], prompt_lengths(batch))
+            targets_bt, weights_bt = after_prompt(targets_bt, weights_bt, prompts.lengths_b)
         rows, steps = targets_bt.shape
         if not (has_target or self._objective.has_source):
             steps -= steps // 2  # the second half of the row; there are no positions after it
@@ -324,13 +325,13 @@ class Evaluator:
                     )
                 return "\n".join(blocks) + "\n"
             case "forecaster":
-                _, quantiles_bhn = self._eval_step(params, batch)
-                rows = zip(examples, jax.device_get(quantiles_bhn), strict=False)
-                blocks = [_forecast_text(row, quantiles_hn) for row, quantiles_hn in rows]
+                _, quantiles_btc = self._eval_step(params, batch)
+                rows = zip(examples, jax.device_get(quantiles_btc), strict=False)
+                blocks = [_forecast_text(row, quantiles_tc) for row, quantiles_tc in rows]
             case "masked_language_model" if self._objective.ranks_items:
-                _, predictions_bn = self._eval_step(params, batch)
-                batch, predictions_bn = jax.device_get((dict(batch), predictions_bn))
-                rows = zip(batch["inputs"], predictions_bn, batch["targets"], strict=True)
+                _, predictions_bx = self._eval_step(params, batch)
+                batch, predictions_bx = jax.device_get((dict(batch), predictions_bx))
+                rows = zip(batch["inputs"], predictions_bx, batch["targets"], strict=True)
                 blocks = [
                     f"given:    {decode(row)}\nanswer:   {decode(best[:1])}\n"
                     f"expected: {decode(target[:1])}"
@@ -365,7 +366,7 @@ class Evaluator:
         if self._objective.has_source:
             rows = jax.device_get(batch["encoder_inputs"])
             return [self._tokenizer.decode(row) for row in rows[: len(examples)]]
-        rows, lengths = jax.device_get((batch["inputs"], _prompt_lengths(batch)))
+        rows, lengths = jax.device_get((batch["inputs"], prompt_lengths(batch)))
         pairs = zip(rows, lengths, examples, strict=False)
         return [self._tokenizer.decode(row[:length]) for row, length, _ in pairs]
 
@@ -377,56 +378,11 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _forecast_text(example: Mapping, quantiles_hn: np.ndarray) -> str:
+def _forecast_text(example: Mapping, quantiles_tc: np.ndarray) -> str:
     """A line for each value: what came, and the quantiles that were forecast."""
     offset, lines = example["offset"], [example["name"]]
-    rows = zip(example["future"], example["is_known"], quantiles_hn, strict=True)
-    for value, is_known, quantiles_n in rows:
+    rows = zip(example["future"], example["is_known"], quantiles_tc, strict=True)
+    for value, is_known, quantiles_c in rows:
         came = f"{value + offset:.6g}" if is_known else "missing"
-        lines.append(f"{came}: {' '.join(f'{each + offset:.6g}' for each in quantiles_n)}")
+        lines.append(f"{came}: {' '.join(f'{each + offset:.6g}' for each in quantiles_c)}")
     return "\n".join(lines)
-
-
-def _prompt_lengths(batch: Mapping[str, Array]) -> Array:
-    """The length of each row's prompt.
-
-    It is the row's prefix; or what precedes the first answer of a conversation, at most half of the
-    row; or half of the row for running text.
-    """
-    if "prefix" in batch:
-        return batch["prefix"].sum(axis=1).astype(jnp.int32)
-    half = batch["inputs"].shape[1] // 2
-    first_b = (batch["weights"] > 0).argmax(axis=1).astype(jnp.int32)  # 0 for running text
-    return jnp.where(first_b > 0, jnp.minimum(first_b + 1, half), half)
-
-
-@jax.jit
-def _after_prompt(targets_bt: Array, weights_bt: Array, lengths_b: Array) -> tuple[Array, Array]:
-    """Targets and weights shifted so that column 0 is the first token after the prompt."""
-    length = targets_bt.shape[1]
-    columns_bt = lengths_b[:, None] - 1 + jnp.arange(length, dtype=jnp.int32)
-    inside_bt, columns_bt = columns_bt < length, jnp.minimum(columns_bt, length - 1)
-    moved_bt = jnp.take_along_axis(targets_bt, columns_bt, axis=1)
-    return moved_bt, jnp.take_along_axis(weights_bt, columns_bt, axis=1) * inside_bt.astype(
-        weights_bt.dtype
-    )
-
-
-@jax.jit
-def _exact_rows(
-    tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
-) -> tuple[Array, Array]:
-    """(number of rows whose tokens match the target up to its end, number of rows).
-
-    A row whose target was truncated (`cut_b`) does not match.
-    """
-    matches_b = _matching_rows(tokens_bt, expected_bt, weights_bt, cut_b)
-    real_b = (weights_bt > 0).any(axis=1)
-    return (matches_b & real_b).sum().astype(jnp.float32), real_b.sum().astype(jnp.float32)
-
-
-def _matching_rows(
-    tokens_bt: Array, expected_bt: Array, weights_bt: Array, cut_b: Array | int
-) -> Array:
-    # The targets include the end token, so no token follows a match.
-    return ((tokens_bt == expected_bt) | (weights_bt == 0)).all(axis=1) & (cut_b == 0)

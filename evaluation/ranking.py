@@ -10,25 +10,25 @@ Totals = dict[str, tuple[Array, Array]]  # (sum, count) of each metric
 
 
 def target_ranks(
-    logits_bnv: Array, batch: Mapping[str, Array], candidates_v: Array
+    logits_bxv: Array, batch: Mapping[str, Array], candidates_v: Array
 ) -> tuple[Array, Array]:
     """The rank of each row's masked item, from 1; and whether the row counts (B,).
 
     The ranking has the ids in `candidates_v` that the row does not show. Ties and NaN count as
     ranked before the target. A target that is not ranked, such as an unknown item, has rank
-    infinity. One of the N targets of a row has a positive weight.
+    infinity. One of the X targets of a row has a positive weight.
     """
-    counts_bn = batch["weights"] > 0
-    place_b1 = counts_bn.argmax(axis=1)[:, None]
+    counts_bx = batch["weights"] > 0
+    place_b1 = counts_bx.argmax(axis=1)[:, None]
     target_b1 = jnp.take_along_axis(batch["targets"], place_b1, axis=1)
-    scores_bv = jnp.take_along_axis(logits_bnv, place_b1[..., None], axis=1)[:, 0]
+    scores_bv = jnp.take_along_axis(logits_bxv, place_b1[..., None], axis=1)[:, 0]
     rows_b1 = jnp.arange(len(target_b1), dtype=jnp.int32)[:, None]
     shown_bv = jnp.zeros(scores_bv.shape, bool).at[rows_b1, batch["inputs"]].set(True)
     ranked_bv = candidates_v & ~shown_bv
     own_b1 = jnp.take_along_axis(scores_bv, target_b1, axis=1)
     rank_b = (ranked_bv & ~(scores_bv < own_b1)).sum(axis=1).astype(jnp.float32)
     is_ranked_b = jnp.take_along_axis(ranked_bv, target_b1, axis=1)[:, 0]
-    return jnp.where(is_ranked_b, rank_b, jnp.inf), counts_bn.any(axis=1)
+    return jnp.where(is_ranked_b, rank_b, jnp.inf), counts_bx.any(axis=1)
 
 
 def ranking_scores(metrics: Sequence[str], rank_b: Array) -> dict[str, Array]:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT, IMAGE_KEYS
 from input_pipeline.objectives import OBJECTIVES
 from model.positions import ABSOLUTE_POSITIONS
-from training.config import (
+from training.mup import mup_problems
+from training.pruning_schedule import prune_problems
+from training.section_checks import (
     finetune_problems,
     metric_problems,
     precision_problems,
     reference_problems,
     schedule_problems,
 )
-from training.mup import mup_problems
-from training.pruning_schedule import prune_problems
 
 if TYPE_CHECKING:
     from experiment.sections import Experiment

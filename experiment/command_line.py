@@ -17,6 +17,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from configs.former_keys import FormerKeyWarning
 from experiment import help_text
 from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS
@@ -97,6 +98,7 @@ def parse_config(path: str, overrides: Mapping[str, str]) -> dict[str, Any]:
 def _refusals() -> Iterator[None]:
     """Prepares the command line; if it is wrong, prints the problem and ends the script."""
     _rewrite_arguments()
+    _show_former_keys()
     flags.DEFINE_bool("help_keys", False, "Lists all keys of the config.")
     try:
         yield
@@ -115,6 +117,20 @@ def _rewrite_arguments() -> None:
         flag, _, key = name.partition(".")
         if key and flag in ("--config", "-config"):
             sys.argv[number] = f"{flag}.{current_name(key)}{is_given}{value}"
+
+
+def _show_former_keys() -> None:
+    """From now on, each former key in a config file is one line on stderr, shown once."""
+    show, shown = warnings.showwarning, set()
+
+    def show_in_a_line(message, category, *more):
+        if category is not FormerKeyWarning:
+            show(message, category, *more)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = show_in_a_line
 
 
 def value_of(flag: str, argv: list[str]) -> str:
@@ -254,8 +270,6 @@ def _explain(argv: list[str], error: Exception) -> str:
         for override in overrides:
             if problem := _wrong_type(override, value_of(override, argv)):
                 return problem
-    if renamed := _renamed_key(error):
-        return renamed
     if isinstance(error, AttributeError | KeyError) and overrides:
         from configs import default
 
@@ -288,16 +302,6 @@ def _explain(argv: list[str], error: Exception) -> str:
         return lines[0]
     where = lines[0].removesuffix("Error whilst parsing config file:").strip()
     return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
-
-
-def _renamed_key(error: Exception) -> str:
-    """Says so if a config file sets a key by its former name, which a locked config refuses."""
-    key = _locked_out(error)
-    for section in ("eval", "data"):
-        former = f"{section}.{key}"
-        if (name := current_name(former)) != former:
-            return f"{former} is now {name}; rename it in the config file"
-    return ""
 
 
 def _unknown_key(error: Exception) -> str:

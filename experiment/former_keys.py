@@ -4,20 +4,21 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from experiment.other_names import RENAMED
+from configs.former_keys import FORMER_KEYS
 from input_pipeline.config import source_table
 from input_pipeline.sources.embedded.listops import ListOpsOptions
 
 # Keys of `data` that became options of one source, `data.options`.
-LISTOPS_KEYS = {f"listops_{field.name}": field.name for field in dataclasses.fields(ListOpsOptions)}
+LISTOPS_KEYS = {
+    former.removeprefix("data."): name.removeprefix("data.options.")
+    for former, name in FORMER_KEYS.items()
+    if name.startswith("data.options.")
+}
 
 
 def current_name(key: str) -> str:
     """The name today of a dotted key of any version: `eval.metrics` for `eval.measures`."""
-    section, _, name = key.rpartition(".")
-    if section == "data" and name in LISTOPS_KEYS:
-        return f"data.options.{LISTOPS_KEYS[name]}"
-    return RENAMED.get(key, key)
+    return FORMER_KEYS.get(key, key)
 
 
 def with_current_keys(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,10 +27,10 @@ def with_current_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     A config with both names of a key is left as it is, for the schema to refuse.
     """
     config = dict(config)
-    for former, name in RENAMED.items():
+    for former, name in FORMER_KEYS.items():
         section, key = former.split(".")
-        _, new_key = name.split(".")
-        values = config.get(section)
+        _, new_key = name.split(".", 1)
+        values = {} if key in LISTOPS_KEYS else config.get(section)
         if isinstance(values, Mapping) and key in values and new_key not in values:
             others = {each: value for each, value in values.items() if each != key}
             config[section] = {**others, new_key: values[key]}

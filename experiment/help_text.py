@@ -18,7 +18,8 @@ from configs import default
 from experiment import other_names
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_CONFIGS = ("__init__", "architectures")  # files in configs/ that are not experiments
+# Files in configs/ that are not experiments
+NO_CONFIGS = ("__init__", "architectures", "former_keys")
 HELP = ("help", "helpshort", "h", "?")
 WIDTH, COLUMN = 100, 30
 

@@ -105,9 +105,6 @@ _NAMES_OF_KEYS = {
 # Their name -> our full keys.
 KEYS = {name: keys for keys, names in _NAMES_OF_KEYS.items() for name in names.split()}
 
-# The former name of one of our keys -> its name today. Both are in the same section.
-RENAMED = {"eval.measures": "eval.metrics"}
-
 # Their name -> our key, and what our key counts.
 OTHER_UNITS = {
     **dict.fromkeys(
@@ -138,7 +135,9 @@ def key_hint(key: str, section: str) -> str:
         ours, unit = OTHER_UNITS[key]
         return f"; {ours} {unit}."
     own = f"{section}." if section else ""
-    if (former := f"{own}{key}") in RENAMED:
-        return f": {former} is now {RENAMED[former]}."
+    from configs.former_keys import FORMER_KEYS  # here: all code imports this module by the schema
+
+    if (former := f"{own}{key}") in FORMER_KEYS:
+        return f": {former} is now {FORMER_KEYS[former]}."
     names = [repr(each.removeprefix(own)) for each in KEYS.get(key, ())]
     return f". Did you mean {' or '.join(names)}?" if names else ""

@@ -63,6 +63,8 @@ def source_table() -> Mapping[str, "Source"]:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
+    """The keys of `data`: where examples come from, and how they become batches."""
+
     # Where examples come from
     source: Annotated[str, OneOf(source_table)]
     path: str

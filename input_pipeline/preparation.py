@@ -187,10 +187,12 @@ def sentences(document: Example) -> Iterator[Example]:
 
 
 def chunk_path(partial: Path, number: int) -> Path:
+    """The file of a chunk in the directory of an unfinished preparation."""
     return partial / f"{number:07d}.npz"
 
 
 def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
+    """Writes a chunk, which appears at once and complete."""
     bad = np.frombuffer(json.dumps(table.bad).encode(), np.uint8)
     with tempfile.NamedTemporaryFile(dir=partial, suffix=".writing", delete=False) as file:
         np.savez(file, **table.arrays, bad=bad)
@@ -198,6 +200,7 @@ def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
 
 
 def read_chunk(partial: Path, number: int) -> TokenTable:
+    """Reads a chunk."""
     # Opened here, because NumPy leaves a damaged file open.
     with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}

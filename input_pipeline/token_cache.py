@@ -24,7 +24,8 @@ from input_pipeline.sources.base import (
     readable_examples,
 )
 from input_pipeline.token_table import FeatureSpec, LazyTokenTable, TokenTable
-from input_pipeline.tokenizers.published_files import open_tokenizer, with_chat_template
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_specials import with_chat_template
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from input_pipeline.tokenizers.train_vocabulary import (
     VERSION,
@@ -42,6 +43,7 @@ TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 
 def cache_directory(data: DataConfig) -> Path:
+    """Where tokenized data is kept: data.cache_dir, or the default."""
     return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
 
 

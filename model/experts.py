@@ -1,8 +1,7 @@
 """A feed-forward layer of several experts, of which each token uses a few.
 
 Without a capacity, tokens are sorted by expert, and each expert multiplies its own rows: nothing is
-dropped. With one, each expert has a buffer of fixed size for each row of the batch. The shape
-letters n and c count the choices of a token and the places in a buffer; m counts sorted choices.
+dropped. With one, each expert has a buffer of fixed size for each row of the batch.
 """
 
 import dataclasses
@@ -88,12 +87,12 @@ class Experts(nn.Module):
 
         def part(x_btd: Array, routing: Routing, weights: dict[str, Weights]) -> Array:
             here = config.experts // devices_along(own)
-            experts_btn = routing.experts_btn
+            experts_bty = routing.experts_bty
             if own:
-                experts_btn = experts_btn - jax.lax.axis_index(own) * here
-            is_here_btn = (experts_btn >= 0) & (experts_btn < here)
-            experts_btn = jnp.where(is_here_btn, experts_btn, here)
-            y_btd = apply(x_btd, routing._replace(experts_btn=experts_btn), weights)
+                experts_bty = experts_bty - jax.lax.axis_index(own) * here
+            is_here_bty = (experts_bty >= 0) & (experts_bty < here)
+            experts_bty = jnp.where(is_here_bty, experts_bty, here)
+            y_btd = apply(x_btd, routing._replace(experts_bty=experts_bty), weights)
             return jax.lax.psum(y_btd, own) if own else y_btd
 
         rows, by_expert = PartitionSpec(batch, length), PartitionSpec(own)
@@ -157,55 +156,56 @@ def _apply(
 ) -> Array:
     """Returns the weighted sum of the outputs of the experts that are here, (B, T, D)."""
     run = _buffered if capacity else _sorted
-    y_btnd = run(config, capacity, x_btd, routing, weights)
-    y_btnd = y_btnd.astype(jnp.float32) * routing.weights_btn[..., None]
-    return y_btnd.sum(axis=2).astype(x_btd.dtype)
+    y_btyd = run(config, capacity, x_btd, routing, weights)
+    y_btyd = y_btyd.astype(jnp.float32) * routing.weights_bty[..., None]
+    return y_btyd.sum(axis=2).astype(x_btd.dtype)
 
 
 def _sorted(config, capacity, x_btd, routing, weights) -> Array:
-    """The outputs of each token's experts, (B, T, N, D), for any number of tokens an expert."""
+    """The outputs of each token's experts, (B, T, Y, D), for any number of tokens an expert."""
     del capacity
-    experts_m = routing.experts_btn.reshape(-1)
-    per_token, here = routing.experts_btn.shape[2], len(weights["out"].kernel)
-    order_m = jnp.argsort(experts_m, stable=True)  # those of no expert come last
-    experts_m = experts_m[order_m]
-    is_used_m1 = (experts_m < here)[:, None]
-    sizes_e = jnp.bincount(experts_m, length=here).astype(jnp.int32)
+    # These arrays have one row for each choice, B * T * Y of them.
+    experts = routing.experts_bty.reshape(-1)
+    per_token, here = routing.experts_bty.shape[2], len(weights["out"].kernel)
+    order = jnp.argsort(experts, stable=True)  # those of no expert come last
+    experts = experts[order]
+    is_used = (experts < here)[:, None]
+    sizes_e = jnp.bincount(experts, length=here).astype(jnp.int32)
     zero = jnp.zeros((), x_btd.dtype)
     # A grouped matmul leaves rows of no group undefined, forward and backward.
-    x_md = jnp.where(is_used_m1, x_btd.reshape(-1, x_btd.shape[2])[order_m // per_token], zero)
+    x = jnp.where(is_used, x_btd.reshape(-1, x_btd.shape[2])[order // per_token], zero)
 
-    def dense(x_md: Array, weights: Weights) -> Array:
-        y_md = checkpoint_name(grouped_matmul(x_md, weights.kernel, sizes_e), SAVED_MATMULS)
+    def dense(x: Array, weights: Weights) -> Array:
+        y = checkpoint_name(grouped_matmul(x, weights.kernel, sizes_e), SAVED_MATMULS)
         if weights.bias is None:
-            return y_md
-        bias_md = weights.bias.at[experts_m].get(mode="fill", fill_value=0)
-        return y_md + bias_md.astype(y_md.dtype)
+            return y
+        bias = weights.bias.at[experts].get(mode="fill", fill_value=0)
+        return y + bias.astype(y.dtype)
 
-    y_md = jnp.where(is_used_m1, _mlp(config, x_md, weights, dense), zero)
-    places_m = jnp.argsort(order_m)
-    return y_md[places_m].reshape(*routing.experts_btn.shape, -1)
+    y = jnp.where(is_used, _mlp(config, x, weights, dense), zero)
+    places = jnp.argsort(order)
+    return y[places].reshape(*routing.experts_bty.shape, -1)
 
 
 def _buffered(config, capacity, x_btd, routing, weights) -> Array:
-    """The outputs of each token's experts, (B, T, N, D), with one buffer an expert and row."""
+    """The outputs of each token's experts, (B, T, Y, D), with one buffer an expert and row."""
     batch, _, width = x_btd.shape
     here = len(weights["out"].kernel)
-    is_used_btn = routing.experts_btn < here
-    places_btn = routing.experts_btn * capacity + routing.slots_btn
-    places_btn = jnp.where(is_used_btn, places_btn, here * capacity)  # out of the buffers
+    is_used_bty = routing.experts_bty < here
+    places_bty = routing.experts_bty * capacity + routing.slots_bty
+    places_bty = jnp.where(is_used_bty, places_bty, here * capacity)  # out of the buffers
     rows_b11 = jnp.arange(batch)[:, None, None]
-    x_bpd = jnp.zeros((batch, here * capacity, width), x_btd.dtype)
-    x_bpd = x_bpd.at[rows_b11, places_btn].add(x_btd[:, :, None], mode="drop")
-    x_ebcd = x_bpd.reshape(batch, here, capacity, width).swapaxes(0, 1)
+    buffers = jnp.zeros((batch, here * capacity, width), x_btd.dtype)
+    buffers = buffers.at[rows_b11, places_bty].add(x_btd[:, :, None], mode="drop")
+    by_expert = buffers.reshape(batch, here, capacity, width).swapaxes(0, 1)
 
-    def dense(x_emd: Array, weights: Weights) -> Array:
-        y_emd = checkpoint_name(grouped_matmul(x_emd, weights.kernel, None), SAVED_MATMULS)
-        return y_emd if weights.bias is None else y_emd + weights.bias[:, None].astype(y_emd.dtype)
+    def dense(x: Array, weights: Weights) -> Array:  # (E, B * capacity, inputs)
+        y = checkpoint_name(grouped_matmul(x, weights.kernel, None), SAVED_MATMULS)
+        return y if weights.bias is None else y + weights.bias[:, None].astype(y.dtype)
 
-    y_emd = _mlp(config, x_ebcd.reshape(here, -1, width), weights, dense)
-    y_bpd = y_emd.reshape(here, batch, capacity, -1).swapaxes(0, 1).reshape(batch, -1, width)
-    return y_bpd.at[rows_b11, places_btn].get(mode="fill", fill_value=0)
+    y = _mlp(config, by_expert.reshape(here, -1, width), weights, dense)
+    buffers = y.reshape(here, batch, capacity, -1).swapaxes(0, 1).reshape(batch, -1, width)
+    return buffers.at[rows_b11, places_bty].get(mode="fill", fill_value=0)
 
 
 def _mlp(

@@ -159,12 +159,12 @@ class MaskedLanguageModel(nn.Module):
         positions_bt: Array | None = None,
         segments_bt: Array | None = None,
         token_types_bt: Array | None = None,
-        predicted_bn: Array | None = None,
+        predicted_bx: Array | None = None,
         deterministic: bool = True,
     ) -> tuple[Array, Array | None]:
         """Returns token logits (B, T, V), and next-sentence logits (B, 2) or None.
 
-        With `predicted_bn`, the logits are those of these positions of each row (B, N, V).
+        With `predicted_bx`, the logits are those of these positions of each row (B, X, V).
         """
         config = self.config
         backbone = Transformer(config, name="backbone")
@@ -180,8 +180,8 @@ class MaskedLanguageModel(nn.Module):
             pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
             classify = Dense(config, (2,), ("pooled", "classes"), bias=True, name="next_sentence")
             follows_b2 = classify(pooled_bd)
-        if predicted_bn is not None:
-            x_btd = jnp.take_along_axis(x_btd, predicted_bn[..., None], axis=1)
+        if predicted_bx is not None:
+            x_btd = jnp.take_along_axis(x_btd, predicted_bx[..., None], axis=1)
         return _masked_tokens(config, x_btd, backbone), follows_b2
 
 
@@ -261,7 +261,7 @@ def _classes(config: TransformerConfig) -> Dense:
 
 
 class Forecaster(nn.Module):
-    """Quantiles (B, H, N) of the values after a window, in the window's units and in order.
+    """Quantiles (B, T, C) of the values after a window, in the window's units and in order.
 
     Also returns the deviation that the model normalises with, the scale of a loss.
     """
@@ -277,14 +277,14 @@ class Forecaster(nn.Module):
         x_bd = Dropout(config.dropout_residual, deterministic)(x_bd)
         features = (config.horizon * self.quantiles,)
         dense = Dense(config, features, ("pooled", "classes"), bias=True, name="quantiles")
-        y_bhn = dense(x_bd).astype(jnp.float32).reshape(-1, config.horizon, self.quantiles)
+        y_btc = dense(x_bd).astype(jnp.float32).reshape(-1, config.horizon, self.quantiles)
         # Sorted, because independent outputs may cross; this never raises the pinball loss.
-        y_bhn = jnp.sort(y_bhn, axis=-1)
+        y_btc = jnp.sort(y_btc, axis=-1)
         mean, std = (
             jnp.float32(each[0] if each else default)
             for each, default in ((config.input_mean, 0.0), (config.input_std, 1.0))
         )
-        return y_bhn * std + mean, std
+        return y_btc * std + mean, std
 
 
 class Embedder(nn.Module):

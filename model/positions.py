@@ -3,8 +3,6 @@
 `sinusoidal` and `learned` are added to the embeddings, `rope` rotates queries and keys, `alibi`,
 `t5_bias` and `transformer_xl` are added to the attention scores. Relative schemes apply to
 self-attention only.
-
-One more axis: Z distances between a query and a key.
 """
 
 import dataclasses

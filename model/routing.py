@@ -1,7 +1,6 @@
 """Which experts a token is sent to, with which weights, and the sums that routers are trained with.
 
-One more letter: n counts the choices of a token, model.experts_per_token. E is the number of
-experts, and also the number that stands for "none": of padding, and of choices that a full expert
+E, the number of experts, also stands for "none": for padding, and for choices that a full expert
 drops.
 """
 
@@ -21,9 +20,9 @@ LOAD_BALANCE, ROUTER_Z, DROPPED = "load_balance", "router_z", "dropped"  # their
 class Routing(NamedTuple):
     """The experts of each token."""
 
-    experts_btn: Array  # from the highest score on; E: none
-    weights_btn: Array  # float32; 0 where there is no expert
-    slots_btn: Array | None = None  # place in the expert's buffer; None: without capacity
+    experts_bty: Array  # from the highest score on; E: none
+    weights_bty: Array  # float32; 0 where there is no expert
+    slots_bty: Array | None = None  # place in the expert's buffer; None: without capacity
 
 
 def capacity_of(config: TransformerConfig, length: int) -> int:
@@ -49,13 +48,13 @@ def route(
     else:
         scores_bte = jax.nn.sigmoid(logits_bte)
         shares_bte = scores_bte / _positive(scores_bte.sum(axis=-1, keepdims=True))
-    weights_btn, experts_btn = jax.lax.top_k(scores_bte, config.experts_per_token)
+    weights_bty, experts_bty = jax.lax.top_k(scores_bte, config.experts_per_token)
     if config.router_renormalise:
-        weights_btn /= _positive(weights_btn.sum(axis=-1, keepdims=True))
+        weights_bty /= _positive(weights_bty.sum(axis=-1, keepdims=True))
 
     real_bt1 = real_bt[..., None]
-    experts_btn = jnp.where(real_bt1, experts_btn, config.experts)
-    chosen_bte = jax.nn.one_hot(experts_btn, config.experts, dtype=jnp.float32).sum(axis=2)
+    experts_bty = jnp.where(real_bt1, experts_bty, config.experts)
+    chosen_bte = jax.nn.one_hot(experts_bty, config.experts, dtype=jnp.float32).sum(axis=2)
     tokens_b1 = real_bt.sum(axis=1, dtype=jnp.float32)[:, None]
     mean_be = jnp.where(real_bt1, shares_bte, 0).sum(axis=1) / jnp.maximum(tokens_b1, 1)
     chosen_be = chosen_bte.sum(axis=1) / config.experts_per_token  # times the number of tokens
@@ -64,16 +63,16 @@ def route(
         LOAD_BALANCE: config.experts * (chosen_be * mean_be).sum(),
         ROUTER_Z: jnp.where(real_bt, squares_bt, 0).sum(),
     }
-    slots_btn = None
+    slots_bty = None
     if capacity:
         # Earlier tokens first, so that no token depends on later ones.
         before_bte = (jnp.cumsum(chosen_bte, axis=1) - chosen_bte).astype(jnp.int32)
-        slots_btn = jnp.take_along_axis(before_bte, experts_btn, axis=-1, mode="clip")
-        is_full_btn = (slots_btn >= capacity) & real_bt1
-        experts_btn = jnp.where(is_full_btn, config.experts, experts_btn)
-        totals[DROPPED] = is_full_btn.sum(dtype=jnp.float32) / config.experts_per_token
-    weights_btn = jnp.where(experts_btn < config.experts, weights_btn, 0)
-    return Routing(experts_btn, weights_btn, slots_btn), totals
+        slots_bty = jnp.take_along_axis(before_bte, experts_bty, axis=-1, mode="clip")
+        is_full_bty = (slots_bty >= capacity) & real_bt1
+        experts_bty = jnp.where(is_full_bty, config.experts, experts_bty)
+        totals[DROPPED] = is_full_bty.sum(dtype=jnp.float32) / config.experts_per_token
+    weights_bty = jnp.where(experts_bty < config.experts, weights_bty, 0)
+    return Routing(experts_bty, weights_bty, slots_bty), totals
 
 
 def _positive(x: Array) -> Array:

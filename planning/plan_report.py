@@ -14,7 +14,7 @@ from planning.roofline import Roofline, roofline
 from planning.targets import Target
 from training.chips import Chip
 from training.finetune import by_name
-from training.step import TrainState
+from training.train_state import TrainState
 
 HOUR = 3600
 Section = dict[str, Any]

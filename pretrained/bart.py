@@ -81,6 +81,7 @@ def stack(name: str) -> dict[str, str | At]:
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in BART's files."""
     del model, head, ids
     return {
         "backbone/token_embedding": "model.shared",
@@ -95,6 +96,7 @@ DECODER_DEFAULTS = {"attention_heads": 16, "ffn_dim": 4096}
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of BART, beyond those that are only renamed."""
     del shapes, head
     sizes = heads_of(config, "d_model", "encoder_attention_heads")
     encoder = {"attention_heads": sizes["heads"], "ffn_dim": config.need("encoder_ffn_dim")}
@@ -106,11 +108,13 @@ def read_more(config, shapes, head):
 
 
 def read_more_marian(config, shapes, head):
+    """Our `model` keys of Marian, which has one vocabulary here."""
     config.require("decoder_vocab_size", config.need("vocab_size"))
     return read_more(config, shapes, head)
 
 
 def write_more(model, head, ids):
+    """BART's config keys, beyond those that are only renamed; raises MisfitError."""
     del head, ids
     require_plain_heads(model)
     return dict(
@@ -123,6 +127,7 @@ def write_more(model, head, ids):
 
 
 def write_more_marian(model, head, ids):
+    """Marian's config keys: BART's and those of its vocabularies."""
     vocabularies = dict(decoder_vocab_size=model.vocab_size, share_encoder_decoder_embeddings=True)
     return write_more(model, head, ids) | vocabularies
 

@@ -73,6 +73,7 @@ def encoder(base: str, rows_before: int = 0) -> dict[str, str | At]:
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in BERT's files."""
     del model, head, ids
     return encoder("bert") | {
         "transform": "cls.predictions.transform.dense",
@@ -84,6 +85,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of BERT, beyond those that are only renamed."""
     # Files of token classifiers of old versions have a pooler that nothing reads.
     has_pooler = head.objective != "classify_tokens" and (
         head.objective != "embed" or any("pooler.dense" in name for name in shapes)
@@ -117,6 +119,7 @@ def write_sizes(model, head):
 
 
 def write_more(model, head, ids):
+    """BERT's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     return write_sizes(model, head)
 

@@ -15,6 +15,7 @@ from pretrained.layouts import below
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in DistilBERT's files."""
     del model, head, ids
     return {
         "backbone/token_embedding": "distilbert.embeddings.word_embeddings",
@@ -43,6 +44,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of DistilBERT, beyond those that are only renamed."""
     del shapes
     return dict(
         **heads_of(config, "dim", "n_heads"),
@@ -54,6 +56,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """DistilBERT's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
     if head.reads_texts and not (model.pooler and model.pooler_activation == "relu"):

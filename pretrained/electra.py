@@ -22,6 +22,7 @@ HEADS = {
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in ELECTRA's files."""
     del model, ids
     return bert.encoder("electra") | {
         "backbone/encoder/embedding_projection": "electra.embeddings_project",
@@ -34,6 +35,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of ELECTRA, beyond those that are only renamed."""
     ours = bert.read_more(config, shapes, head)
     if head.objective == "masked_lm":
         config.require("hidden_act", "gelu")  # the output layer always uses gelu
@@ -45,6 +47,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """ELECTRA's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
     if head.objective == "masked_lm" and model.activation != "gelu":

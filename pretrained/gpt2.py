@@ -14,6 +14,7 @@ from pretrained.layouts import At, below
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in GPT-2's files."""
     del model, head, ids
     return {
         "backbone/token_embedding": "transformer.wte",
@@ -38,6 +39,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of GPT-2, beyond those that are only renamed."""
     del shapes
     sizes = heads_of(config, "n_embd", "n_head")
     return dict(
@@ -51,6 +53,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """GPT-2's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
     require_last_token(model, head)

@@ -39,6 +39,7 @@ def fused_table(model, base: str, attention: str, norms: dict[str, str], names: 
 
 
 def neox_table(model, head, ids):
+    """Our modules, each with the place of its tensors in GPT-NeoX' files."""
     del head, ids
     norms = {
         "self_attention_norm": "input_layernorm",

@@ -36,6 +36,7 @@ NORMS = {
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in the files of Llama and its relatives."""
     del head, ids
     flat = model.qk_norm == "full"  # over all heads: their scale has one axis
     return {

@@ -31,6 +31,7 @@ ROPES = two_ropes_part(
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in ModernBERT's files."""
     del model, ids
     names = {
         "backbone/token_embedding": "model.embeddings.tok_embeddings",
@@ -69,6 +70,7 @@ def _every_nth_full(config, layers: int) -> list[str]:
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of ModernBERT, beyond those that are only renamed."""
     del shapes
     ours = dict(
         **heads_of(config, "hidden_size", "num_attention_heads"),
@@ -95,6 +97,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """ModernBERT's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
     classifies = head.reads_texts or head.objective == "classify_tokens"

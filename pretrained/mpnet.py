@@ -14,6 +14,7 @@ PADDING = 1  # constant in transformers: positions start after it
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in MPNet's files."""
     del model, ids
     pooler = "mpnet.pooler.dense" if head.objective == "embed" else "classifier.dense"
     return {
@@ -46,6 +47,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of MPNet, beyond those that are only renamed."""
     if head.objective == "masked_lm":
         config.require("hidden_act", "gelu")  # the output layer always uses gelu
     config.require("pad_token_id", PADDING)
@@ -55,6 +57,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """MPNet's config keys, beyond those that are only renamed; raises MisfitError."""
     require_plain_heads(model)
     if head.objective == "masked_lm" and model.activation != "gelu":
         raise MisfitError(f"model.activation={model.activation}, but the output layer has gelu")

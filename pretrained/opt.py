@@ -9,6 +9,7 @@ ROWS_BEFORE = 2
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in OPT's files."""
     del model, head, ids
     return {
         "backbone/token_embedding": "model.decoder.embed_tokens",

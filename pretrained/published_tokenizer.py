@@ -15,9 +15,9 @@ from input_pipeline.tokenizers.published_files import (
     FILE_NAMES,
     NEEDED_BESIDE,
     TARGET_FILE_NAME,
-    as_published,
     open_tokenizer,
 )
+from input_pipeline.tokenizers.published_specials import as_published
 from input_pipeline.tokenizers.special_tokens import Template, with_template
 from input_pipeline.tokenizers.subword import (
     CHAT_TEMPLATE,

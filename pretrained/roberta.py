@@ -17,6 +17,7 @@ def rows_before(ids) -> int:
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in RoBERTa's files."""
     del model
     names = bert.encoder("roberta", rows_before(ids)) | {
         "transform": "lm_head.dense",
@@ -30,6 +31,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of RoBERTa, beyond those that are only renamed."""
     more = bert.read_more(config, shapes, head)
     if head.objective == "masked_lm":
         config.require("hidden_act", "gelu")  # the output layer always uses gelu
@@ -45,6 +47,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """RoBERTa's config keys, beyond those that are only renamed; raises MisfitError."""
     if model.token_types != 1:
         raise MisfitError(f"model.token_types={model.token_types}, but RoBERTa has 1")
     if head.objective == "masked_lm" and model.activation != "gelu":

@@ -52,6 +52,7 @@ def feed_forward(name: str, *, gated: bool) -> dict[str, str]:
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in T5's files."""
     del head, ids
     gated = model.activation in GATED.values()
     return {
@@ -65,6 +66,7 @@ def table(model, head, ids):
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of T5, beyond those that are only renamed."""
     del head
     says_tied = config.get("tie_word_embeddings", True)
     # transformers 4 scales the output if weights are tied; 5 always ties, and has a key to scale.
@@ -93,11 +95,13 @@ def read_more(config, shapes, head):
 
 
 def read_more_mt5(config, shapes, head):
+    """Our `model` keys of mT5 and umT5, which never scale the output."""
     more = read_more(config, shapes, head)
     return more | dict(tie_output="lm_head.weight" not in shapes, output_scale=False)
 
 
 def write_more(model, head, ids):
+    """T5's config keys, beyond those that are only renamed; raises MisfitError."""
     del head, ids
     if model.kv_heads != model.heads:
         raise MisfitError("needs model.kv_heads=0: each head has its own keys and values")
@@ -179,6 +183,7 @@ UMT5 = dataclasses.replace(
 
 
 def read_more_encoder(config, shapes, head):
+    """Our `model` keys of T5's encoder alone."""
     more = read_more(config, shapes, head)
     for key in ("tie_output", "output_scale"):  # there is no output layer
         del more[key]
@@ -186,6 +191,7 @@ def read_more_encoder(config, shapes, head):
 
 
 def write_more_encoder(model, head, ids):
+    """The config keys of T5's encoder alone; raises MisfitError."""
     more = write_more(model, head, ids)
     if model.pooler:
         raise MisfitError("model.pooler=True, but T5's encoder has no pooler")

@@ -18,6 +18,7 @@ POSITIONS = "backbone/encoder/position_embedding"
 
 
 def table(model, head, ids):
+    """Our modules, each with the place of its tensors in ViT's files."""
     del head, ids
     patch = (model.patch_size, model.patch_size, model.image_channels)
     return {
@@ -66,6 +67,7 @@ NEW_NAMES = tuple(
 
 
 def read_more(config, shapes, head):
+    """Our `model` keys of ViT, beyond those that are only renamed."""
     sizes = heads_of(config, "hidden_size", "num_attention_heads")
     squares = []
     for key, default in (("image_size", 224), ("patch_size", 16)):
@@ -95,6 +97,7 @@ def read_more(config, shapes, head):
 
 
 def write_more(model, head, ids):
+    """ViT's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
     if head.objective == "classify_images" and model.pooler:

@@ -13,6 +13,7 @@ TAUGHT = {"task.teacher": "runs/teacher", "task.teacher_weight": 0.7}
 
 
 def pruned(method, share=0.0):
+    """The keys of a run that prunes this share with this method."""
     return {"prune.method": method, "prune.share": share, "prune.every": 25}
 
 

@@ -25,7 +25,7 @@ from training.infer_sizes import fit_to_data
 from training.main_metric import main_metric
 from training.mesh import make_mesh
 from training.model_for_task import make_model
-from training.step import abstract_params
+from training.train_state import abstract_params
 
 COUNTED_BATCHES = 16  # with buckets, FLOPs are the mean over this many batches
 

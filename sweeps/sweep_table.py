@@ -202,10 +202,12 @@ def full_text(record: SweepRecord, rows: Sequence[VariantRow]) -> str:
 
 
 def shown(value: float | None) -> str:
+    """A value as a cell; a mark if there is none."""
     return NONE if value is None else number(value)
 
 
 def signed(value: float | None) -> str:
+    """A difference as a cell, with its sign; a mark if there is none."""
     return NONE if value is None else f"{value:+.4g}"
 
 

@@ -3,6 +3,7 @@ that only this project used for a thing are not used again."""
 
 import ast
 import collections
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,3 +166,107 @@ def test_names_are_the_words_of_the_field():
             if word := private_word(name):
                 found.append(f"{path}:{line}: {name}: say such as {REPLACEMENTS[word]}")
     assert not found, "\n".join(found)
+
+
+LEGEND = re.compile(r"^\| ([A-Z]) \| (.+?) \| (?:`(.+)`)? *\|$", re.M)
+WORDS_WITH_B = {
+    "above", "back", "backup", "band", "bands", "bar", "bars", "base", "batch", "beam", "beams",
+    "before", "begins", "begun", "below", "bert", "beside", "best", "beta", "bias", "big", "binop",
+    "binops", "bins", "bit", "bits", "block", "blocks", "body", "bos", "both", "bound", "bounds",
+    "box", "bpe", "breaks", "bucket", "budget", "built", "by", "byte", "bytes", "object",
+}  # fmt: skip
+
+
+@functools.cache
+def legend() -> dict[str, str]:
+    """The only directory or file in which each letter of docs/extend.md is used; "": anywhere."""
+    rows = LEGEND.findall((ROOT / "docs" / "extend.md").read_text())
+    letters = [letter for letter, _, _ in rows]
+    assert len(set(letters)) == len(letters) > 20
+    return {letter.lower(): place for letter, _, place in rows}
+
+
+def axes_of(name: str) -> str:
+    """The axes at the end of the name of an array with a batch axis, such as btd; "" if none."""
+    what, _, end = name.rpartition("_")
+    if not what or end in WORDS_WITH_B:
+        return ""
+    return end if re.fullmatch(r"[a-z]?b[a-z0-9]{0,5}", end) else ""
+
+
+def strange_letters(path: Path, name: str) -> set[str]:
+    """The letters in a name's axes that the legend does not have, or not for this file."""
+    known = {each for each, place in legend().items() if str(path).startswith(place)}
+    return {each for each in axes_of(name) if each.isalpha()} - known
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("x_btd", "btd"), ("ibht", ""), ("q_ibthk", "ibthk"), ("seen_by", ""), ("loss_b", "b")],
+)
+def test_the_axes_of_a_name(name, expected):
+    assert axes_of(name) == expected
+
+
+def test_a_letter_that_belongs_elsewhere_is_found():
+    assert strange_letters(Path("model/experts.py"), "x_btyd") == set()
+    assert strange_letters(Path("model/experts.py"), "x_btn") == {"n"}
+    assert strange_letters(Path("evaluation/metrics.py"), "x_bte") == {"e"}
+
+
+def test_every_letter_of_an_axis_is_in_the_legend():
+    """Names of arrays end in letters of the one legend, and each letter is used where it says."""
+    found, arrays = [], 0
+    for path in project_files():
+        for name, line in bound_names(ast.parse((ROOT / path).read_text())):
+            arrays += bool(axes_of(name))
+            if letters := strange_letters(path, name):
+                found.append(f"{path}:{line}: {name}: {', '.join(sorted(letters)).upper()}")
+    assert arrays > 1000
+    assert not found, "\n".join(found)
+
+
+def test_no_file_has_a_legend_of_its_own():
+    own = re.compile(r"\b(?:more|shape) (?:axis|axes|letters?)\b.*[:;]|\bMore axes\b", re.I)
+    for path in project_files():
+        text = ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
+        assert not own.search(text), f"{path}: list its letters in docs/extend.md"
+
+
+# The docstring of the module says what these do: what a script, an experiment or a study is.
+SAID_BY_THE_MODULE = {"main", "get_config", "get_study"}
+
+
+def has_words(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether a definition says what it is: by a docstring, or an attribute `description`."""
+    targets = (each.targets[0] for each in node.body if isinstance(each, ast.Assign))
+    is_described = any(isinstance(each, ast.Name) and each.id == "description" for each in targets)
+    return bool(ast.get_docstring(node)) or (isinstance(node, ast.ClassDef) and is_described)
+
+
+def test_every_public_function_and_class_says_what_it_is():
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found, count = [], 0
+    for path in project_files():
+        tree = ast.parse((ROOT / path).read_text())
+        for node in tree.body:
+            if not isinstance(node, definitions) or node.name.startswith("_"):
+                continue
+            count += 1
+            if node.name in SAID_BY_THE_MODULE:
+                assert ast.get_docstring(tree), f"{path} has no docstring"
+            elif not has_words(node):
+                found.append(f"{path}:{node.lineno}: {node.name}")
+    assert count > 1000
+    assert not found, "\n".join(found)
+
+
+def test_words_are_told_from_no_words():
+    cases = {
+        'def f():\n    "What."': True,
+        "def f():\n    description = 1": False,
+        'class A:\n    description = "what"': True,
+        "class A:\n    name = 'a'": False,
+    }
+    for code, expected in cases.items():
+        assert has_words(ast.parse(code).body[0]) is expected

@@ -20,7 +20,7 @@ import plan
 from configs import dates, digits, langid, pydoc
 from planning import targets
 from tests.test_plan import ADAMW, ROOT, job
-from training.step import NO_FROZEN_INPUTS
+from training.train_state import NO_FROZEN_INPUTS
 
 STEPS = 10  # threads keep what they once had, so the first steps take a little more each
 JOBS = {

@@ -4,6 +4,8 @@ The train step computes its own status from the state alone, so a resumed or rep
 same statuses. Everything that must survive a restart is part of the state.
 """
 
+from collections.abc import Mapping
+
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from training.config import FailureConfig
+from training.exits import DivergedError
 
 OK, NOT_FINITE, SPIKE = range(3)  # the status of a step
 # For callers without a config: only a NaN or infinite loss or gradient ends the run.
@@ -87,3 +90,21 @@ def after_rollback(restored: AnomalyState, rollbacks: int, batches_left_out: int
         rollbacks=put(rollbacks, restored.rollbacks),
         batches_left_out=put(batches_left_out, restored.batches_left_out),
     )
+
+
+def needs_rollback(config: FailureConfig, metrics: Mapping[str, float], what: str) -> bool:
+    """Whether a run goes back to a checkpoint after a failed step; otherwise the step is skipped.
+
+    Raises DivergedError if the run has to end. `metrics` are those of the step, on the host; `what`
+    says in words what happened.
+    """
+    status = metrics["failure/status"]
+    if status == NOT_FINITE and config.nonfinite == "stop":
+        raise DivergedError(f"{what}; lower optimizer.learning_rate, or set failure.nonfinite=skip")
+    rolls_back = status == SPIKE and config.spike == "rollback"
+    if metrics["failure/rollbacks" if rolls_back else "failure/in_a_row"] >= config.limit:
+        raise DivergedError(
+            f"{what}, after {config.limit} {'rollbacks' if rolls_back else 'steps in a row'} "
+            "(failure.limit); lower optimizer.learning_rate"
+        )
+    return rolls_back

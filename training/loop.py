@@ -8,7 +8,6 @@ Three rules hold at every point of the loop:
 A step's status says whether its loss and gradient were normal (training/anomalies.py).
 """
 
-import contextlib
 import dataclasses
 import sys
 import traceback
@@ -26,7 +25,7 @@ from evaluation.evaluator import EvalSet, Evaluator
 from experiment.schema import ConfigError
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
-from training.anomalies import NOT_FINITE, OK, SPIKE, after_rollback
+from training.anomalies import OK, after_rollback, needs_rollback
 from training.compilation import shapes_line
 from training.early_stopping import Patience, recorded_scores
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
@@ -37,10 +36,11 @@ from training.prefetch import Batch, prefetch
 from training.processes import is_primary
 from training.pruning import record_head_scores
 from training.run_events import EventLog, record_examples
-from training.step import FrozenInputs, TrainSpec, TrainState
 from training.stop_signals import StopRequest
 from training.throughput import Throughput, amount_in, unit_of
 from training.time_limit import TimeLimit
+from training.train_state import FrozenInputs, TrainSpec, TrainState
+from training.transfer_guard import implicit_transfers
 from training.watchdog import Watchdog
 
 MAX_PENDING = 4  # steps whose status may be unread; the batch of each may be on the devices
@@ -291,23 +291,12 @@ class Loop:
 
     def _needs_rollback(self, step: int, metrics: Mapping[str, jax.Array]) -> bool:
         """Logs a failed step; returns whether to roll back. Raises DivergedError at the limit."""
-        failure = self.experiment.failure
         metrics = {name: value.item() for name, value in jax.device_get(metrics).items()}
-        status = metrics["failure/status"]
         what = (
             f"the loss at step {step} is {metrics['failure/loss']:g} and its gradient's norm "
             f"{metrics['optim/grad_norm']:g}, {self._record_examples(step, metrics)}"
         )
-        if status == NOT_FINITE and failure.nonfinite == "stop":
-            raise DivergedError(
-                f"{what}; lower optimizer.learning_rate, or set failure.nonfinite=skip"
-            )
-        rolls_back = status == SPIKE and failure.spike == "rollback"
-        if metrics["failure/rollbacks" if rolls_back else "failure/in_a_row"] >= failure.limit:
-            raise DivergedError(
-                f"{what}, after {failure.limit} {'rollbacks' if rolls_back else 'steps in a row'} "
-                "(failure.limit); lower optimizer.learning_rate"
-            )
+        rolls_back = needs_rollback(self.experiment.failure, metrics, what)
         self.reporter.log(f"{what}: {'rolling back' if rolls_back else 'skipped'}")
         if not rolls_back:
             self._events.skipped(step, metrics["failure/loss"])
@@ -404,15 +393,6 @@ def _shape(batch: Mapping[str, np.ndarray]) -> tuple:
     return tuple(array.shape for array in batch.values())
 
 
-@contextlib.contextmanager
-def implicit_transfers(level: str) -> Iterator[None]:
-    """Allows or disallows implicit transfers; device_put and device_get always work.
-
-    On CPUs, jax does not check transfers from device to host.
-    """
-    with jax.transfer_guard_host_to_device(level), jax.transfer_guard_device_to_host(level):
-        yield
-
-
 def is_due(step: int, every: int) -> bool:
+    """Whether `step` is one of every `every` steps; 0: never."""
     return every > 0 and step % every == 0

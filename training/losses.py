@@ -148,9 +148,9 @@ _divergence.defvjp(_divergence_forward, _divergence_backward)
 
 
 class CalibrationSums(NamedTuple):
-    """Weighted sums over the positions of each bin of the top probability, (U,).
+    """Weighted sums over the positions of each bin of the top probability, (Z,).
 
-    One more axis: U bins of equal width. A bin includes its upper edge, and the first one also 0.
+    The bins have equal widths. A bin includes its upper edge, and the first one also 0.
     """
 
     count: Array
@@ -172,13 +172,13 @@ def calibration_sums(
     _, _, correct_bt = _per_position(logits_btv, term.targets, 0.0, 0.0)
     bins_bt = jnp.ceil(confidence_bt * CALIBRATION_BINS).clip(1, CALIBRATION_BINS) - 1
     # A masked sum, not a scatter: it fuses, and stays local on sharded rows.
-    is_bin_btu = bins_bt[..., None] == jnp.arange(CALIBRATION_BINS, dtype=jnp.float32)
-    weights_btu = jnp.where(is_bin_btu, term.weights.astype(jnp.float32)[..., None], 0)
+    is_bin_btz = bins_bt[..., None] == jnp.arange(CALIBRATION_BINS, dtype=jnp.float32)
+    weights_btz = jnp.where(is_bin_btz, term.weights.astype(jnp.float32)[..., None], 0)
     axes = tuple(range(confidence_bt.ndim))
     return CalibrationSums(
-        weights_btu.sum(axes),
-        (weights_btu * confidence_bt[..., None]).sum(axes),
-        (weights_btu * correct_bt[..., None]).sum(axes),
+        weights_btz.sum(axes),
+        (weights_btz * confidence_bt[..., None]).sum(axes),
+        (weights_btz * correct_bt[..., None]).sum(axes),
     )
 
 

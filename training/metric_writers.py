@@ -260,6 +260,8 @@ def _framed(event) -> bytes:
 
 
 class WeightsAndBiases:
+    """Writes metrics to Weights & Biases."""
+
     NAME = "wandb"
 
     def __init__(self, workdir: Path, resume_step: int, project: str):

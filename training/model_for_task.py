@@ -22,6 +22,7 @@ from training.router_losses import router_sums, with_segments
 
 
 def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
+    """The Flax module with the head that the task's objective needs."""
     head = task.objective_spec.head
     match head:
         case "language_model":
@@ -50,7 +51,7 @@ def model_arguments(task: TaskConfig, batch: Mapping[str, Array]) -> tuple[tuple
     row = dict(positions_bt=batch.get("positions"), segments_bt=batch.get("segment_ids"))
     if objective.head != "language_model":
         row |= dict(token_types_bt=batch.get("token_types"))
-        row |= dict(predicted_bn=batch["predicted"]) if "predicted" in batch else {}
+        row |= dict(predicted_bx=batch["predicted"]) if "predicted" in batch else {}
         return (batch["inputs"],), row
     if not objective.has_source:
         return (batch["inputs"],), row | dict(prefix_bt=batch.get("prefix"))

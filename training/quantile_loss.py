@@ -10,15 +10,15 @@ from training.config import TaskConfig
 MAE, COVERAGE = "mae", "coverage"
 
 
-def pinball(quantiles_bhn: Array, targets_bh: Array, levels: tuple[float, ...]) -> Array:
+def pinball(quantiles_btc: Array, targets_bt: Array, levels: tuple[float, ...]) -> Array:
     """The mean pinball loss of the quantiles of each value (B, H), in the units of the values.
 
     A quantile of level q costs q for each unit that it is too low, and 1 - q for each that it is
     too high. The expected cost is lowest at the quantile itself.
     """
-    levels_n = jnp.asarray(levels, jnp.float32)
-    missing_bhn = targets_bh[..., None] - quantiles_bhn
-    return jnp.maximum(levels_n * missing_bhn, (levels_n - 1) * missing_bhn).mean(axis=-1)
+    levels_c = jnp.asarray(levels, jnp.float32)
+    missing_btc = targets_bt[..., None] - quantiles_btc
+    return jnp.maximum(levels_c * missing_btc, (levels_c - 1) * missing_btc).mean(axis=-1)
 
 
 def quantile_counts(batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -36,15 +36,15 @@ def quantile_sums(
     do not depend on the units. `mae` is the error of the median, `coverage` the share of values
     from the lowest to the highest quantile.
     """
-    quantiles_bhn = outputs["quantiles"].astype(jnp.float32)
-    targets_bh, weights_bh = batch["targets"], batch["weights"].astype(jnp.float32)
+    quantiles_btc = outputs["quantiles"].astype(jnp.float32)
+    targets_bt, weights_bt = batch["targets"], batch["weights"].astype(jnp.float32)
     count = quantile_counts(batch)["values"]
-    loss = (pinball(quantiles_bhn, targets_bh, task.quantiles) * weights_bh).sum()
-    median_bh = quantiles_bhn[..., task.quantiles.index(0.5)]
-    inside_bh = (quantiles_bhn[..., 0] <= targets_bh) & (targets_bh <= quantiles_bhn[..., -1])
+    loss = (pinball(quantiles_btc, targets_bt, task.quantiles) * weights_bt).sum()
+    median_bt = quantiles_btc[..., task.quantiles.index(0.5)]
+    inside_bt = (quantiles_btc[..., 0] <= targets_bt) & (targets_bt <= quantiles_btc[..., -1])
     metrics = {
         "nll": (loss, count),
-        MAE: ((jnp.abs(targets_bh - median_bh) * weights_bh).sum(), count),
-        COVERAGE: ((inside_bh.astype(jnp.float32) * weights_bh).sum(), count),
+        MAE: ((jnp.abs(targets_bt - median_bt) * weights_bt).sum(), count),
+        COVERAGE: ((inside_bt.astype(jnp.float32) * weights_bt).sum(), count),
     }
     return {"values": loss / outputs["scale"]}, metrics

@@ -10,6 +10,8 @@ from training.config import OptimizerConfig
 
 
 class Schedule(Protocol):
+    """The learning rate as a function of the number of updates."""
+
     def __call__(self, count: Array, time_used: Array | None = None) -> Array:
         """Returns the learning rate after `count` updates.
 

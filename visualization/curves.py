@@ -126,4 +126,5 @@ def _short(values: Sequence[float] | np.ndarray) -> list[float | None]:
 
 
 def axis_title(axis: str, unit: str = "tokens") -> str:
+    """The title of the horizontal axis of a curve."""
     return {"steps": "step", "tokens": unit, "seconds": "wall time"}[axis]

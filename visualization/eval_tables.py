@@ -12,6 +12,8 @@ MOST_SHOWN_CLASSES = 100  # in a confusion matrix; of more, only the most confus
 
 @dataclasses.dataclass(frozen=True)
 class ClassScore:
+    """Precision and recall of one class."""
+
     label: str
     precision: float  # NaN if the class was never guessed
     recall: float  # NaN if no row has the class

@@ -6,6 +6,7 @@ from typing import Any
 
 
 def escaped(text: Any) -> str:
+    """A text for HTML, also for the value of an attribute."""
     return html.escape(str(text), quote=True)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 
 def largest_code(bits: int, signed: bool = False) -> int:
+    """The largest code of so many bits."""
     return 2 ** (bits - signed) - 1
 
 

@@ -155,5 +155,6 @@ class Objective:
 
 
 def refuse_short(key: str, value: int, needed: int, what: str) -> None:
+    """Raises ConfigError if data.KEY leaves no room for `what`, which needs `needed` tokens."""
     if value < needed:
         raise ConfigError(f"data.{key}={value} has no room for {what}; set it to at least {needed}")

@@ -19,6 +19,10 @@ def seq2seq(row: Row, rng: np.random.Generator, *, tokenizer: Tokenizer) -> Fiel
 
 
 def encoder_and_decoder(source: np.ndarray, target: np.ndarray, tokenizer: Tokenizer) -> Fields:
+    """The fields of a pair: the source with its special ids, and the shifted target.
+
+    source, target: ids, (length) each. Returns `encoder_inputs` and those of `shifted`.
+    """
     decoder_text = between(tokenizer.target_affixes, target)
     return {
         "encoder_inputs": between(tokenizer.source_affixes, source),

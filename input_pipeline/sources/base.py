@@ -104,6 +104,8 @@ class Source:
     place: Literal["path", "name", ""] = ""  # the key that says where the examples are
     options: type | None = None  # the dataclass of data.options, with defaults
     has_tasks: bool = False  # it is a mixture: data.mixture weighs its tasks
+    tab_separates_texts: bool = False  # a line of its files may be two texts with a tab between
+    for_imports: bool = False  # convert.py writes it in configs of models that read its kind
     # Signals: a made-up example with the shapes of all examples, from the config alone; and the
     # example in a file, without its label, for generate.py
     outline: Callable[["DataConfig"], Example] | None = None

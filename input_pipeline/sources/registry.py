@@ -56,6 +56,22 @@ SOURCES: dict[str, Source] = {
         huggingface_source.SOURCE,
     )
 }
+
+
+def source_for_imports(kind: str) -> str:
+    """The `data.source` in the config of an imported model that reads examples of this kind.
+
+    Returns the first such source in the table; raises ConfigError if there is none.
+    """
+    for name, source in SOURCES.items():
+        if source.kind == kind and source.for_imports:
+            return name
+    raise ConfigError(
+        f"no source in the table has for_imports=True and kind={kind!r}, which an imported model "
+        "of this objective reads; set it for one in input_pipeline/sources/"
+    )
+
+
 # Properties that the sources of a mixture must share.
 LIKENESSES: dict[str, Callable[[Splits], Any]] = {
     "kinds": lambda splits: splits.kind,

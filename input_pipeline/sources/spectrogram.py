@@ -96,32 +96,32 @@ def spectrogram(samples: np.ndarray, rate: int, spec: SpectrogramSpec, name: str
         raise BadRecordError(
             f"{name} is silent: all samples of its first {spec.seconds:g} s are equal; leave it out"
         )
-    window_n, bands_fm = _window_and_bands(rate, spec)
+    window, bands = _window_and_bands(rate, spec)
     hop = rate * spec.hop_milliseconds / 1000
     starts = np.round(np.arange(spec.frames) * hop).astype(int)
-    sound = np.zeros(starts[-1] + len(window_n), np.float32)
+    sound = np.zeros(starts[-1] + len(window), np.float32)
     sound[: len(samples)] = (samples - samples.mean())[: len(sound)]
-    frames_tn = sound[starts[:, None] + np.arange(len(window_n))] * window_n
-    spectrum_tf = np.fft.rfft(frames_tn, 2 * (len(bands_fm) - 1))
-    power_tm = (spectrum_tf.real**2 + spectrum_tf.imag**2) @ bands_fm
-    loudest = power_tm.max()
+    frames = sound[starts[:, None] + np.arange(len(window))] * window
+    spectrum = np.fft.rfft(frames, 2 * (len(bands) - 1))
+    power = (spectrum.real**2 + spectrum.imag**2) @ bands
+    loudest = power.max()
     smallest = np.finfo(np.float32).tiny
-    decibels = 10 * np.log10(np.maximum(power_tm / loudest, smallest))
+    decibels = 10 * np.log10(np.maximum(power / loudest, smallest))
     return np.maximum(decibels, -RANGE_DECIBEL)[..., None].astype(np.float32)
 
 
 @functools.lru_cache(maxsize=8)
 def _window_and_bands(rate: int, spec: SpectrogramSpec) -> tuple[np.ndarray, np.ndarray]:
-    """The window (N,), and the weight of each frequency in each band (F, M)."""
+    """The window, (samples), and the weight of each frequency in each band."""
     size = max(2, round(WINDOW_SECONDS * rate))
     points = 1 << (max(size, round(rate / FREQUENCY_STEP_HERTZ)) - 1).bit_length()
-    frequencies_f = np.arange(points // 2 + 1) * rate / points
+    frequencies = np.arange(points // 2 + 1) * rate / points
     lowest, highest = (_mel(hertz) for hertz in (LOWEST_HERTZ, spec.highest_hertz))
     edges = 700 * (10 ** (np.linspace(lowest, highest, spec.bands + 2) / 2595) - 1)
-    rise_fm = (frequencies_f[:, None] - edges[:-2]) / np.diff(edges)[:-1]
-    fall_fm = (edges[2:] - frequencies_f[:, None]) / np.diff(edges)[1:]
-    bands_fm = np.maximum(0, np.minimum(rise_fm, fall_fm))
-    return np.hanning(size).astype(np.float32), bands_fm.astype(np.float32)
+    rise = (frequencies[:, None] - edges[:-2]) / np.diff(edges)[:-1]
+    fall = (edges[2:] - frequencies[:, None]) / np.diff(edges)[1:]
+    bands = np.maximum(0, np.minimum(rise, fall))
+    return np.hanning(size).astype(np.float32), bands.astype(np.float32)
 
 
 def _mel(hertz: float) -> float:

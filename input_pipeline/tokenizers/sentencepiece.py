@@ -28,6 +28,8 @@ LANGUAGE_CODE = re.compile(">>.+<<")  # names Marian's target language, at the s
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyPiece:
+    """One entry of a SentencePiece vocabulary."""
+
     text: str
     score: float
     kind: int
@@ -35,6 +37,8 @@ class VocabularyPiece:
 
 @dataclasses.dataclass(frozen=True)
 class SentencePieceModel:
+    """What a SentencePiece file says, as far as encoding needs it."""
+
     pieces: list[VocabularyPiece]
     kind: int
     byte_fallback: bool

@@ -2,8 +2,6 @@
 
 Every pair of a query and a key has K numbers before their sum, so queries are processed in blocks
 and the backward pass computes these numbers again.
-
-One more axis: X blocks of queries.
 """
 
 import functools
@@ -103,7 +101,7 @@ def additive_scores(q_bthk: Array, k_bshk: Array, vector_hk: Array) -> Array:
         return score(q_bthk)
     count = -(-queries // block)
     q_bthk = jnp.pad(q_bthk, ((0, 0), (0, count * block - queries), (0, 0), (0, 0)))
-    q_xbthk = jnp.moveaxis(q_bthk.reshape(batch, count, block, heads, size), 1, 0)
-    scores_xbhts = jax.lax.map(score, q_xbthk)
-    scores_bhxts = jnp.moveaxis(scores_xbhts, 0, 2)
-    return scores_bhxts.reshape(batch, heads, -1, k_bshk.shape[1])[:, :, :queries]
+    q_ibthk = jnp.moveaxis(q_bthk.reshape(batch, count, block, heads, size), 1, 0)
+    scores_ibhts = jax.lax.map(score, q_ibthk)
+    scores_bhits = jnp.moveaxis(scores_ibhts, 0, 2)
+    return scores_bhits.reshape(batch, heads, -1, k_bshk.shape[1])[:, :, :queries]

@@ -5,7 +5,7 @@ itself, run with columns of the identity in place of the values, returns columns
 into one run. This costs S / K runs, and happens only if a caller makes the collection `CAPTURE`
 mutable.
 
-One more axis: R values that one run reads off, at most K.
+One run reads off K values; the J runs are blocks of keys.
 """
 
 import dataclasses
@@ -73,8 +73,8 @@ def _weights(attend: Attend, inputs: AttentionInputs, used: dict[str, QKV], key:
     keys, size = v_bsgk.shape[1], v_bsgk.shape[3]
 
     def columns(first: Array) -> Array:
-        is_one_sr = jnp.arange(keys)[:, None] == first + jnp.arange(size)
-        one_hot = jnp.broadcast_to(is_one_sr[:, None], v_bsgk.shape).astype(v_bsgk.dtype)
+        is_one_sk = jnp.arange(keys)[:, None] == first + jnp.arange(size)
+        one_hot = jnp.broadcast_to(is_one_sk[:, None], v_bsgk.shape).astype(v_bsgk.dtype)
         values = {each: jnp.zeros_like(qkv.v_bsgk) for each, qkv in used.items()} | {key: one_hot}
 
         def project(*prefix: str, **options) -> QKV:
@@ -85,6 +85,6 @@ def _weights(attend: Attend, inputs: AttentionInputs, used: dict[str, QKV], key:
         return attend(dataclasses.replace(inputs, qkv=qkv, project=project))
 
     # One run after another, not batched: with these shapes the pass uses its usual kernels.
-    y_xbthr = jax.lax.map(columns, jnp.arange(0, keys, size))
-    weights_bhtxr = y_xbthr.astype(jnp.float32).transpose(1, 3, 2, 0, 4)
-    return weights_bhtxr.reshape(*weights_bhtxr.shape[:3], -1)[..., :keys]
+    y_jbthk = jax.lax.map(columns, jnp.arange(0, keys, size))
+    weights_bhtjk = y_jbthk.astype(jnp.float32).transpose(1, 3, 2, 0, 4)
+    return weights_bhtjk.reshape(*weights_bhtjk.shape[:3], -1)[..., :keys]

@@ -1,7 +1,4 @@
-"""Finds the pairs of blocks with visible keys, without a mask of all queries and keys.
-
-More axes: I blocks of queries, J blocks of keys.
-"""
+"""Finds the pairs of blocks with visible keys, without a mask of all queries and keys."""
 
 from typing import NamedTuple
 

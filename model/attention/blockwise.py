@@ -3,8 +3,6 @@
 Queries and keys are cut into blocks, and scores exist only for one pair of blocks at a time. The
 forward pass keeps a running maximum and sum for each query (online softmax). The backward pass
 recomputes the scores. Pairs of blocks in which no query sees a key are skipped.
-
-More axes: I blocks of queries, J blocks of keys, Q queries of all heads of one key/value head.
 """
 
 import dataclasses

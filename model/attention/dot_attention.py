@@ -1,7 +1,4 @@
-"""Exact softmax attention with all scores in memory: the reference for every other kind.
-
-One more axis: Q queries of all heads of one key/value head.
-"""
+"""Exact softmax attention with all scores in memory: the reference for every other kind."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 The mean has the weight of all tokens of its chunk. A query's score for a mean of keys is the mean
 of its scores. So this is plain attention in which the scores of another chunk are replaced by their
 mean; `mean_scores` does this when decoding from a cache.
-
-One more axis: X chunks.
 """
 
 import functools
@@ -75,19 +73,19 @@ def hierarchical_attention(
         return (mask_bts & (means.segments_bt[:, None] != PADDING))[:, None]
 
     own = Band(k_bsgk, v_bsgk, Locality(chunk=chunk))
-    k_bxgk, v_bxgk, info, count_bx = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
-    everywhere = Everywhere(k_bxgk, v_bxgk, info, sees, jnp.maximum(count_bx, 1))
+    k_bjgk, v_bjgk, info, count_bj = chunk_means(k_bsgk, v_bsgk, mask_spec, chunk)
+    everywhere = Everywhere(k_bjgk, v_bjgk, info, sees, jnp.maximum(count_bj, 1))
     return banded_attention(q_bthk, [own], mask_spec, everywhere=everywhere, **options)
 
 
 def chunk_means(
     k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec, chunk: int
 ) -> tuple[Array, Array, SequenceInfo, Array]:
-    """Returns mean keys and values (B, X, G, K), their starts and segments, and token counts.
+    """Returns mean keys and values (B, J, G, K), their starts and segments, and token counts.
 
     The first chunk of a segment starts with it, so in packed rows chunks can end in any column.
     Among any `chunk` columns at most one full chunk ends, and at most one unfinished chunk at the
-    end of a longer segment. This bounds X. Unused means are in the segment of padding.
+    end of a longer segment. This bounds J. Unused means are in the segment of padding.
     """
     size = min(chunk, k_bsgk.shape[1])  # a row may be shorter than a chunk
     blocks = Blocks(len(k_bsgk), k_bsgk.shape[1], size)
@@ -138,11 +136,11 @@ def mean_scores(scores_bhts: Array, mask_b1ts: Array, mask_spec: MaskSpec, chunk
     slots = scores_bhts.shape[3]
     # The slots hold at most slots // chunk + 2 chunks, so their numbers stay distinct.
     number_bs = mask_spec.keys.positions_bt // chunk
-    belongs_bsx = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
+    belongs_bsj = jax.nn.one_hot(number_bs % (slots // chunk + 2), slots // chunk + 2)
     visible_bhts = jnp.where(mask_b1ts, scores_bhts, 0)
-    sum_bhtx = jnp.einsum("bhts,bsx->bhtx", visible_bhts, belongs_bsx)
-    count_b1tx = jnp.einsum("bhts,bsx->bhtx", mask_b1ts.astype(jnp.float32), belongs_bsx)
-    mean_bhtx = sum_bhtx / jnp.maximum(count_b1tx, 1)
-    mean_bhts = jnp.einsum("bhtx,bsx->bhts", mean_bhtx, belongs_bsx)
+    sum_bhtj = jnp.einsum("bhts,bsj->bhtj", visible_bhts, belongs_bsj)
+    count_b1tj = jnp.einsum("bhts,bsj->bhtj", mask_b1ts.astype(jnp.float32), belongs_bsj)
+    mean_bhtj = sum_bhtj / jnp.maximum(count_b1tj, 1)
+    mean_bhts = jnp.einsum("bhtj,bsj->bhts", mean_bhtj, belongs_bsj)
     is_own_bts = number_bs[:, None] == mask_spec.queries.positions_bt[:, :, None] // chunk
     return jnp.where(is_own_bts[:, None], scores_bhts, mean_bhts)

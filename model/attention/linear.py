@@ -6,8 +6,8 @@ The sums over keys are a `LinearState`, whose size does not depend on the number
 (Katharopoulos et al., 2020). Rows are read in chunks. Within a chunk, the weights are explicit and
 masked; earlier chunks are in the state. A short row is one chunk.
 
-More axes: R query heads of one key/value head, U tokens in reading order (of a row or a chunk),
-X chunks, W the values of a head and a 1 (K + 1), whose weighted sum is the divisor.
+The values of a head get a 1 behind them (W = K + 1), whose weighted sum is the divisor. A chunk has
+U tokens.
 """
 
 import dataclasses
@@ -184,10 +184,10 @@ def linear_attention(
     length = tokens.k_bugk.shape[1]
     size = -(-length // -(-length // chunk))  # equal chunks need the least padding
     chunks = jax.tree.map(lambda x: _cut(x, size), tokens)
-    state, y_xbugrk = jax.lax.scan(
+    state, y_ibugrk = jax.lax.scan(
         lambda state, tokens: read(state, (tokens, _earlier_of_segment(tokens))), state, chunks
     )
-    y_bthk = jnp.moveaxis(y_xbugrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
+    y_bthk = jnp.moveaxis(y_ibugrk, 0, 1).reshape(rows, -1, heads, head_size)[:, :length]
     return y_bthk if places_bt is None else _rows_at(y_bthk, places_bt), state
 
 
@@ -366,7 +366,7 @@ def _rows_at(x: Array, places_bu: Array) -> Array:
 
 
 def _cut(x: Array, size: int) -> Array:
-    """(B, U, ...) as chunks (X, B, size, ...); the last one is padded with zeros."""
+    """(B, U, ...) as chunks (I, B, size, ...); the last one is padded with zeros."""
     count = -(-x.shape[1] // size)
     x = jnp.pad(x, ((0, 0), (0, count * size - x.shape[1]), *((0, 0),) * (x.ndim - 2)))
     return jnp.moveaxis(x.reshape(len(x), count, size, *x.shape[2:]), 1, 0)

@@ -2,8 +2,6 @@
 
 A global token attends to all keys that the mask allows, with the global queries, keys and values.
 Every other token attends to its window and to all global tokens.
-
-One more axis: E global tokens, up to `global_limit`.
 """
 
 import dataclasses
@@ -134,15 +132,15 @@ def _collected(
     info = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, length)), mask_spec.keys)
     # The columns of global tokens; unused entries are `length`, behind the last column.
     find = jax.vmap(lambda row: jnp.nonzero(row, size=limit, fill_value=length)[0])
-    columns_be = find(info.global_bt)
+    columns_bx = find(info.global_bt)
 
     def collect(x: Array) -> Array:
-        places = columns_be.reshape(rows, limit, *(1,) * (x.ndim - 2))
+        places = columns_bx.reshape(rows, limit, *(1,) * (x.ndim - 2))
         return jnp.take_along_axis(x, jnp.minimum(places, length - 1), axis=1)
 
     globals_ = jax.tree.map(collect, info)
-    segments_be = jnp.where(columns_be < length, globals_.segments_bt, PADDING)
-    globals_ = dataclasses.replace(globals_, segments_bt=segments_be)
+    segments_bx = jnp.where(columns_bx < length, globals_.segments_bt, PADDING)
+    globals_ = dataclasses.replace(globals_, segments_bt=segments_bx)
 
     # Global keys are in `everywhere`, so the window leaves them out.
     others = jnp.where(info.global_bt, PADDING, info.segments_bt)
@@ -167,7 +165,7 @@ def _collected(
         dropout_key=keys[1],
         **options,
     )
-    return y_bthk.at[jnp.arange(rows)[:, None], columns_be].set(of_globals, mode="drop")
+    return y_bthk.at[jnp.arange(rows)[:, None], columns_bx].set(of_globals, mode="drop")
 
 
 def _in_memory(qkv: QKV, mask_spec: MaskSpec, *, bias: ScoreBias | None, scale, **options) -> Array:

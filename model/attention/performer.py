@@ -2,8 +2,6 @@
 
 E[phi(q) phi(k)] = exp(q k * scale). The features are positive, so no sum of weights comes near
 zero. Their directions are orthogonal, which lowers the variance.
-
-One more axis: O groups of K orthogonal directions.
 """
 
 import functools

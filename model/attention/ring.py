@@ -4,8 +4,6 @@ Each device holds one shard of a row's queries and of its keys. While it attends
 the blocks of blockwise.py, it sends them to its neighbour. After one round, every query has seen
 every key, and no device has held more than two shards of keys. The backward pass sends keys and
 their gradients around again; each device adds the part of its queries.
-
-More axes: I blocks of queries, J blocks of keys.
 """
 
 import functools

@@ -6,7 +6,7 @@
 In decoders the window ends at its token, in encoders the token is in its middle. Tokens of other
 segments count as zeros.
 
-One more axis: J earlier tokens, which are the state.
+The state is the earlier tokens, (B, S, D).
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class ConvState(NamedTuple):
     """The latest inputs of a convolution, and their segments."""
 
-    x_bjd: Array
-    segments_bj: Array
+    x_bsd: Array
+    segments_bs: Array
 
 
 class Conv(Mixer):
@@ -68,15 +68,15 @@ class Conv(Mixer):
 
     def init_state(self, config: "TransformerConfig", variant: int, batch: int) -> ConvState:
         shape = (batch, _reach(config, variant))
-        x_bjd = jnp.zeros((*shape, config.width), config.dtype)
-        return ConvState(x_bjd, jnp.full(shape, PADDING, jnp.int32))
+        x_bsd = jnp.zeros((*shape, config.width), config.dtype)
+        return ConvState(x_bsd, jnp.full(shape, PADDING, jnp.int32))
 
     def mix(self, inputs: MixerInputs, state: Any) -> tuple[Array, Any]:
         reach, length = _reach(inputs.config, inputs.variant), inputs.x_btd.shape[1]
         x_btd, segments_bt = inputs.x_btd.astype(inputs.config.dtype), inputs.segments_bt
         if inputs.causal:
-            x_bsd = jnp.concatenate([state.x_bjd, x_btd], axis=1)
-            segments_bs = jnp.concatenate([state.segments_bj, segments_bt], axis=1)
+            x_bsd = jnp.concatenate([state.x_bsd, x_btd], axis=1)
+            segments_bs = jnp.concatenate([state.segments_bs, segments_bt], axis=1)
         else:
             outside = ((0, 0), (reach // 2, reach // 2))
             x_bsd = jnp.pad(x_btd, (*outside, (0, 0)))

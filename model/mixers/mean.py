@@ -3,7 +3,7 @@
 A query sees the tokens that attention would see. The sum over them is an associative scan that
 restarts at each segment, so examples that share a row do not share rounding errors either.
 
-One more axis: W the values of a token and a 1 (D + 1), whose sum is the number of tokens.
+The values of a token get a 1 behind them (W = D + 1), whose sum is the number of tokens.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple

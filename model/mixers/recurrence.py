@@ -4,7 +4,7 @@ A cell is elementwise; the matmul with the hidden state is here. In the backward
 of the recurrent kernel is one matmul over all tokens. The transpose of a plain scan would add a
 matrix as large as the kernel to its total at every token.
 
-One more axis: A the columns of all gates. Arrays inside scans have the axis of tokens first.
+Arrays inside scans have the axis of tokens first.
 """
 
 import functools

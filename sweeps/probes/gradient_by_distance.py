@@ -15,6 +15,7 @@ from training.model_for_task import forward
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): no last position is scored."""
     spec = experiment.task.objective_spec
     if spec.head == "classifier":
         pooling = experiment.model.pooling

@@ -11,6 +11,7 @@ from training.model_for_task import forward
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): not trained, or not from its seed."""
     if experiment.task.objective_spec.head == "embedder":
         return f"task.objective={experiment.task.objective} is not trained"
     if experiment.run.init_from:

@@ -22,6 +22,7 @@ PREFIX = "divergence/"
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): it has no pairs of heads."""
     if experiment.model.heads < 2:
         return "model.heads=1 has no pairs"
     return attention_problem(experiment)

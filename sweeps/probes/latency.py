@@ -17,6 +17,7 @@ WARM_UP, PASSES = 3, 30
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): it is no classifier."""
     if experiment.task.objective_spec.head == "classifier":
         return ""
     return f"task.objective={experiment.task.objective} is no classifier"

@@ -19,7 +19,7 @@ from input_pipeline import pipeline
 from training.infer_sizes import refuse_other_data
 from training.mesh import check_batch
 from training.model_for_task import smallest_batch
-from training.step import initial_params
+from training.train_state import initial_params
 
 ROWS = 16  # of the batch that most probes read
 

@@ -16,6 +16,7 @@ EDGES = tuple(range(4, 33, 4)) + tuple(
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): it writes no answers."""
     spec = experiment.task.objective_spec
     is_pair = spec.has_source or experiment.data.example_kind == "pairs"
     if spec.head == "language_model" and is_pair:

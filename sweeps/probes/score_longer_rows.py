@@ -17,6 +17,7 @@ SCORES = ("loss", "bits_per_byte")
 
 
 def problem(experiment: Experiment) -> str:
+    """Why the experiment is refused ("": it is not): no running text, or no room."""
     spec, data, model = experiment.task.objective_spec, experiment.data, experiment.model
     if spec.head != "language_model" or spec.has_source or spec.has_prefix:
         return f"task.objective={experiment.task.objective} does not predict running text"

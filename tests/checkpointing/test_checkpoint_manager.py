@@ -22,7 +22,7 @@ from configs.default import get_config
 from experiment.schema import ConfigError
 from training.config import CheckpointConfig
 from training.exits import SaveFailedError
-from training.step import TrainState
+from training.train_state import TrainState
 
 CONFIG = CheckpointConfig(**get_config().checkpoint.to_dict())
 METRIC = "eval/dates/accuracy"

@@ -12,6 +12,7 @@ from configs.default import get_config
 from evaluation import evaluator as evaluator_module
 from evaluation import metrics
 from evaluation.evaluator import EvalSet, Evaluator, metric_names, refuse_metrics
+from evaluation.target_rows import prompt_lengths
 from experiment.schema import ConfigError
 from inference.generation import Generator
 from tests.tiny import tiny_config
@@ -425,4 +426,4 @@ def test_a_sample_of_a_conversation_begins_with_its_question():
     weights = np.zeros((4, 8))
     weights[0, 2:4] = weights[1, 6:] = weights[2] = 1
     batch = {"inputs": np.zeros((4, 8), int), "weights": weights}
-    assert evaluator_module._prompt_lengths(batch).tolist() == [3, 4, 4, 4]
+    assert prompt_lengths(batch).tolist() == [3, 4, 4, 4]

@@ -11,6 +11,7 @@ import tensorflow_datasets as tfds
 from configs import default
 from configs.architectures import ARCHITECTURES
 from experiment import sections
+from experiment.help_text import NO_CONFIGS
 from experiment.schema import ConfigError
 from input_pipeline.config import FIELD_KEYS
 from input_pipeline.objectives import OBJECTIVES
@@ -18,9 +19,7 @@ from input_pipeline.sources import tfds_source
 from input_pipeline.sources.registry import SOURCES
 
 NAMES = sorted(
-    path.stem
-    for path in Path(default.__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "architectures")
+    path.stem for path in Path(default.__file__).parent.glob("*.py") if path.stem not in NO_CONFIGS
 )
 
 

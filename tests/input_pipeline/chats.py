@@ -4,7 +4,8 @@ import json
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from input_pipeline.tokenizers.published_files import open_tokenizer, with_chat_template
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_specials import with_chat_template
 
 CONTROL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|turn|>", "<|end|>")
 

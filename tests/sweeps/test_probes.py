@@ -31,7 +31,7 @@ from tests.runs import tiny
 from tests.test_generate import untrained
 from training.model_for_task import model_arguments
 from training.schedules import learning_rate
-from training.step import TrainSpec, abstract_state
+from training.train_state import TrainSpec, abstract_state
 
 # Two kinds of attention, whose layers are not scanned alike. The window is longer than a row.
 MIXED = dict(decoder_layers=2, attention="dot,local", attention_window=16, tie_output=False)

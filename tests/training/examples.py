@@ -17,7 +17,8 @@ from training.model_for_task import make_model
 from training.pruning import make_pruner
 from training.pruning_schedule import PruneConfig
 from training.schedules import learning_rate
-from training.step import (
+from training.step import make_train_step
+from training.train_state import (
     NO_FROZEN_INPUTS,
     FrozenInputs,
     Teacher,
@@ -25,7 +26,6 @@ from training.step import (
     TrainState,
     abstract_params,
     abstract_state,
-    make_train_step,
 )
 
 # The model that an objective is tried with.

@@ -18,7 +18,7 @@ from tests.tiny import QUICKLY
 from tests.training.examples import make_batch, make_job
 from training.config import MeshConfig
 from training.mesh import make_mesh, put_batch
-from training.step import NO_FROZEN_INPUTS
+from training.train_state import NO_FROZEN_INPUTS
 
 DEVICES = 8
 MESHES = {

@@ -7,6 +7,7 @@ import pytest
 from configs.default import get_config
 from experiment import schema
 from training import config as sections
+from training import section_checks
 
 SECTIONS = {
     "task": sections.TaskConfig,
@@ -101,9 +102,9 @@ def test_invalid_settings_are_refused_by_name(section, changes, message):
 def test_warmup_and_decay_must_fit_into_the_run(changes, message):
     run = sections.RunConfig(**defaults("") | dict(steps=1000))
     optimizer = sections.OptimizerConfig(**defaults("optimizer") | changes)
-    problems = list(sections.schedule_problems(optimizer, run))
+    problems = list(section_checks.schedule_problems(optimizer, run))
     assert len(problems) == (message is not None)
     assert all(message in problem for problem in problems)
     for fix in re.findall(r"--config\.optimizer\.warmup_steps=(\d+)$", "\n".join(problems)):
         mended = dataclasses.replace(optimizer, warmup_steps=int(fix))
-        assert not list(sections.schedule_problems(mended, run))
+        assert not list(section_checks.schedule_problems(mended, run))

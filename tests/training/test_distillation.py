@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.examples import make_batch, make_job
 from training.losses import cross_entropy, teacher_divergence
-from training.step import FrozenInputs, Teacher
+from training.train_state import FrozenInputs, Teacher
 
 pytestmark = pytest.mark.usefixtures("default_compilation")
 

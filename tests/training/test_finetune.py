@@ -27,7 +27,7 @@ from training.config import CheckpointConfig
 from training.finetune import Tuning, as_tree, by_name, merge_lora, rate_scales, select_trainable
 from training.losses import term_counts, term_sums, total_loss
 from training.model_for_task import forward
-from training.step import TrainState
+from training.train_state import TrainState
 
 DESCENT = dict(name="sgd", beta1=0.0, clip_norm=0.0, learning_rate=0.5)
 HEAD = ("classes/kernel", "classes/bias")

@@ -22,7 +22,7 @@ from training.finetune import TRAIN_ALL
 from training.loop import MAX_PENDING, Loop
 from training.mesh import make_mesh
 from training.run_events import read_events, surviving_progress
-from training.step import NO_FROZEN_INPUTS, TrainState
+from training.train_state import NO_FROZEN_INPUTS, TrainState
 
 MOST_STEPS = 100
 ROLLBACK = dict(nonfinite="skip", spike="rollback", rollback_steps=2, rollback_batches=3, limit=9)

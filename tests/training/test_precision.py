@@ -7,8 +7,9 @@ import optax
 import pytest
 
 from tests.training.examples import make_batch, make_job
-from training.config import OptimizerConfig, precision_problems
+from training.config import OptimizerConfig
 from training.precision import starting_from, stochastic_round, updated, with_precision
+from training.section_checks import precision_problems
 
 BF16 = jnp.bfloat16
 

@@ -17,7 +17,7 @@ from tests.devices import measured_on
 from tests.test_generate import untrained
 from training.mesh import make_mesh
 from training.model_for_task import smallest_batch
-from training.step import abstract_params
+from training.train_state import abstract_params
 from visualization.captured_pass import run_and_capture
 from visualization.model_inputs import read_input
 

@@ -49,7 +49,7 @@ def load(data: DataConfig) -> Splits:
     return idx.load(directory, data) if idx.is_idx(directory) else _load_folders(directory, data)
 
 
-SOURCE = Source("image_files", load, "images", "path")
+SOURCE = Source("image_files", load, "images", "path", for_imports=True)
 
 
 def _load_folders(directory: Path, data: DataConfig) -> Splits:

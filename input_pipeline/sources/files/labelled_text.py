@@ -84,7 +84,14 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-SOURCE = Source("labelled_text_files", load, "labelled", "path")
+SOURCE = Source(
+    "labelled_text_files",
+    load,
+    "labelled",
+    "path",
+    tab_separates_texts=True,
+    for_imports=True,
+)
 
 
 def _refuse_other_files(data: DataConfig) -> None:

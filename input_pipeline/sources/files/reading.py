@@ -42,6 +42,7 @@ def find_files(path: str) -> list[Path]:
 
 
 def is_hidden(path: Path) -> bool:
+    """Whether a part of the path begins with a dot."""
     return any(part.startswith(".") for part in path.parts)
 
 

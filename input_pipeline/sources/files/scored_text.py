@@ -36,7 +36,7 @@ def load(data: DataConfig) -> Splits:
     return Splits("scored", train, evals, (), description, digest, text_pairs=has_pairs)
 
 
-SOURCE = Source("scored_files", load, "scored", "path")
+SOURCE = Source("scored_files", load, "scored", "path", tab_separates_texts=True, for_imports=True)
 
 
 class ScoredLines(Sequence):

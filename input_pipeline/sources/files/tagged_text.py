@@ -50,7 +50,7 @@ def load(data: DataConfig) -> Splits:
     return Splits("tagged", train, {data.eval_split: evaluated}, tags, description, digest)
 
 
-SOURCE = Source("tagged_files", load, "tagged", "path")
+SOURCE = Source("tagged_files", load, "tagged", "path", for_imports=True)
 
 
 def tagged_lines(lines: Lines) -> Sequence:

@@ -78,7 +78,7 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-SOURCE = Source("text_files", load, "documents", "path")
+SOURCE = Source("text_files", load, "documents", "path", for_imports=True)
 
 
 def _of_splits(files: Sequence[Path], path: str, splits: Sequence[str]) -> list[list[Path]]:

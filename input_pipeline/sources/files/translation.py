@@ -50,7 +50,7 @@ def load(data: DataConfig) -> Splits:
     )
 
 
-SOURCE = Source("translation_files", load, "pairs", "path")
+SOURCE = Source("translation_files", load, "pairs", "path", for_imports=True)
 
 
 def _find_language(

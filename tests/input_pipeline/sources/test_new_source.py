@@ -1,20 +1,25 @@
 """A new source is one file and one line in the table: nothing else names a source.
 
 With the table alone changed, the source in counting.py passes the config check with options of its
-own, is tokenized, mixed and resumed.
+own, is tokenized, mixed and resumed; its models generate, go out and come in.
 """
 
+import dataclasses
 import shutil
 
 import numpy as np
 import pytest
 
+import convert
+import generate
 import train
-from configs import pydoc
+from checkpointing import run_directory
+from configs import langid, pydoc
 from experiment import sections
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
-from input_pipeline.sources.registry import SOURCES, components
+from input_pipeline.sources.base import Source, Splits, content_digest
+from input_pipeline.sources.registry import SOURCES, components, source_for_imports
 from tests.input_pipeline.objectives.rows_by_hand import BOS, EOS, T
 from tests.input_pipeline.sources import counting
 from tests.runs import saved, tiny
@@ -101,3 +106,64 @@ def test_an_interrupted_run_equals_the_uninterrupted_run(tmp_path):
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on the toy source; its tokenizer has a published format."""
+    workdir = tmp_path_factory.mktemp("counting") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SOURCES, counting.SOURCE.name, counting.SOURCE)
+        train.train_and_evaluate(config(steps=1, tokenizer="bpe", tokenizer_size=362), workdir)
+    return workdir
+
+
+def test_its_models_generate(run):
+    (outputs,) = generate.generate(run, ["1 2"], max_new_tokens=4)
+    assert isinstance(outputs[0]["text"], str) and 0 <= outputs[0]["tokens"] <= 4
+
+
+@pytest.mark.parametrize("for_imports", [True, False])
+def test_its_models_are_exported_and_imported(for_imports, run, tmp_path, monkeypatch):
+    monkeypatch.delitem(SOURCES, "text_files")
+    source = dataclasses.replace(counting.SOURCE, for_imports=for_imports)
+    monkeypatch.setitem(SOURCES, "counting", source)
+    convert.convert(str(run), str(tmp_path / "out"))
+    if not for_imports:
+        with pytest.raises(ConfigError, match="for_imports=True and kind='documents'"):
+            convert.convert(str(tmp_path / "out"), str(tmp_path / "again"))
+        return
+    convert.convert(str(tmp_path / "out"), str(tmp_path / "again"))
+    assert run_directory.read_config(tmp_path / "again")["data"]["source"] == "counting"
+
+
+def test_imported_models_name_the_sources_that_say_so():
+    kinds = ["pairs", "documents", "labelled", "scored", "tagged", "images"]
+    assert [source_for_imports(kind) for kind in kinds] == [
+        "translation_files",
+        "text_files",
+        "labelled_text_files",
+        "scored_files",
+        "tagged_files",
+        "image_files",
+    ]
+
+
+def load_words(data):
+    examples = [{"text": text, "label": number} for number, text in enumerate(("ab", "cd"))]
+    evals, digest = {"same": examples}, content_digest(["ab", "cd"])
+    return Splits("labelled", examples, evals, ("first", "second"), {}, digest, "memory")
+
+
+@pytest.mark.parametrize("tab_separates_texts", [True, False])
+def test_a_source_says_what_a_tab_in_a_line_means(tab_separates_texts, tmp_path, monkeypatch):
+    words = Source("words", load_words, "labelled", tab_separates_texts=tab_separates_texts)
+    monkeypatch.setitem(SOURCES, "words", words)
+    data = dict(source="words", length=8, buckets=())
+    train.train_and_evaluate(tiny(langid, steps=1, data=data), tmp_path)
+    if tab_separates_texts:
+        with pytest.raises(ConfigError, match="has a tab, which separates two texts"):
+            generate.generate(tmp_path, ["a\tb"])
+    else:
+        (outputs,) = generate.generate(tmp_path, ["a\tb"])
+        assert {each["label"] for each in outputs} == {"first", "second"}

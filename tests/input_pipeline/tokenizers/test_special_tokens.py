@@ -13,7 +13,8 @@ from input_pipeline.objectives.classify_text import classify_text
 from input_pipeline.objectives.masked_lm import masked_lm
 from input_pipeline.objectives.prefix_lm import prefix_lm_pair
 from input_pipeline.objectives.seq2seq import seq2seq
-from input_pipeline.tokenizers.published_files import as_published, open_tokenizer
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_specials import as_published
 from input_pipeline.tokenizers.special_tokens import (
     Template,
     bert_like,
