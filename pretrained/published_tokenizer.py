@@ -9,7 +9,7 @@ from typing import NoReturn
 from absl import logging
 
 from experiment.schema import ConfigError
-from input_pipeline.tokenizers.added_tokens import CONFIG_FILE_NAME
+from input_pipeline.tokenizers.added_tokens import CONFIG_FILE_NAME, with_covering_mask
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.published_files import (
     FILE_NAMES,
@@ -219,6 +219,11 @@ def write(
     """
     template = _template(tokenizer, model, task)
     content = with_template(tokenizer.content, template)
+    # Prompts of an imported model read its mask as its files say; those of a run trained here let
+    # the mask cover the space before it, as in training.
+    is_masked_lm = task.objective_spec.head == "masked_language_model"
+    if is_masked_lm and not tokenizer.reads_mask and tokenizer.mask_name is not None:
+        content = with_covering_mask(content, tokenizer.mask_name)
     (directory / FILE_NAME).write_text(content, encoding="utf-8")
     if target := tokenizer.published.get(TARGET_TOKENIZER):
         (directory / TARGET_FILE_NAME).write_text(target, encoding="utf-8")

@@ -167,7 +167,8 @@ def image_overlay(view: ModelView, attention: AttentionMap):
     from matplotlib.figure import Figure
     from PIL import Image
 
-    pixels = np.asarray(Image.open(io.BytesIO(view.image_png)).convert("RGB"))
+    with Image.open(io.BytesIO(view.image_png), formats=["PNG"]) as image:
+        pixels = np.asarray(image.convert("RGB"))
     rows, columns = view.patch_grid
     patches = slice(view.leading_tokens, view.leading_tokens + rows * columns)
     rollout = attention.rollout_ts

@@ -138,6 +138,17 @@ def with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
     return json.dumps(layout, ensure_ascii=False) if is_changed else content
 
 
+def with_covering_mask(content: str, name: str) -> str:
+    """The tokenizer.json in which the mask is found in a text, and covers the space before it."""
+    tokenizer = Tokenizer.from_str(content)
+    mask = AddedToken(name, special=True, normalized=False, lstrip=True)
+    tokenizer.add_special_tokens([mask])
+    return with_strips(
+        tokenizer.to_str(pretty=True), {"mask_token": dict(content=name, lstrip=True)},
+        is_library_file=False,
+    )  # fmt: skip
+
+
 def _values(source: Mapping[str, Any]) -> Iterator[Any]:
     """All values in which a file may describe a token."""
     yield from source.values()

@@ -4,8 +4,10 @@ Pillow goes by the content of a file and gives EPS to Ghostscript. Here a progra
 PATH that does nothing but note its calls.
 """
 
+import ast
 import io
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from input_pipeline.sources.files import images
 from input_pipeline.sources.image_decoding import ImageSpec, read
 from tests.tiny import data_config
 
+ROOT = Path(__file__).resolve().parents[3]
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 %%BoundingBox: 0 0 6 6
 %%EndComments
@@ -163,3 +166,37 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch, tmp_path):
         read(path, spec)
     assert not loads
     assert read(small, spec).shape == (8, 8, 1) and loads
+
+
+def opened_without_formats(source):
+    """The lines of a program that open an image of any format with Pillow."""
+    tree = ast.parse(source)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    named = [(getattr(node, "module", ""), each, node) for node in imports for each in node.names]
+    modules = {"PIL.Image"}
+    modules |= {each.asname or each.name for module, each, _ in named if module == "PIL"}
+    modules |= {each.asname for _, each, _ in named if each.name == "PIL.Image" and each.asname}
+    lines = [n.lineno for module, each, n in named if (module, each.name) == ("PIL.Image", "open")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            opens = node.func.attr == "open" and ast.unparse(node.func.value) in modules
+            if opens and "formats" not in [keyword.arg for keyword in node.keywords]:
+                lines.append(node.lineno)
+    return lines
+
+
+def test_every_image_is_opened_with_the_formats_that_are_allowed():
+    for line in (
+        "from PIL import Image\nImage.open(file)",
+        "from PIL import Image as Picture\nwith Picture.open(file) as picture: pass",
+        "import PIL.Image\nPIL.Image.open(file, 'r').load()",
+        "import PIL.Image as Picture\nPicture.open(file)",
+        "\nfrom PIL.Image import open as read",
+    ):
+        assert opened_without_formats(line) == [2], line
+    assert opened_without_formats("from PIL import Image\nImage.open(f, formats=['PNG'])") == []
+    packages = {path.parent for path in ROOT.glob("*/__init__.py")} - {ROOT / "tests"}
+    paths = [*ROOT.glob("*.py"), *(path for each in packages for path in each.rglob("*.py"))]
+    assert len(paths) > 100
+    found = {str(path): opened_without_formats(path.read_text()) for path in paths}
+    assert {path: lines for path, lines in found.items() if lines} == {}
