@@ -172,7 +172,9 @@ def image_overlay(view: ModelView, attention: AttentionMap):
     patches = slice(view.leading_tokens, view.leading_tokens + rows * columns)
     rollout = attention.rollout_ts
     source = rollout[0] if view.leading_tokens else rollout.mean(0)
-    shares = source[patches].reshape(rows, columns)
+    shares = np.empty(rows * columns, np.float32)
+    shares[view.cell_of_patch] = source[patches]
+    shares = shares.reshape(rows, columns)
     figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(pixels)
