@@ -103,7 +103,9 @@ def refuse_unwritable(flag: str, path: Path, *, is_directory: bool) -> None:
         if not existed:
             path.unlink()
     except OSError as error:
-        raise ConfigError(f"--{flag}={path} cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"--{flag}={path} cannot be written: {error.strerror}; choose another"
+        ) from error
 
 
 def main() -> None:

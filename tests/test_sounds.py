@@ -127,6 +127,9 @@ def test_bad_prompts_are_refused(run, tmp_path):
         with pytest.raises(ConfigError) as caught:
             generate.generate(run, [str(path)])
         assert said in str(caught.value)
+        with pytest.raises(ConfigError, match="^--prompt: ") as caught:
+            capture_view(run, str(path))
+        assert said in str(caught.value)
 
 
 def test_what_no_sound_model_can_do_is_refused_by_name(run, tmp_path):
@@ -142,13 +145,13 @@ def test_attention_over_a_spectrogram(run, tmp_path):
     (attention,) = view.maps
     # 16 frames of 10 ms and 16 bands, in patches of 8 x 8, frame by frame. Bands have their middles
     # at equal steps of mel = 2595 log10(1 + f / 700), from 40 to 3800 Hz.
-    low, high = "493 Hz", "2.1 kHz"
+    low, high = "493Hz", "2.1kHz"
     assert attention.queries == attention.keys
     assert attention.keys[1:] == (
-        f"0.04 s {low}",
-        f"0.04 s {high}",
-        f"0.12 s {low}",
-        f"0.12 s {high}",
+        f"0.04s·{low}",
+        f"0.04s·{high}",
+        f"0.12s·{low}",
+        f"0.12s·{high}",
     )
     assert attention.visible_lts.all()
     np.testing.assert_allclose(attention.weights_lhts.sum(axis=-1), 1, atol=1e-5)

@@ -26,7 +26,7 @@ from visualization.model_inputs import ModelInput, generates, read_input
 from visualization.model_view import AttentionMap, Candidates, LogitLens, ModelView, TokenScores
 from visualization.patches import patch_names, patch_picture
 from visualization.rollout import RESIDUAL, attention_rollout
-from visualization.token_texts import special_names, token_texts
+from visualization.token_texts import in_a_sentence, special_names, token_texts
 
 View = Literal["attention", "lens", "logprobs"]
 VIEWS = ("attention", "lens", "logprobs")
@@ -293,7 +293,7 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
     is_allowed_v = np.isin(np.arange(logs_nv.shape[-1]), allowed)
     best = _best(np.where(is_allowed_v, logs_nv, -np.inf))
     found_there = zip(token_texts(best.ids[:, 0], run.tokenizer), best.probabilities, strict=True)
-    return ", ".join(f"{text.strip() or text} ({shares[0]:.1%})" for text, shares in found_there)
+    return ", ".join(f"{in_a_sentence(text)} ({shares[0]:.1%})" for text, shares in found_there)
 
 
 def _forecast(run: LoadedRun, given: ModelInput, quantiles_hn: np.ndarray) -> str:
@@ -312,7 +312,7 @@ def _facts(
     config = run.model_config
     one = len(texts) == 1  # stack, which then needs no name
     layers = ", ".join(
-        f"{depth} layer{'s' * (depth > 1)}" + ("" if one else f" of the {stack}")
+        f"{depth} " + ("" if one else f"{stack} ") + f"layer{'s' * (depth > 1)}"
         for stack, depth in _depths(run).items()
     )
     tokens = ", ".join(

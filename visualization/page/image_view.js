@@ -75,7 +75,8 @@ function imageView() {
 
   // Pixels have only a row and a column; patches of sounds and series have names of their own.
   function placeName(cell) {
-    if (name !== "image") return currentMap().keys[patchOfCell[cell] + leading];
+    const token = currentMap().keys[patchOfCell[cell] + leading];
+    if (name !== "image") return name === "series" ? `steps ${token}` : token;
     return `row ${Math.floor(cell / gridColumns)}, column ${cell % gridColumns}`;
   }
 
@@ -183,7 +184,8 @@ function imageView() {
       class: "hint",
       text:
         "Pick a patch: the overlay shows how much weight it gives to each patch. " +
-        "Colours go up to the largest of these weights.",
+        "Colours go up to the largest of these weights." +
+        (name === "spectrogram" ? " Time runs to the right, pitch upwards." : ""),
     }),
     leadingButtons,
     make("div", { class: "image-pair" }, canvas, original),

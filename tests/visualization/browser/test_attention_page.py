@@ -343,7 +343,7 @@ def test_candidates_and_ranks_are_shown_on_hover_and_focus(browser, saved):
         text = page.locator(".tooltip.shown").inner_text()
         assert "layer 3, after animal" in text
         for probability in view.lens.layers[-1].probabilities[1]:
-            assert f"{100 * probability:.1f} %" in text
+            assert f"{100 * probability:.1f}%" in text
         page.keyboard.press("Escape")
         assert page.locator(".tooltip.shown").count() == 0
         assert shown.errors == []
