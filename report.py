@@ -45,7 +45,9 @@ def write_page(path: str) -> None:
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"--output={path} cannot be written ({error.strerror})") from error
+        raise ConfigError(
+            f"--output={path} cannot be written ({error.strerror}); choose another"
+        ) from error
     print(f"{path} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
@@ -57,7 +59,9 @@ def write_figures(directory: str) -> None:
             read_runs(), Path(directory), axis=AXIS.value, smoothing=SMOOTHING.value
         )
     except OSError as error:
-        raise ConfigError(f"--svg={directory} cannot be written ({error.strerror})") from error
+        raise ConfigError(
+            f"--svg={directory} cannot be written ({error.strerror}); choose another"
+        ) from error
     if not paths:
         raise ConfigError(f"--svg: nothing to draw over {AXIS.value}: none of it is recorded yet")
     print(f"{directory}: {len(paths)} figures")

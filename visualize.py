@@ -1,9 +1,9 @@
 r"""Shows how a model reads one input: python visualize.py --workdir=DIR --prompt=TEXT
 
 Writes a page with the attention weights of all layers and heads, to open in a browser. The prompt
-is as in generate.py; for models of images it is the path of a file. --target is the text that a
-model writes: the answer of an encoder-decoder, or the continuation of a language model's prompt.
-Without it, an encoder-decoder's own answer is shown.
+is as in generate.py; for models of images, sounds and series it is the path of a file. --target is
+the text that a model writes: the answer of an encoder-decoder, or the continuation of a language
+model's prompt. Without it, an encoder-decoder's own answer is shown.
 
 --view=lens shows what the output head makes of each layer, --view=logprobs the probability of each
 token of a text. --svg and --png write figures of --heads, --json the numbers.
@@ -103,14 +103,18 @@ def refuse_unwritable(flag: str, path: Path, *, is_directory: bool) -> None:
         if not existed:
             path.unlink()
     except OSError as error:
-        raise ConfigError(f"--{flag}={path} cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"--{flag}={path} cannot be written: {error.strerror}; choose another"
+        ) from error
 
 
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
     if PROMPT.value is None:
-        raise ConfigError("--prompt is missing; give the text, or the path of an image")
+        raise ConfigError(
+            "--prompt is missing; give the text, or the path of an image, sound or series"
+        )
     if VIEW.value not in capture.VIEWS:
         raise ConfigError(f"--view={VIEW.value} is not one of: {', '.join(capture.VIEWS)}")
     layers = parse_layers(LAYERS.value)
@@ -148,7 +152,9 @@ def main() -> None:
 if __name__ == "__main__":
     WORKDIR = flags.DEFINE_string("workdir", "", "The directory of a run.")
     STEP = flags.DEFINE_string("step", "", "A saved step, or best; default: the newest.")
-    PROMPT = flags.DEFINE_string("prompt", None, "The text, or the path of an image.")
+    PROMPT = flags.DEFINE_string(
+        "prompt", None, "The text, or the path of an image, a sound or a series."
+    )
     TARGET = flags.DEFINE_string("target", None, "The text that the model is to have written.")
     LAYERS = flags.DEFINE_string("layers", "", "Numbers of layers, such as 0,3-5; default: all.")
     VIEW = flags.DEFINE_string("view", "attention", "attention, lens or logprobs.")

@@ -159,7 +159,8 @@ def read_run(workdir: str | Path) -> RunRecord:
     events = tuple(run_events.read_events(workdir / run_events.NAME))
     if not (config or metrics or events):
         raise ConfigError(
-            f"--workdirs: {workdir} holds no run: no config.json, metrics.jsonl or events.jsonl"
+            f"--workdirs: {workdir} holds no run: no config.json, metrics.jsonl or events.jsonl; "
+            "give a directory that train.py wrote, its --workdir"
         )
     return RunRecord(
         workdir=remote_path(url) if url else workdir,

@@ -299,7 +299,10 @@ class SignalPrompts:
         refuse_remote(name, path)
         if not Path(path).is_file():
             raise ConfigError(f"{name}: {path!r} is no file; give the path of one")
-        found = self._read(self._data, require_regular(path))
+        try:
+            found = self._read(self._data, require_regular(path))
+        except ConfigError as error:
+            raise ConfigError([f"{name}: {each}" for each in error.problems]) from error
         offset = {"offset": np.float64(found["offset"])} if "offset" in found else {}
         return {"signals": found["signal"], **offset}
 

@@ -1,10 +1,12 @@
 """Series from a CSV file to forecasts: training, evaluate.py, generate.py, plan.py, convert.py."""
 
+import io
 import json
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 import convert
 import generate
@@ -20,6 +22,8 @@ from input_pipeline.batch_shapes import row_outline
 from model.heads import Forecaster
 from tests.runs import saved, tiny
 from tests.tiny import random_params, tiny_config
+from tests.visualization.layers_by_hand import assert_weights_give_the_next_layer
+from visualization.model_inputs import read_input
 from visualize import capture_view
 
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -167,9 +171,38 @@ def test_a_start_that_cannot_work_is_refused(section, changes, said, config, tmp
 def test_what_no_model_of_series_can_do_is_refused_by_name(run, tmp_path):
     with pytest.raises(ConfigError, match=r"task\.objective=forecast reads series, which no"):
         convert.convert(str(run), str(tmp_path / "exported"))
-    with pytest.raises(ConfigError, match=r"visualize\.py shows texts and images"):
-        capture_view(run, "a.csv")
+    with pytest.raises(ConfigError, match=r"a\.csv' is no file; give the path of one"):
+        capture_view(run, str(tmp_path / "a.csv"))
+    path = str(write_csv(tmp_path / "b.csv", wave(24)))
+    with pytest.raises(ConfigError, match="this model has no such head; choose attention"):
+        capture_view(run, path, view="lens")
     recorded = loaded_run.recorded_config(run)
     other = {**recorded, "data": recorded["data"] | {"options": {"horizon": 7}}}
     with pytest.raises(ConfigError, match=r"have 7 values to forecast, but the model forecasts 6"):
         evaluate(run, config=other)
+
+
+def test_attention_over_a_series(run, tmp_path):
+    values = wave(430)
+    path = str(write_csv(tmp_path / "b.csv", values))
+    view, model = capture_view(run, path), loaded_run.load(run)
+    (attention,) = view.maps
+    assert attention.queries == ("[CLS]", "0–5", "6–11", "12–17", "18–23")
+    assert attention.visible_lts.all()
+    np.testing.assert_allclose(attention.weights_lhts.sum(axis=-1), 1, atol=1e-5)
+    assert_weights_give_the_next_layer(model, read_input(model, path, None))
+    assert view.lens is None and view.scores is None and attention.gradients_lhts is None
+    (found,) = generate.generate(run, [path])
+    first, last = (found[n]["quantiles"]["0.5"] for n in (0, -1))
+    assert view.prediction == f"median {first:.6g} at step 1, {last:.6g} at step 6"
+
+
+def test_the_picture_of_a_series_is_its_line(run, tmp_path):
+    values = wave(24)
+    view = capture_view(run, str(write_csv(tmp_path / "b.csv", values)))
+    pixels = np.asarray(Image.open(io.BytesIO(view.image_png)))
+    assert view.patch_grid == (1, 4) and pixels.shape[1] % 24 == 0
+    width = pixels.shape[1] // 24
+    drawn = [pixels[:, n * width + width // 2].argmin() for n in range(24)]
+    line = np.interp(values, (values.min(), values.max()), (max(drawn), min(drawn)))
+    assert np.abs(np.subtract(drawn, line)).max() < 0.1 * len(pixels)

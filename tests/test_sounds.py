@@ -1,9 +1,11 @@
 """Sounds from files to classes: training, evaluate.py, generate.py, plan.py, convert.py."""
 
+import io
 import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import convert
 import generate
@@ -19,7 +21,10 @@ from input_pipeline.batch_shapes import row_outline
 from input_pipeline.sources.spectrogram import SpectrogramSpec, read_wav, spectrogram
 from tests.input_pipeline.sources.waves import tone, write_wav
 from tests.runs import tiny
+from tests.visualization.layers_by_hand import assert_weights_give_the_next_layer
 from training.model_for_task import forward
+from visualization.attention_page import render
+from visualization.model_inputs import read_input
 from visualize import capture_view
 
 pytestmark = pytest.mark.usefixtures("compile_once")
@@ -122,13 +127,56 @@ def test_bad_prompts_are_refused(run, tmp_path):
         with pytest.raises(ConfigError) as caught:
             generate.generate(run, [str(path)])
         assert said in str(caught.value)
+        with pytest.raises(ConfigError, match=r"^--prompt: ") as caught:
+            capture_view(run, str(path))
+        assert said in str(caught.value)
 
 
 def test_what_no_sound_model_can_do_is_refused_by_name(run, tmp_path):
     with pytest.raises(ConfigError, match=r"task\.objective=classify_sounds reads sounds,"):
         convert.convert(str(run), str(tmp_path / "exported"))
-    with pytest.raises(ConfigError, match=r"visualize\.py shows texts and images"):
-        capture_view(run, "a.wav")
+    with pytest.raises(ConfigError, match=r"none\.wav' is no file; give the path of one"):
+        capture_view(run, str(tmp_path / "none.wav"))
+
+
+def test_attention_over_a_spectrogram(run, tmp_path):
+    path = str(write_wav(tmp_path / "a.wav", tone(310, 0.15)))
+    view, model = capture_view(run, path), loaded_run.load(run)
+    (attention,) = view.maps
+    # 16 frames of 10 ms and 16 bands, in patches of 8 x 8, frame by frame. Bands have their middles
+    # at equal steps of mel = 2595 log10(1 + f / 700), from 40 to 3800 Hz.
+    low, high = "493Hz", "2.1kHz"
+    assert attention.queries == attention.keys
+    assert attention.keys[1:] == (
+        f"0.04s·{low}",
+        f"0.04s·{high}",
+        f"0.12s·{low}",
+        f"0.12s·{high}",
+    )
+    assert attention.visible_lts.all()
+    np.testing.assert_allclose(attention.weights_lhts.sum(axis=-1), 1, atol=1e-5)
+    assert_weights_give_the_next_layer(model, read_input(model, path, None))
+    assert attention.gradients_lhts is not None and view.lens is not None
+    (found,) = generate.generate(run, [path])
+    assert view.prediction == f"low ({found[0]['probability']:.1%})"
+    assert dict(view.facts)["input"] == "a.wav", "without its directory"
+    assert '"name":"spectrogram"' in render(view)
+
+
+def test_the_picture_of_a_sound_has_time_across_and_pitch_upwards(run, tmp_path):
+    """And each patch has the cell that shows what the model reads in it."""
+    early_and_high = np.concatenate([tone(1900, 0.07), np.zeros(640)])
+    view = capture_view(run, str(write_wav(tmp_path / "a.wav", early_and_high)))
+    pixels = np.asarray(Image.open(io.BytesIO(view.image_png))).astype(int)
+    assert pixels.shape == (16, 16) and view.patch_grid == (2, 2)
+    loudest = np.unravel_index(pixels.argmax(), pixels.shape)
+    assert loudest[0] < 8 and loudest[1] < 8, "above on the left"
+    signal = read_input(loaded_run.load(run), str(tmp_path / "a.wav"), None).fields["signals"]
+    patches = [signal[t : t + 8, f : f + 8, 0] for t in (0, 8) for f in (0, 8)]
+    for patch, cell in zip(patches, view.cell_of_patch, strict=True):
+        row, column = divmod(int(cell), 2)
+        shown = pixels[8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+        np.testing.assert_allclose(shown[::-1].T / 255 * 80 - 80, patch, atol=0.2)
 
 
 @pytest.mark.parametrize(

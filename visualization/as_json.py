@@ -34,7 +34,9 @@ def as_json(view: ModelView) -> str:
             "candidates": _candidates(view.scores.candidates),
         },
         "image_png": view.image_png and base64.b64encode(view.image_png).decode(),
+        "image_name": view.image_png and view.image_name,
         "patch_grid": view.patch_grid,
+        "patch_cells": view.patch_grid and view.cell_of_patch.tolist(),
         "leading_tokens": view.leading_tokens,
     }
     return json.dumps(content, ensure_ascii=False) + "\n"

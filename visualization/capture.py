@@ -1,6 +1,5 @@
 """A loaded run and a prompt -> a `ModelView`: everything that the page and the figures show."""
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -8,7 +7,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from PIL import Image
 
 from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
@@ -26,8 +24,9 @@ from visualization.captured_pass import (
 )
 from visualization.model_inputs import ModelInput, generates, read_input
 from visualization.model_view import AttentionMap, Candidates, LogitLens, ModelView, TokenScores
+from visualization.patches import patch_names, patch_picture
 from visualization.rollout import RESIDUAL, attention_rollout
-from visualization.token_texts import special_names, token_texts
+from visualization.token_texts import in_a_sentence, special_names, token_texts
 
 View = Literal["attention", "lens", "logprobs"]
 VIEWS = ("attention", "lens", "logprobs")
@@ -70,7 +69,7 @@ def model_view(
         ),
         lens=_lens(run, given, batch, found, texts) if view != "logprobs" else None,
         scores=scores,
-        **_image(run, given),
+        **patch_picture(run, given.fields),
     )
 
 
@@ -124,7 +123,7 @@ def _depths(run: LoadedRun) -> dict[str, int]:
     return depths | ({"decoder": config.decoder_layers} if config.has_decoder else {})
 
 
-WITHOUT_LENS = ("embedder", "regressor", "token_classifier")  # heads
+WITHOUT_LENS = ("embedder", "regressor", "token_classifier", "forecaster")  # heads
 
 
 def _refuse_view(run: LoadedRun, view: View) -> None:
@@ -154,9 +153,7 @@ def _texts(run: LoadedRun, given: ModelInput) -> dict[str, tuple[str, ...]]:
     """The tokens that each stack reads, as text."""
     config = run.model_config
     if config.input == "patches":
-        rows = columns = config.image_size // config.patch_size
-        patches = [f"{row},{column}" for row in range(rows) for column in range(columns)]
-        return {"encoder": (*(["[CLS]"] if config.class_token else []), *patches)}
+        return {"encoder": (*(["[CLS]"] if config.class_token else []), *patch_names(run))}
     return {
         stack: token_texts(given.fields[field], run.tokenizer)
         for stack, field in _stacks_text(run).items()
@@ -276,6 +273,8 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
         return ""
     if head == "regressor":
         return f"{float(logits[0, 0]):.6g}"
+    if head == "forecaster":
+        return _forecast(run, given, found.outputs["quantiles"][0])
     if head == "token_classifier":
         return " ".join(run.labels[tag] for tag in logits[0, :, : len(run.labels)].argmax(-1))
     if head == "classifier":
@@ -294,7 +293,17 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
     is_allowed_v = np.isin(np.arange(logs_nv.shape[-1]), allowed)
     best = _best(np.where(is_allowed_v, logs_nv, -np.inf))
     found_there = zip(token_texts(best.ids[:, 0], run.tokenizer), best.probabilities, strict=True)
-    return ", ".join(f"{text.strip() or text} ({shares[0]:.1%})" for text, shares in found_there)
+    return ", ".join(f"{in_a_sentence(text)} ({shares[0]:.1%})" for text, shares in found_there)
+
+
+def _forecast(run: LoadedRun, given: ModelInput, quantiles_hn: np.ndarray) -> str:
+    """The first and the last value of the forecast, in the units of the file."""
+    levels = run.experiment.task.quantiles
+    middle = min(range(len(levels)), key=lambda place: abs(levels[place] - 0.5))
+    values = quantiles_hn[:, middle].astype(np.float64) + given.offset
+    name = "median" if levels[middle] == 0.5 else f"quantile {levels[middle]:g}"
+    steps = [0] if len(values) == 1 else [0, len(values) - 1]
+    return f"{name} " + ", ".join(f"{values[n]:.6g} at step {n + 1}" for n in steps)
 
 
 def _facts(
@@ -303,7 +312,7 @@ def _facts(
     config = run.model_config
     one = len(texts) == 1  # stack, which then needs no name
     layers = ", ".join(
-        f"{depth} layer{'s' * (depth > 1)}" + ("" if one else f" of the {stack}")
+        f"{depth} " + ("" if one else f"{stack} ") + f"layer{'s' * (depth > 1)}"
         for stack, depth in _depths(run).items()
     )
     tokens = ", ".join(
@@ -312,7 +321,7 @@ def _facts(
     heads = f"{config.heads} heads of size {config.head_size}"
     if config.kv_heads < config.heads:
         heads += f", {config.kv_heads} heads of keys and values"
-    # Of an image, the file's name: a page that is passed on need not tell a directory.
+    # Of a file, the name alone: a page that is passed on need not tell a directory.
     facts = [("input", Path(prompt).name if config.input == "patches" else prompt)]
     facts += [] if target is None else [("target", target)]
     facts += [
@@ -346,24 +355,3 @@ def _mixer_facts(config: TransformerConfig) -> Iterator[tuple[str, str]]:
         yield "bridge", "context_vector; there is no cross-attention to show"
     if config.has_attention:
         yield ("attention" if config.mixer == ATTENTION else "cross-attention"), config.attention
-
-
-def _image(run: LoadedRun, given: ModelInput) -> dict:
-    """The image as the model sees it, without the normalization."""
-    config, data = run.model_config, run.experiment.data
-    if config.input != "patches":
-        return {}
-    image = given.fields["images"]
-    if data.image_std:
-        image = image * np.asarray(data.image_std, np.float32)
-    if data.image_mean:
-        image = image + np.asarray(data.image_mean, np.float32)
-    pixels = np.clip(np.round(image * 255), 0, 255).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
-    patches_per_axis = config.image_size // config.patch_size
-    return dict(
-        image_png=file.getvalue(),
-        patch_grid=(patches_per_axis, patches_per_axis),
-        leading_tokens=int(config.class_token),
-    )

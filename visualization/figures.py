@@ -17,12 +17,12 @@ import numpy as np
 from experiment.schema import ConfigError
 from visualization import colour_ramps
 from visualization.model_view import AttentionMap, ModelView
+from visualization.token_texts import PICTURES
 
 FORMATS = ("svg", "png")
 LONGEST_TOKEN = 16
 LARGEST_LABELLED = 96  # tokens; beyond that, labels cannot be read
 CELL = 0.23  # inches
-PICTURES = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽"}
 SETTINGS = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attention",  # ids inside the file are the same every time
@@ -173,8 +173,11 @@ def image_overlay(view: ModelView, attention: AttentionMap):
     patches = slice(view.leading_tokens, view.leading_tokens + rows * columns)
     rollout = attention.rollout_ts
     source = rollout[0] if view.leading_tokens else rollout.mean(0)
-    shares = source[patches].reshape(rows, columns)
-    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    shares = np.empty(rows * columns, np.float32)
+    shares[view.cell_of_patch] = source[patches]
+    shares = shares.reshape(rows, columns)
+    high, wide, _ = pixels.shape
+    figure = Figure(figsize=(6.4, 2.7 * min(high / wide, 2) + 0.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.imshow(pixels)
     # Colours on a grey image: colours of the image itself would be taken for weights.
@@ -188,6 +191,7 @@ def image_overlay(view: ModelView, attention: AttentionMap):
         axes.set_axis_off()
     bar = figure.colorbar(drawn, ax=right, fraction=0.05)
     bar.ax.tick_params(labelsize=7)
+    bar.set_label("share", fontsize=8)
     return figure
 
 

@@ -31,7 +31,7 @@ class HeadSummaries:
 
     entropy: np.ndarray  # of a row of weights, in nats
     evenness: np.ndarray  # entropy as a part of the largest one possible, log(visible keys)
-    distance: np.ndarray  # between query and key, in tokens; in patches for images
+    distance: np.ndarray  # between query and key, in tokens; in patches if there are any
     first: np.ndarray  # share of weight on the first key
     previous: np.ndarray  # on the key just before the query
     itself: np.ndarray  # on the query's own position
@@ -121,7 +121,7 @@ def _distances(offset_ts: np.ndarray, view: ModelView) -> np.ndarray:
         return np.abs(offset_ts).astype(np.float32)
     rows, columns = view.patch_grid
     place = np.full((len(offset_ts), 2), np.nan, np.float32)
-    patches = np.stack(np.divmod(np.arange(rows * columns), columns), -1)
+    patches = np.stack(np.divmod(view.cell_of_patch, columns), -1)
     place[view.leading_tokens : view.leading_tokens + rows * columns] = patches
     return np.linalg.norm(place[:, None] - place[None], axis=-1)
 

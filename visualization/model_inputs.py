@@ -33,6 +33,7 @@ class ModelInput:
     first_target: int = 0  # the position that predicts the first target
     targets: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
     answer: str | None = None  # to the prompt, by the model; "" if the target was given
+    offset: float = 0.0  # what was subtracted from a series, and is added to its forecast
 
     def batch(self, mesh: Mesh, longest: int = 0) -> dict[str, np.ndarray]:
         """The padded row, as often as the mesh needs it; padding is as in generate.py."""
@@ -53,11 +54,6 @@ def read_input(
 
     With `weights`, also a row with too many attention weights to show.
     """
-    if run.model_config.input_shape:
-        raise ConfigError(
-            f"visualize.py shows texts and images, and task.objective="
-            f"{run.experiment.task.objective} reads neither; choose another run"
-        )
     if target is not None and not generates(run):
         raise ConfigError(
             "--target is the text that a model writes, and this model "
@@ -90,7 +86,9 @@ def _read(run: LoadedRun, prompt: str) -> ModelInput:
             return ModelInput(_noted(prompts(prompt, NAME), prompts.unknown))
     predictor = _predictor(run)
     treatment = "left out" if ranks_items else predictors.READ_AS_UNKNOWN
-    return ModelInput(_noted(predictor.prompt(prompt, NAME), predictor.unknown, treatment))
+    fields = dict(_noted(predictor.prompt(prompt, NAME), predictor.unknown, treatment))
+    offset = float(fields.pop("offset", 0.0))
+    return ModelInput(fields, offset=offset)
 
 
 def _written(run: LoadedRun, prompt: str, target: str | None) -> ModelInput:

@@ -63,5 +63,13 @@ class ModelView:
     lens: LogitLens | None = None
     scores: TokenScores | None = None
     image_png: bytes | None = None  # the image as the model sees it
+    image_name: str = "image"  # or "spectrogram" of a sound, or "series"
     patch_grid: tuple[int, int] | None = None  # rows and columns of its patches
+    patch_cells: tuple[int, ...] = ()  # the cell of each patch, counted row by row; (): in order
     leading_tokens: int = 0  # tokens before the patches, such as [CLS]
+
+    @property
+    def cell_of_patch(self) -> np.ndarray:
+        """The cell of each patch of the picture; cells are counted row by row."""
+        rows, columns = self.patch_grid
+        return np.asarray(self.patch_cells or range(rows * columns))

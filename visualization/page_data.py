@@ -48,7 +48,13 @@ def page_data(view: ModelView) -> dict:
         },
         "image": image
         and view.patch_grid
-        and {"png": image, "grid": list(view.patch_grid), "leading": view.leading_tokens},
+        and {
+            "png": image,
+            "name": view.image_name,
+            "grid": list(view.patch_grid),
+            "cells": view.cell_of_patch.tolist(),
+            "leading": view.leading_tokens,
+        },
     }
 
 

@@ -13,6 +13,8 @@ from input_pipeline.tokenizers.subword import ROLES, SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer, Tokenizer
 
 SPACE = "▁"  # how SentencePiece spells a space
+# White space that can be seen; page/token_text.js has the same.
+PICTURES = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽"}
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")  # how it spells a byte without a piece of its own
 
 
@@ -20,6 +22,11 @@ def token_texts(ids: Iterable[int], tokenizer: Tokenizer) -> tuple[str, ...]:
     """The text of each id."""
     names = special_names(tokenizer)
     return tuple(names[id] if id in names else _text(id, tokenizer) for id in map(int, ids))
+
+
+def in_a_sentence(text: str) -> str:
+    """A token's text without the spaces around it; one that is all white space becomes visible."""
+    return text.strip() or "".join(PICTURES.get(letter, letter) for letter in text)
 
 
 def special_names(tokenizer: Tokenizer) -> dict[int, str]:

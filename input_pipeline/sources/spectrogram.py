@@ -110,6 +110,16 @@ def spectrogram(samples: np.ndarray, rate: int, spec: SpectrogramSpec, name: str
     return np.maximum(decibels, -RANGE_DECIBEL)[..., None].astype(np.float32)
 
 
+def band_hertz(spec: SpectrogramSpec, bands: np.ndarray) -> np.ndarray:
+    """The frequency in the middle of bands; 2.5 is halfway between bands 2 and 3.
+
+    Band m begins in the middle of band m - 1 and ends in the middle of band m + 1.
+    """
+    lowest, highest = (_mel(hertz) for hertz in (LOWEST_HERTZ, spec.highest_hertz))
+    mels = lowest + (bands + 1) * (highest - lowest) / (spec.bands + 1)
+    return 700 * (10 ** (mels / 2595) - 1)
+
+
 @functools.lru_cache(maxsize=8)
 def _window_and_bands(rate: int, spec: SpectrogramSpec) -> tuple[np.ndarray, np.ndarray]:
     """The window, (samples), and the weight of each frequency in each band."""

@@ -9,7 +9,12 @@ from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from input_pipeline.tokenizers.train_vocabulary import train_tokenizer
-from visualization.token_texts import byte_of_character, special_names, token_texts
+from visualization.token_texts import (
+    byte_of_character,
+    in_a_sentence,
+    special_names,
+    token_texts,
+)
 
 TEXT = "The animals crossed the street because the animals were not too tired. Für €5? 漢字."
 TEXTS = [TEXT, string.printable] * 4
@@ -94,3 +99,8 @@ def test_sentencepiece():
     assert token_texts([0, *ids, 1], tokenizer) == (
         "<s>", " the", " ", "cat", "<0xE2>", "<0x82>", "<0xAC>", "\n", "</s>",
     )  # fmt: skip
+
+
+def test_a_predicted_token_can_be_seen_in_a_sentence():
+    assert in_a_sentence(" word") == "word"
+    assert [in_a_sentence(text) for text in (" ", "\n", "\n  ", "")] == ["␣", "⏎", "⏎␣␣", ""]

@@ -10,10 +10,10 @@ const SHARE_NAMES = {
 };
 
 function percent(value) {
-  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)}%`;
 }
 
-// "entropy 1.20 nats · mean distance 2.1 · previous token 71.3 %"
+// "entropy 1.20 nats · mean distance 2.1 · previous token 71.3%"
 function summaryLine(summary) {
   const parts = [`entropy ${decimal(summary.entropy, 2)} nats`];
   if (summary.distance !== null) parts.push(`mean distance ${decimal(summary.distance, 1)}`);
@@ -52,8 +52,8 @@ function headView() {
     make("p", {
       class: "hint",
       text:
-        "Rows are layers, columns are heads; in a tile, queries go down and keys go right. " +
-        "Where a tile has fewer pixels than cells, a pixel shows the largest value below it.",
+        "Rows are layers, columns are heads. In a tile, queries run down and keys run across. " +
+        "Where a tile has fewer pixels than weights, a pixel shows the largest one it covers.",
     }),
     headGrid(),
   );

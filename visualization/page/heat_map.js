@@ -176,7 +176,13 @@ class HeatMap {
     strip.style.fontSize = `${this.fontSize(12.5)}px`;
     tokens.forEach((token, index) => {
       if (index % every !== 0) return;
-      const item = make("span", { "data-index": index }, tokenElement(token, 14));
+      // One letter needs no turning to fit above its column.
+      const upright = [...visibleText(token)].length === 1 ? "upright" : null;
+      const item = make(
+        "span",
+        { "data-index": index, class: upright },
+        tokenElement(token, 14),
+      );
       item.style[edge] = `${Math.max(4, (index + 0.5) * this.size)}px`;
       labels.push(item);
     });

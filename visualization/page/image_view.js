@@ -1,8 +1,12 @@
-// The image that the model sees, with the weights that one patch gives to the others on top.
+// The image, spectrogram or series that the model sees, with the weights that one patch gives to
+// the others on top. Cells of the picture are counted row by row; the model may order its patches
+// differently.
 
 function imageView() {
-  const { png, grid, leading } = packedData.image;
+  const { png, name, grid, cells, leading } = packedData.image;
   const [gridRows, gridColumns] = grid;
+  const patchOfCell = [];
+  cells.forEach((cell, patch) => (patchOfCell[cell] = patch));
   let query = 0; // the place of the query among all tokens
   let source = "head";
   let opacity = 0.65;
@@ -12,7 +16,7 @@ function imageView() {
     class: "image-map",
     tabindex: "0",
     role: "application",
-    "aria-label": "image; arrow keys move the query patch",
+    "aria-label": `${name}; arrow keys move the query patch`,
   });
   const original = make("canvas", { "aria-hidden": "true" });
   const readout = make("p", { class: "readout", "aria-live": "polite" });
@@ -64,14 +68,21 @@ function imageView() {
     else if (source === "layer") matrix = await map.meanMatrix([state.layer]);
     else if (source === "all") matrix = await map.meanMatrix(map.layers.map((_, place) => place));
     else matrix = await map.matrix(state.layer, state.head);
-    const patches = Array.from({ length: gridRows * gridColumns }, (_, place) => place + leading);
-    values = patches.map((key) => matrix.at(query, key));
+    values = patchOfCell.map((patch) => matrix.at(query, patch + leading));
     draw();
     describe(map, matrix);
   }
 
-  function placeName(patch) {
-    return `row ${Math.floor(patch / gridColumns)}, column ${patch % gridColumns}`;
+  // Pixels have only a row and a column; patches of sounds and series have names of their own.
+  function placeName(cell) {
+    const token = currentMap().keys[patchOfCell[cell] + leading];
+    if (name !== "image") return name === "series" ? `steps ${token}` : token;
+    return `row ${Math.floor(cell / gridColumns)}, column ${cell % gridColumns}`;
+  }
+
+  // The cell of the query patch; undefined for [CLS].
+  function queryCell() {
+    return cells[query - leading];
   }
 
   function describe(map, matrix) {
@@ -80,8 +91,10 @@ function imageView() {
       tokenElement(map.keys[key]),
       ` ${shortNumber(matrix.at(query, key) ?? 0)}`,
     ]);
-    const patch = query - leading;
-    const where = patch < 0 ? tokenElement(map.queries[query]) : `patch in ${placeName(patch)}`;
+    const cell = queryCell();
+    const at = name === "image" ? "patch in" : "patch at";
+    const where =
+      cell === undefined ? tokenElement(map.queries[query]) : `${at} ${placeName(cell)}`;
     const best = values.indexOf(Math.max(...values.map((value) => value ?? -1)));
     const most = ` · most on ${placeName(best)} (${shortNumber(values[best] ?? 0)})`;
     readout.replaceChildren(make("span", {}, "from ", where, most, ...elsewhere.flat()));
@@ -125,9 +138,9 @@ function imageView() {
 
   // A frame around the query patch that is seen on any ground.
   function outline(pen, wide, high, density) {
-    const patch = query - leading;
+    const cell = queryCell();
     const [side, height] = [wide / gridColumns, high / gridRows];
-    const box = [(patch % gridColumns) * side, Math.floor(patch / gridColumns) * height];
+    const box = [(cell % gridColumns) * side, Math.floor(cell / gridColumns) * height];
     for (const [width, colour] of [[4.5, "#ffffff"], [2, "#16181d"]]) {
       pen.lineWidth = width * density;
       pen.strokeStyle = colour;
@@ -144,14 +157,15 @@ function imageView() {
     const box = canvas.getBoundingClientRect();
     const row = Math.floor(((event.clientY - box.top) / box.height) * gridRows);
     const column = Math.floor(((event.clientX - box.left) / box.width) * gridColumns);
-    pickQuery(leading + row * gridColumns + column);
+    pickQuery(leading + patchOfCell[row * gridColumns + column]);
   });
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -gridColumns, ArrowDown: gridColumns };
     if (!steps[event.key]) return;
     event.preventDefault();
-    const next = Math.max(query, leading) + (query < leading ? 0 : steps[event.key]);
-    if (next >= leading && next < leading + gridRows * gridColumns) pickQuery(next);
+    const cell = queryCell();
+    const next = cell === undefined ? 0 : cell + steps[event.key];
+    if (next in patchOfCell) pickQuery(leading + patchOfCell[next]);
   });
   image.addEventListener("load", draw);
   image.src = `data:image/png;base64,${png}`;
@@ -164,13 +178,14 @@ function imageView() {
   });
   return make(
     "section",
-    { class: "panel", "aria-label": "image" },
-    make("div", { class: "panel-title" }, make("h2", { text: "Image" }), picker),
+    { class: "panel", "aria-label": name },
+    make("div", { class: "panel-title" }, make("h2", { text: capitalized(name) }), picker),
     make("p", {
       class: "hint",
       text:
         "Pick a patch: the overlay shows how much weight it gives to each patch. " +
-        "Colours go up to the largest of these weights.",
+        "Colours go up to the largest of these weights." +
+        (name === "spectrogram" ? " Time runs to the right, pitch upwards." : ""),
     }),
     leadingButtons,
     make("div", { class: "image-pair" }, canvas, original),

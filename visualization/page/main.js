@@ -6,7 +6,12 @@ const VIEWS = [
   { name: "tokens", label: "Tokens", build: tokenView, when: anyMap },
   { name: "summaries", label: "Summaries", build: summaryTable, when: anyMap },
   { name: "rollout", label: "Rollout", build: rolloutView, when: maps.some(hasWhole) },
-  { name: "image", label: "Image", build: imageView, when: anyMap && packedData.image },
+  {
+    name: "image",
+    label: capitalized(packedData.image?.name ?? ""),
+    build: imageView,
+    when: anyMap && packedData.image,
+  },
   { name: "lens", label: "Logit lens", build: lensView, when: packedData.lens },
   { name: "scores", label: "Probabilities", build: scoreView, when: packedData.scores },
   { name: "norms", label: "Norms", build: normView, when: packedData.norms.length > 0 },

@@ -131,7 +131,9 @@ function normChart({ name, values }) {
     readout,
     make("p", {
       class: "hint",
-      text: `Thin lines are tokens, the dashed line is their mean${axisNote}.`,
+      text:
+        "From left to right: after the embedding, then after each layer. Thin lines are tokens, " +
+        `the coloured line is the chosen one, the dashed line is their mean${axisNote}.`,
     }),
   );
 }

@@ -42,7 +42,7 @@ function scoreView() {
     make("p", {
       class: "hint",
       text:
-        `${tokens.length} tokens, mean ${decimal(mean, 3)} nats ` +
+        `${tokens.length} tokens, mean log-probability ${decimal(mean, 3)} nats ` +
         `(perplexity ${shortNumber(Math.exp(-mean))}); ` +
         `${first} were the model's first choice. Colour is −log p in nats.`,
     }),

@@ -2,10 +2,10 @@
 
 const COLUMNS = [
   { name: "place", label: "head", title: "layer and head" },
-  { name: "labels", label: "labels", title: "what the head is known for, by the thresholds below" },
+  { name: "labels", label: "labels", title: "what the head is known for, by the thresholds above" },
   { name: "entropy", label: "entropy", title: "mean entropy of a row of weights, in nats" },
   { name: "evenness", label: "of maximum", title: "entropy as a part of log(visible keys)" },
-  { name: "distance", label: "distance", title: "mean distance between query and key" },
+  { name: "distance", label: "distance", title: "mean tokens or patches from query to key" },
   { name: "previous", label: "previous", title: "share on the previous token" },
   { name: "itself", label: "itself", title: "share on the query's own position" },
   { name: "following", label: "next", title: "share on the next token" },
@@ -114,11 +114,12 @@ function summaryTable() {
     make("p", {
       class: "hint",
       text:
-        `Means over the queries that see two keys or more. A head is called previous-token, ` +
-        `next-token, same-token, first-token or special-token when the share there is at least ` +
-        `${100 * share} %, and broad when its entropy is at least ${100 * even} % of the ` +
-        `largest possible, log(visible keys). ` +
-        `Press a column's name to sort.`,
+        `Means over the queries that see two keys or more: entropy in nats and as a share of the ` +
+        `largest possible, log(visible keys); distance between query and key; then the shares of ` +
+        `weight on the previous token, on the query's own and so on. A head is called ` +
+        `previous-token, next-token, same-token, first-token or special-token when the share ` +
+        `there is at least ${100 * share}%, and broad when its entropy is at least ` +
+        `${100 * even}% of the largest possible. Press a column's name to sort.`,
     }),
     make("div", { class: "table-scroll" }, table),
   );

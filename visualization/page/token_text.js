@@ -31,6 +31,10 @@ function visibleEnds(text) {
   return text.replace(/^\s+|\s+$/g, visibleText);
 }
 
+function capitalized(word) {
+  return word.slice(0, 1).toUpperCase() + word.slice(1);
+}
+
 const segmenter = typeof Intl.Segmenter === "function" ? new Intl.Segmenter() : null;
 
 function shortened(text, limit) {

@@ -314,24 +314,6 @@ def test_each_token_has_its_own_direction_of_writing(browser, saved):
         assert shown.errors == []
 
 
-def test_a_patch_of_the_image_is_picked(browser, saved):
-    view = example_views.image_view()
-    with chromium.opened(browser, saved(view)) as shown:
-        page = shown.page
-        page.locator('.tabs [data-value="image"]').click()
-        image = page.locator(".image-map")
-        readout = page.locator('[data-view="image"] .readout')
-        box = image.bounding_box()
-        image.click(position={"x": box["width"] * 5.5 / 8, "y": box["height"] * 2.5 / 6})
-        query = 1 + 2 * 8 + 5
-        best = divmod(int(view.maps[0].weights_lhts[0, 0, query, 1:].argmax()), 8)
-        readout.filter(has_text="from patch in row 2, column 5").wait_for()
-        assert f"most on row {best[0]}, column {best[1]}" in readout.inner_text()
-        image.press("ArrowRight")
-        readout.filter(has_text="from patch in row 2, column 6").wait_for()
-        assert shown.errors == []
-
-
 def test_a_view_without_attention_shows_the_rest(browser, saved):
     view = dataclasses.replace(example_views.decoder_view(), maps=())
     with chromium.opened(browser, saved(view)) as shown:
@@ -361,7 +343,7 @@ def test_candidates_and_ranks_are_shown_on_hover_and_focus(browser, saved):
         text = page.locator(".tooltip.shown").inner_text()
         assert "layer 3, after animal" in text
         for probability in view.lens.layers[-1].probabilities[1]:
-            assert f"{100 * probability:.1f} %" in text
+            assert f"{100 * probability:.1f}%" in text
         page.keyboard.press("Escape")
         assert page.locator(".tooltip.shown").count() == 0
         assert shown.errors == []
