@@ -7,7 +7,7 @@ Verdict:  docs/claims.md
 from studies._small_pydoc import BITS, MODEL, TRAINING
 
 WIDTHS = (64, 256, 512)
-RATES = (2e-3, 5e-3, 1.25e-2, 3.2e-2)
+RATES = (1e-3, 2e-3, 5e-3, 1.25e-2)
 STANDARD = {"model.parametrization": "standard"}
 MUP = {"model.parametrization": "mup", "model.mup_base_width": 64, "model.mup_base_head_size": 16}
 
@@ -37,7 +37,7 @@ def get_study():
             for rate in RATES
             if (name, width) != ("mup", 64)  # the base width: the standard rule, to the bit
         },
-        seeds=(0,),
+        seeds=(0, 1, 2),
         metrics=(BITS, "train/loss"),
         plots=(
             {

@@ -19,8 +19,8 @@ def get_study():
         variants={
             "transformer": {},
             "lstm": {**RECURRENT, "model.mixer": "lstm"},
-            "gru": {**RECURRENT, "model.mixer": "gru"},
             "conv": {"model.mixer": "conv"},
+            "gru": {**RECURRENT, "model.mixer": "gru"},
         },
         seeds=(0, 1, 2),
         match="parameters",

@@ -1,4 +1,4 @@
-"""How small can a classifier become? Pruning, distillation and a smaller model from nothing.
+"""How small can a classifier become? Pruning, distillation and a smaller model from scratch.
 
 The teacher is a run of `full`. Latency needs a machine that does little else.
 

@@ -1,4 +1,4 @@
-"""How many examples does a classifier need? From nothing, and from masked-LM pretraining.
+"""How many examples does a classifier need? From scratch, and from masked-LM pretraining.
 
 The pretrained model has seen all training names without their languages.
 

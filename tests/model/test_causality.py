@@ -113,7 +113,7 @@ def test_gradients_from_the_source_follow_segments():
     assert influence(lambda x: hidden(x, source), x) == CAUSAL
 
 
-@pytest.mark.parametrize("mixer", ["lstm", "conv", "mean"])
+@pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_through_a_mixer_follow_the_mask_of_attention(mixer, causal):
     # The window of a convolution is as wide as a row.

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import optax
 
+from model.mixers import MIXERS
 from tests.tiny import QUICKLY
 from tests.training.examples import make_batch, make_job
 from training.config import MeshConfig
@@ -79,7 +80,8 @@ PRUNED = dict(method="magnitude", share=0.6, scope="global", end_step=2, every=1
 ABLATED = dict(residual=False, share_qk=True, feed_forward_kind="linear", bias=False)
 ON_THREE_AXES = MESHES["data 2 x fsdp 2 x tensor 2"]
 SIZES = dict(vocab_size=18, width=16, heads=4, feed_forward=24)
-MIXERS = {"lstm": ["fsdp 8", "data 2 x fsdp 2 x tensor 2"]}
+# Split kernels, and rows split along tokens, which a recurrence and a window must put together.
+MIXED_ON = ["fsdp 8", "data 2 x fsdp 2 x tensor 2", "fsdp 2 x sequence 2 x tensor 2"]
 
 # Losses of routers that are large enough to be seen. Three experts are whole on every device.
 ROUTED = dict(
@@ -300,10 +302,10 @@ def measure_what_is_held(_):
 def measure_mixers(one_device):
     """Recurrence over rows that are split, and kernels that are."""
     found = {}
-    for name, meshes in MIXERS.items():
+    for name in MIXERS:
         model = dict(mixer=name, bridge="context_vector", position="none")
         alone = two_steps("seq2seq", one_device, ADAMW, **model)
-        for mesh in meshes:
+        for mesh in MIXED_ON:
             found[f"{name} on {mesh}"] = deviation(alone, "seq2seq", MESHES[mesh], ADAMW, **model)
     return found
 

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import pytest
 
 from experiment.schema import ConfigError
+from model.mixers import MIXERS
 from tests.devices import measured_on
 from tests.training.on_meshes import (
     DEVICES,
     EXPERTS,
     FAMILIES,
     HELD_ON,
-    MIXERS,
+    MIXED_ON,
     ON_ALL,
     OTHER_OPTIMIZERS,
     mesh_config,
@@ -76,7 +77,7 @@ def test_other_jobs_compute_the_same_on_a_mesh():
 
 def test_mixers_compute_the_same_on_a_mesh():
     found = measured("mixers")
-    assert len(found) == sum(map(len, MIXERS.values()))
+    assert len(found) == len(MIXERS) * len(MIXED_ON)
     assert far_off(found) == {}
 
 
