@@ -31,7 +31,6 @@ def refusal(source, target, **options):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("model.gguf", ("llama.cpp", "quantised", "repository that it was made from")),
         ("model.pt", ("pickle", "never opened", "save_pretrained")),
         ("pytorch_model.bin", ("pickle", "never opened", "save_pretrained")),
         ("tf_model.h5", ("TensorFlow", "safetensors")),
