@@ -1,8 +1,9 @@
 """Imports and exports published weights: python convert.py --from=DIR --to=WORKDIR, or back.
 
-It imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files) to a
-workdir. train.py can start from that workdir (--config.init_from=WORKDIR), and generate.py and
-evaluate.py can use it. It exports WORKDIR[:STEP] to a directory that transformers loads.
+It imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files), or a
+GGUF file (--from=FILE.gguf), to a workdir. train.py can start from that workdir
+(--config.init_from=WORKDIR), and generate.py and evaluate.py can use it. It exports WORKDIR[:STEP]
+to a directory that transformers loads.
 
 The files in pretrained/ say which architectures and config keys are supported. If convert.py
 refuses a model, it writes nothing.
@@ -34,6 +35,7 @@ from model.config import TransformerConfig
 from pretrained import (
     files,
     generation_settings,
+    gguf_model,
     image_processor,
     published,
     published_tokenizer,
@@ -82,17 +84,25 @@ def convert(
         raise ConfigError("--allow_nonfinite is for imports, and this is a run; leave it out")
     if is_run and not source_eos:
         raise ConfigError("--nosource_eos is for imports, and this is a run; leave it out")
-    if not is_run:
+    is_gguf = gguf_model.is_gguf(source)
+    if not is_run and not is_gguf:
         require_model_directory(source)
-    with _new_directory(Path(target)) as directory:
+    with _new_directory(Path(target)) as directory, contextlib.ExitStack() as stack:
         if is_run:
             return export_model(source, directory)
+        tensors = None
+        if is_gguf:
+            model = stack.enter_context(
+                gguf_model.as_published(Path(source), ignore_keys, with_tokenizer=not tokenizer)
+            )
+            source, ignore_keys, tensors = model.directory, model.ignore_keys, model.tensors
         return import_model(
             Path(source),
             directory,
             param_dtype,
             tokenizer,
             ignore_keys,
+            tensors,
             source_eos=source_eos,
             allow_nonfinite=allow_nonfinite,
         )
@@ -122,12 +132,16 @@ def import_model(
     param_dtype: str,
     tokenizer_path: str,
     ignore_keys: Collection[str] = (),
+    tensors: files.TensorSource | None = None,
     *,
     source_eos: bool = True,
     allow_nonfinite: bool = False,
 ) -> str:
-    """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
-    found = published.read(source, ignore_keys)
+    """Writes a published model as step 0 of a run; the arguments are those of `convert`.
+
+    `tensors` are the weights if they are not in the directory.
+    """
+    found = published.read(source, ignore_keys, tensors)
     for note in found.notes:
         logging.warning("%s: %s", source / files.CONFIG, note)
     config = default.get_config().to_dict()
@@ -329,7 +343,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    FROM = flags.DEFINE_string("from", "", "A published model's directory, or WORKDIR[:STEP].")
+    FROM = flags.DEFINE_string(
+        "from", "", "A published model's directory, FILE.gguf, or WORKDIR[:STEP]."
+    )
     TO = flags.DEFINE_string("to", "", "The target: a new or empty directory.")
     TOKENIZER = flags.DEFINE_string(
         "tokenizer",

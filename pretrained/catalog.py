@@ -40,6 +40,7 @@ VARIANTS = {"t5": (T5_ENCODER,)}
 EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each in more))
 REFUSED = {
     "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
+    "clip": "its two towers and the space that they share are missing here; image encoders are vit",
     "deit": "its distillation token is not supported; models without one are published as vit",
     "albert": "layers with shared weights are not supported",
     "deberta": "its disentangled attention to positions is missing here",
@@ -50,6 +51,8 @@ REFUSED = {
     "gpt_oss": "its attention sinks are missing here",
     "qwen2_moe": "the gate of its shared expert is missing here; dense models are qwen2",
     "deepseek_v3": "its latent attention is missing here",
+    "phi": "the bias of its output layer is missing in decoders here; Phi-3 and Phi-4 are phi3",
+    "gptj": "its RoPE, which turns neighbouring columns of a part of each head, is missing here",
 }
 # Other architectures of transformers. Their names resemble supported ones, but are not misspelt,
 # so their error messages have no "did you mean".
@@ -60,7 +63,7 @@ OTHERS = {
     "diffusion_gemma_text", "dpt", "embedding_gemma2_text", "emu3_text_model", "ernie", "eurobert",
     "exaone_moe", "falcon_h1", "falcon_mamba", "flaubert", "flava", "fnet", "gemma3n",
     "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified_text", "git", "glm4v_text",
-    "glm5_next", "glm_ocr_text", "glmga", "gpt_bigcode", "gpt_neo", "gpt_neox_japanese", "gptj",
+    "glm5_next", "glm_ocr_text", "glmga", "gpt_bigcode", "gpt_neo", "gpt_neox_japanese",
     "granite4_vision", "granite_docling", "granite_speech", "granite_swa", "granitemoe",
     "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "gte", "hrm_text", "hubert", "ibert",
     "iquestcoder", "jamba", "kosmos-2", "lasr_encoder", "levit", "lfm2", "llama4", "llama4_text",
@@ -68,7 +71,7 @@ OTHERS = {
     "ministral", "ministral3", "mistral3", "mistral4", "mistral_large4", "mllama", "mobilebert",
     "mobilevit", "modernbert-decoder", "modernvbert", "molmo2", "molmo2_text", "mpt", "mra", "mvp",
     "nezha", "olmo", "olmo3", "olmoe", "openai-gpt", "owlv2", "owlvit", "paligemma", "pegasus_x",
-    "phi", "phimoe", "pixtral", "plbart", "pp_lcnet", "pvt", "pvt_v2", "qwen2_5_vl", "qwen2_audio",
+    "phimoe", "pixtral", "plbart", "pp_lcnet", "pvt", "pvt_v2", "qwen2_5_vl", "qwen2_audio",
     "qwen2_vl", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_vision", "qwen3_5_text",
     "qwen3_5_vision", "qwen3_asr", "qwen3_asr_encoder", "qwen3_next", "qwen3_omni_moe",
     "qwen3_omni_moe_text", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_vision",

@@ -7,7 +7,7 @@ name in a file may lead out of the model's directory. Tensors are written one at
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -27,10 +27,7 @@ _PICKLE = (
 )
 # Ending of a file in another format -> what it is, and what to do.
 FORMATS = {
-    ".gguf": (
-        "a file of llama.cpp, mostly with quantised weights, which are not supported; take the "
-        "safetensors of the repository that it was made from"
-    ),
+    ".gguf": "a file of llama.cpp; give the file itself: --from=FILE.gguf",
     **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt", ".pkl", ".ot"), _PICKLE),
     ".h5": f"a file of TensorFlow weights, which are not supported; {_TAKE}",
     ".msgpack": f"a file of Flax weights, which are not supported; {_TAKE}",
@@ -81,6 +78,18 @@ def inside(directory: Path, name: str) -> Path:
             f"{directory}: {name!r} leads out of the directory; only files in it are read"
         )
     return path
+
+
+class TensorSource(Protocol):
+    """Weights by the names of the hub, wherever they are stored."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def require_float(self, name: str) -> None:
+        """Refuses a tensor that is not of a float type."""
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """A part of a tensor; `index` is one slice per axis."""
 
 
 class Tensors:

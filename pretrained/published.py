@@ -53,7 +53,7 @@ class Published:
     notes: list[str]  # warnings for the user
     zeros: tuple[str, ...]  # patterns of tensors that the files lack and that are zeros
     tokenizer_class: str  # of transformers, or ""; the tokenizer's own config takes precedence
-    tensors: files.Tensors
+    tensors: files.TensorSource
 
     def fill(
         self,
@@ -196,18 +196,23 @@ class Published:
             )
 
 
-def read(directory: str | Path, ignore_keys: Collection[str] = ()) -> Published:
+def read(
+    directory: str | Path,
+    ignore_keys: Collection[str] = (),
+    tensors: files.TensorSource | None = None,
+) -> Published:
     """Reads the config and the tensor shapes of a published model.
 
     Raises ConfigError if the model is not supported, or if its config has unknown keys that may
-    change the result. It ignores the keys in `ignore_keys`.
+    change the result. It ignores the keys in `ignore_keys`. `tensors` are the weights if they are
+    not in the directory.
     """
     directory = Path(directory)
     path = str(directory / files.CONFIG)
     config = files.read_json(directory, files.CONFIG)
     config, notes = known_keys.leave_out(config, ignore_keys, path)
     architecture, head = recognise(directory, config)
-    tensors = files.Tensors(directory)
+    tensors = files.Tensors(directory) if tensors is None else tensors
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
         # The config of the original BERT names one of its two heads, but its files have both.
         head = dataclasses.replace(head, next_sentence=True)

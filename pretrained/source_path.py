@@ -85,6 +85,8 @@ def _why_missing(source: str) -> str:
         return f"names step {step} of a run, but {workdir} has no checkpoints of train.py"
     if HUB_ADDRESS.fullmatch(source):
         return f"is an address; {_download(_hub_name(source))}"
+    if source.endswith(".gguf"):
+        return f"is no file.{_sibling_meant(source)} Check the path"
     if source.startswith("~"):
         return "is no directory: shells do not expand ~ after a flag; write $HOME instead"
     if name := _hub_name(source):

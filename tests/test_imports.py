@@ -36,7 +36,7 @@ ALLOWED = {
         "experiment", "input_pipeline", "model", "training", "checkpointing", "absl", "jax",
         "flax", "numpy", "tqdm",
     },
-    "pretrained": {"experiment", "model", "numpy", "safetensors"},
+    "pretrained": {"experiment", "model", "numpy", "safetensors", "gguf"},
     "planning": {"experiment", "model", "training", "jax", "numpy"},
     # It stands on top of all others; only sweeps import it.
     "visualization": {
@@ -83,6 +83,7 @@ PARTS = {
 MEETING_PLACES = {
     "pretrained/published_tokenizer.py": {"input_pipeline", "training", "absl"},
     "pretrained/special_tokens_record.py": {"input_pipeline"},
+    "pretrained/gguf_model.py": {"input_pipeline"},
 }
 
 # Inside model/, a file may import those before its own line.

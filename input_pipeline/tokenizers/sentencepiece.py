@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from input_pipeline.tokenizers.file_checks import require_charsmap
 
 UNIGRAM, BPE = 1, 2
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 UNKNOWN_PENALTY = 10  # score of an unknown character, below the worst piece
 # In fairseq's models: the first tokens, and how many pieces of the file they replace.
 FAIRSEQ = {
@@ -59,6 +59,17 @@ def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
     _add_normalizer_and_special_tokens(tokenizer, model)
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
+
+
+def from_pieces(
+    pieces: list[VocabularyPiece], unk_id: int, *, adds_prefix_space: bool
+) -> Tokenizer:
+    """The tokenizer of a BPE model that another file lists; pieces are in the order of merges."""
+    has_bytes = any(piece.kind == BYTE for piece in pieces)
+    model = SentencePieceModel(pieces, BPE, has_bytes, unk_id, -1, -1, -1, b"", adds_prefix_space)
+    tokenizer = _like_llama(model)
+    _add_normalizer_and_special_tokens(tokenizer, model)
+    return tokenizer
 
 
 def read_as_fairseq(data: bytes, kind: str) -> tuple[Tokenizer, dict[str, int]]:

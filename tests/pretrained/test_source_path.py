@@ -31,7 +31,6 @@ def refusal(source, target, **options):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("model.gguf", ("llama.cpp", "quantised", "repository that it was made from")),
         ("model.pt", ("pickle", "never opened", "save_pretrained")),
         ("pytorch_model.bin", ("pickle", "never opened", "save_pretrained")),
         ("tf_model.h5", ("TensorFlow", "safetensors")),
@@ -180,7 +179,7 @@ def test_a_config_without_a_model_type_says_which_to_add(changed, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "guess"),
     [
-        ("plbart", None), ("rembert", None), ("gptj", None), ("phi", None), ("ministral", None),
+        ("plbart", None), ("rembert", None), ("gpt_neo", None), ("mpt", None), ("ministral", None),
         ("xlm-roberta-xl", None), ("mobilebert", None), ("qwen2_vl", None), ("gemma4", None),
         ("lama", "llama"), ("GPT-2", "gpt2"), ("Llama", "llama"), ("robrta", "roberta"),
     ],
