@@ -9,7 +9,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers import gguf_vocabulary, sentencepiece
-from input_pipeline.tokenizers.published_files import as_published, open_tokenizer
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_specials import as_published
 from tests.gguf_files import byte_level_metadata
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS, read_ids, read_strings
 from tests.pretrained.transformers_models import oracle
