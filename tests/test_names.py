@@ -58,7 +58,7 @@ PRIVATE_WORDS = {
     "door": "experiment",
 }
 REPLACEMENTS = {word: new for words, new in PRIVATE_WORDS.items() for word in words.split()}
-AXES = re.compile(r"_[abthskgdlvmpfncijqruwxe0-9]{1,6}$")  # the axes of an array, as in kept_bhts
+AXES = re.compile(r"_[abthskgdlvmpfncijqruwxyze0-9]{1,6}$")  # the axes of an array, as in kept_bhts
 
 
 def python_files() -> list[Path]:
