@@ -33,10 +33,10 @@ from input_pipeline.sources.registry import source_for_imports
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
 from pretrained import (
-    files,
     generation_settings,
     gguf_model,
     image_processor,
+    model_files,
     published,
     published_tokenizer,
     sentence,
@@ -132,7 +132,7 @@ def import_model(
     param_dtype: str,
     tokenizer_path: str,
     ignore_keys: Collection[str] = (),
-    tensors: files.TensorSource | None = None,
+    tensors: model_files.TensorSource | None = None,
     *,
     source_eos: bool = True,
     allow_nonfinite: bool = False,
@@ -143,7 +143,7 @@ def import_model(
     """
     found = published.read(source, ignore_keys, tensors)
     for note in found.notes:
-        logging.warning("%s: %s", source / files.CONFIG, note)
+        logging.warning("%s: %s", source / model_files.CONFIG, note)
     config = default.get_config().to_dict()
     config["model"] |= {**found.model, "param_dtype": param_dtype}
     config["task"] |= found.task
@@ -152,7 +152,7 @@ def import_model(
         experiment = sections.from_mapping(config)
     except ConfigError as error:
         raise ConfigError(
-            [f"{source / files.CONFIG}: {each}" for each in error.problems]
+            [f"{source / model_files.CONFIG}: {each}" for each in error.problems]
         ) from error
     model_config = experiment.model.resolve()
     tokenizer = None
@@ -182,7 +182,7 @@ def _store_generation_settings(found: published.Published, workdir: Path) -> Non
     """Stores the settings in the workdir for an export; logs the flags that they need here."""
     settings = generation_settings.read(found.directory)
     if settings:
-        files.write_json(workdir / files.GENERATION, settings)
+        model_files.write_json(workdir / model_files.GENERATION, settings)
     if line := generation_settings.describe(
         settings,
         family=found.model["family"],
@@ -259,10 +259,10 @@ def export_model(run: str, directory: Path) -> str:
     }
     shapes = their_shapes(found) | {name: array.shape for name, array in computed.items()}
     tensors = itertools.chain(to_theirs(found, params), computed.items())
-    files.write_tensors(directory, shapes, config.param_dtype, tensors)
+    model_files.write_tensors(directory, shapes, config.param_dtype, tensors)
     record = special_tokens_record.load(checkpoints.parent)
     written = described.config if record is None else record.config_with_ids(described.config)
-    files.write_json(directory / files.CONFIG, written)
+    model_files.write_json(directory / model_files.CONFIG, written)
     if described.architecture.generates:
         ids = {key: id for key, id in described.config.items() if key.endswith("_token_id")}
         if config.family == "encoder_decoder" and tokenizer.text_start_ids:
@@ -274,7 +274,7 @@ def export_model(run: str, directory: Path) -> str:
         settings = generation_settings.read(checkpoints.parent)
         if tokenizer.forced_eos:
             settings = {"forced_eos_token_id": specials.eos} | settings
-        files.write_json(directory / files.GENERATION, settings | ids)
+        model_files.write_json(directory / model_files.GENERATION, settings | ids)
     if task.objective_spec.head == "embedder":
         sentence.write(
             directory,

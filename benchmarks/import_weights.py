@@ -34,7 +34,7 @@ ALLOWED = 1.3  # overhead, in sizes of the largest tensor
 
 def write_model(directory: Path) -> None:
     """Writes a published model with random weights."""
-    from pretrained import files
+    from pretrained import model_files
 
     width, inner, groups = CONFIG["hidden_size"], CONFIG["intermediate_size"], 4 * 64
     layer = {
@@ -50,8 +50,8 @@ def write_model(directory: Path) -> None:
     shapes["model.norm.weight"] = (width,)
     rng = np.random.default_rng(0)
     tensors = ((name, rng.random(shape, np.float32)) for name, shape in shapes.items())
-    files.write_json(directory / files.CONFIG, CONFIG)
-    files.write_tensors(directory, shapes, "float32", tensors)
+    model_files.write_json(directory / model_files.CONFIG, CONFIG)
+    model_files.write_tensors(directory, shapes, "float32", tensors)
 
 
 class Peak:

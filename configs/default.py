@@ -7,12 +7,12 @@ from the other keys or from the data.
 
 import ml_collections
 
-from configs import former_keys
+from configs import renamed_keys
 
 
 def get_config(arg=None):
     del arg
-    config = former_keys.Config()
+    config = renamed_keys.Config()
 
     # The run
     config.seed = 0  # of parameters, dropout and the order of the data

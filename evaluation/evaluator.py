@@ -235,7 +235,7 @@ class Evaluator:
         return None
 
     def _generate(self, params, batch, *, has_target: bool) -> tuple[Array, Array, Array]:
-        """Generated tokens (B, N), and the targets and weights of the same positions."""
+        """Generated tokens (B, T), and the targets and weights of the same positions."""
         targets_bt, weights_bt = batch["targets"], batch["weights"]
         if self._objective.has_source:
             starts = [self._tokenizer.bos_id, *self._tokenizer.text_start_ids]

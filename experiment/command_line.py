@@ -17,7 +17,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from configs.former_keys import FormerKeyWarning
+from configs.renamed_keys import FormerKeyWarning
 from experiment import help_text
 from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from configs.former_keys import FORMER_KEYS
+from configs.renamed_keys import FORMER_KEYS
 from input_pipeline.config import source_table
 from input_pipeline.sources.embedded.listops import ListOpsOptions
 

@@ -19,7 +19,7 @@ from experiment import other_names
 
 ROOT = Path(__file__).resolve().parent.parent
 # Files in configs/ that are not experiments
-NO_CONFIGS = ("__init__", "architectures", "former_keys")
+NO_CONFIGS = ("__init__", "architectures", "renamed_keys")
 HELP = ("help", "helpshort", "h", "?")
 WIDTH, COLUMN = 100, 30
 

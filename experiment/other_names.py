@@ -135,7 +135,7 @@ def key_hint(key: str, section: str) -> str:
         ours, unit = OTHER_UNITS[key]
         return f"; {ours} {unit}."
     own = f"{section}." if section else ""
-    from configs.former_keys import FORMER_KEYS  # here: all code imports this module by the schema
+    from configs.renamed_keys import FORMER_KEYS  # here: all code imports this module by the schema
 
     if (former := f"{own}{key}") in FORMER_KEYS:
         return f": {former} is now {FORMER_KEYS[former]}."

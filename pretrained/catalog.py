@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
-from pretrained import files
+from pretrained import model_files
 from pretrained.architecture import Architecture, Head
 from pretrained.bart import BART, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
@@ -84,7 +84,7 @@ OTHERS = {
 
 def recognise(directory: Path, config: Mapping[str, Any]) -> tuple[Architecture, Head]:
     """The architecture and the head that a published config names; refuses unsupported ones."""
-    path, kind = directory / files.CONFIG, config.get("model_type")
+    path, kind = directory / model_files.CONFIG, config.get("model_type")
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else classes
     if kind is None:

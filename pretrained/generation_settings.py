@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrained import files
+from pretrained import model_files
 from pretrained.ids_and_labels import single_tokens
 
 # Ids that our models store elsewhere, and keys that say nothing about the text.
@@ -43,9 +43,9 @@ LONGEST = 40  # the most characters of a value in a log line
 
 def read(directory: Path) -> dict[str, Any]:
     """The settings in the directory's generation_config.json; {} if there is no such file."""
-    if not (directory / files.GENERATION).is_file():
+    if not (directory / model_files.GENERATION).is_file():
         return {}
-    found = files.read_json(directory, files.GENERATION)
+    found = model_files.read_json(directory, model_files.GENERATION)
     return {key: value for key, value in found.items() if key not in EXCLUDED}
 
 
@@ -73,7 +73,9 @@ def describe(settings: Mapping[str, Any], *, family: str) -> str:
         found.append(
             f"--top_k={DEFAULTS['top_k']}"
         )  # the default in transformers, not in generate.py
-    line = f"{files.GENERATION} asks for {', '.join(_shown(*each) for each in active.items())}"
+    line = (
+        f"{model_files.GENERATION} asks for {', '.join(_shown(*each) for each in active.items())}"
+    )
     parts = [f"generate.py takes {' '.join(found)}"] if found else []
     if without:
         parts.append(f"{', '.join(without)} {'has' if len(without) == 1 else 'have'} no flag here")

@@ -19,7 +19,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers import gguf_vocabulary
-from pretrained import files
+from pretrained import model_files
 from pretrained.catalog import ARCHITECTURES
 from pretrained.gguf_file import SUFFIX, GgufFile, RenamedTensors, listed, open_gguf
 
@@ -102,9 +102,9 @@ def as_published(
         # The name of the file is in log lines, too.
         directory = Path(temporary) / path.name
         directory.mkdir()
-        files.write_json(directory / files.CONFIG, config)
+        model_files.write_json(directory / model_files.CONFIG, config)
         if more := _ends(file):
-            files.write_json(directory / files.GENERATION, dict(eos_token_id=more))
+            model_files.write_json(directory / model_files.GENERATION, dict(eos_token_id=more))
         if with_tokenizer:
             gguf_vocabulary.write(file.metadata, directory, path)
         with _errors_name(path, directory):
@@ -118,7 +118,7 @@ def _errors_name(path: Path, directory: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        ours = (str(directory / files.CONFIG), str(directory))
+        ours = (str(directory / model_files.CONFIG), str(directory))
         problems = error.problems
         for each in ours:
             problems = [problem.replace(each, str(path)) for problem in problems]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrained import files
+from pretrained import model_files
 from pretrained.architecture import PublishedConfig
 
 FILE = "preprocessor_config.json"
@@ -19,7 +19,7 @@ def read(directory: Path, image_size: int) -> dict[str, Any]:
     path = directory / FILE
     if not path.is_file():
         return {}
-    config = PublishedConfig(files.read_json(directory, FILE), str(path))
+    config = PublishedConfig(model_files.read_json(directory, FILE), str(path))
     config.require("do_rescale", True)
     if abs(255 * config.get("rescale_factor", 1 / 255) - 1) > 1e-3:
         config.refuse("rescale_factor", config.get("rescale_factor"), "only 1 / 255 is")
@@ -64,7 +64,7 @@ def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: i
     size, crop = _square(image_size), {}
     if data["image_fit"] != "stretch":
         size, crop = {"shortest_edge": image_size}, {"do_center_crop": True, "crop_size": size}
-    files.write_json(
+    model_files.write_json(
         directory / FILE,
         {
             "image_processor_type": "ViTImageProcessor",

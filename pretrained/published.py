@@ -16,7 +16,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
-from pretrained import files, known_keys, sentence
+from pretrained import known_keys, model_files, sentence
 from pretrained.architecture import Architecture, Head, MisfitError, PublishedConfig, Specials
 from pretrained.catalog import EVERY, recognise
 from pretrained.decoder_parts import require_full_attention
@@ -53,7 +53,7 @@ class Published:
     notes: list[str]  # warnings for the user
     zeros: tuple[str, ...]  # patterns of tensors that the files lack and that are zeros
     tokenizer_class: str  # of transformers, or ""; the tokenizer's own config takes precedence
-    tensors: files.TensorSource
+    tensors: model_files.TensorSource
 
     def fill(
         self,
@@ -134,7 +134,7 @@ class Published:
             if known in names:
                 raise ConfigError(
                     f"{self.directory}: {name} and {names[known]} are both {known}; "
-                    f"{files.SAME_MODEL}"
+                    f"{model_files.SAME_MODEL}"
                 )
             if known:
                 names[known] = name
@@ -148,12 +148,12 @@ class Published:
         missing = [n for n in expected if n not in names and n not in may_lack]
         if missing:
             raise ConfigError(
-                f"{self.directory}: the weights lack {_listed(missing)}; {files.SAME_MODEL}"
+                f"{self.directory}: the weights lack {_listed(missing)}; {model_files.SAME_MODEL}"
             )
         if extra:
             raise ConfigError(
                 f"{self.directory}: the weights have {_listed(extra)}, which a {kind.model_type} "
-                f"of this config has no place for; {files.SAME_MODEL}"
+                f"of this config has no place for; {model_files.SAME_MODEL}"
             )
         for name in sorted(expected.keys() & names.keys()):
             self._refuse_shape(names[name], expected[name])
@@ -167,7 +167,7 @@ class Published:
         if actual != expected:
             raise ConfigError(
                 f"{self.directory}: {name} has the shape {list(actual)}, but the config makes it "
-                f"{list(expected)}; {files.SAME_MODEL}"
+                f"{list(expected)}; {model_files.SAME_MODEL}"
             )
 
     def _refuse_other_values(self, computed: Mapping[str, np.ndarray]) -> None:
@@ -179,7 +179,7 @@ class Published:
                 raise ConfigError(
                     f"{self.directory}: {name} is not the table of sinusoids that a "
                     f"{self.architecture.model_type} has, and others are not supported; "
-                    f"{files.SAME_MODEL}"
+                    f"{model_files.SAME_MODEL}"
                 )
 
     def _refuse_other(self, name: str, original: str) -> None:
@@ -192,14 +192,14 @@ class Published:
         ):
             raise ConfigError(
                 f"{self.directory}: {name} is not {original}, but the config ties them; one of "
-                f"them is wrong; {files.SAME_MODEL}"
+                f"them is wrong; {model_files.SAME_MODEL}"
             )
 
 
 def read(
     directory: str | Path,
     ignore_keys: Collection[str] = (),
-    tensors: files.TensorSource | None = None,
+    tensors: model_files.TensorSource | None = None,
 ) -> Published:
     """Reads the config and the tensor shapes of a published model.
 
@@ -208,11 +208,11 @@ def read(
     not in the directory.
     """
     directory = Path(directory)
-    path = str(directory / files.CONFIG)
-    config = files.read_json(directory, files.CONFIG)
+    path = str(directory / model_files.CONFIG)
+    config = model_files.read_json(directory, model_files.CONFIG)
     config, notes = known_keys.leave_out(config, ignore_keys, path)
     architecture, head = recognise(directory, config)
-    tensors = files.Tensors(directory) if tensors is None else tensors
+    tensors = model_files.Tensors(directory) if tensors is None else tensors
     if head.objective == "masked_lm" and "cls.seq_relationship.weight" in tensors.shapes:
         # The config of the original BERT names one of its two heads, but its files have both.
         head = dataclasses.replace(head, next_sentence=True)
@@ -233,9 +233,10 @@ def read(
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     model |= architecture.read_more(options, tensors.shapes, head)
     generation = None
-    if architecture.generates and (directory / files.GENERATION).exists():
+    if architecture.generates and (directory / model_files.GENERATION).exists():
         generation = PublishedConfig(
-            files.read_json(directory, files.GENERATION), str(directory / files.GENERATION)
+            model_files.read_json(directory, model_files.GENERATION),
+            str(directory / model_files.GENERATION),
         )
     specials = read_specials(options, architecture, model, notes, generation)
     head, labels = read_labels(options, head)
@@ -255,7 +256,8 @@ def read(
     layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
     if layers > len(tensors.shapes):
         raise ConfigError(
-            f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors; {files.SAME_MODEL}"
+            f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors; "
+            f"{model_files.SAME_MODEL}"
         )
     if labels:
         model["num_classes"] = len(labels)

@@ -29,7 +29,7 @@ from input_pipeline.tokenizers.subword import (
 )
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from model.config import TransformerConfig
-from pretrained import files, published
+from pretrained import model_files, published
 from pretrained.architecture import Specials
 from pretrained.special_tokens_record import LENGTH, SpecialTokensRecord
 from training.config import TaskConfig
@@ -178,7 +178,7 @@ def _own_file(directory: Path) -> Path | None:
 
 
 def _inside(file: Path) -> Path:
-    return files.inside(file.parent, file.name)
+    return model_files.inside(file.parent, file.name)
 
 
 def _refuse_missing(directory: Path) -> NoReturn:
@@ -242,7 +242,7 @@ def write(
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
         config[CHAT_TEMPLATE] = chat_template
-    files.write_json(directory / CONFIG_FILE_NAME, config)
+    model_files.write_json(directory / CONFIG_FILE_NAME, config)
 
 
 def _names(tokenizer: SubwordTokenizer, model: TransformerConfig) -> dict[str, str]:

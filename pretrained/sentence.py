@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from experiment.schema import ConfigError
-from pretrained import files
+from pretrained import model_files
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Settings of the module Transformer; the name depends on the kind of model.
@@ -22,7 +22,7 @@ def max_length(directory: Path) -> int | None:
     """The maximum length of a text in tokens, including special tokens; None: no limit."""
     for name in LENGTHS:
         if (directory / name).exists():
-            config = files.read_json(directory, name)
+            config = model_files.read_json(directory, name)
             value = config.get("max_seq_length")
             if value is not None and not (type(value) is int and value > 0):
                 raise ConfigError(
@@ -37,7 +37,7 @@ def max_length(directory: Path) -> int | None:
                 return value
     # Newer versions write the limit to the tokenizer's settings.
     if (directory / MODULES).exists() and (directory / TOKENIZER).exists():
-        value = files.read_json(directory, TOKENIZER).get("model_max_length")
+        value = model_files.read_json(directory, TOKENIZER).get("model_max_length")
         if isinstance(value, int | float) and 0 < value < NO_LIMIT:
             return int(value)
     return None
@@ -47,7 +47,7 @@ def read_prompts(directory: Path) -> dict[str, str]:
     """Texts that users put before theirs, by name; refuses one that the pipeline puts there."""
     if not ((directory / MODULES).exists() and (directory / SETTINGS).exists()):
         return {}
-    settings = files.read_json(directory, SETTINGS)
+    settings = model_files.read_json(directory, SETTINGS)
     prompts = settings.get("prompts")
     prompts = prompts if isinstance(prompts, dict) else {}
     default = settings.get("default_prompt_name")
@@ -65,7 +65,7 @@ def read(directory: Path) -> dict[str, Any]:
     if not (directory / MODULES).exists():
         return dict(embedding="pooled", normalize=False)
     kinds = []
-    for module in files.read_json(directory, MODULES, list):
+    for module in model_files.read_json(directory, MODULES, list):
         described = module if isinstance(module, dict) else {}
         kind = str(described.get("type", "")).rpartition(".")[2]
         if kind not in KINDS:
@@ -81,7 +81,7 @@ def read(directory: Path) -> dict[str, Any]:
             f"in this order, or without {KINDS[-1]}"
         )
     path = kinds[1][1]
-    config = files.read_json(files.inside(directory, path), files.CONFIG)
+    config = model_files.read_json(model_files.inside(directory, path), model_files.CONFIG)
     modes = [mode for mode, on in config.items() if mode.startswith("pooling_mode_") and on is True]
     if isinstance(newer := config.get("pooling_mode"), str):
         modes.append(
@@ -105,10 +105,12 @@ def write(directory: Path, width: int, embedding: str, length: int, *, normalize
         for n, (kind, path) in enumerate(paths.items())
         if normalize or kind != "Normalize"
     ]
-    files.write_json(directory / MODULES, modules)
-    files.write_json(directory / SETTINGS, {})
-    files.write_json(directory / LENGTHS[0], {"max_seq_length": length, "do_lower_case": False})
+    model_files.write_json(directory / MODULES, modules)
+    model_files.write_json(directory / SETTINGS, {})
+    model_files.write_json(
+        directory / LENGTHS[0], {"max_seq_length": length, "do_lower_case": False}
+    )
     (directory / paths["Pooling"]).mkdir()
     modes = {mode: ours == embedding for mode, ours in MODES.items()}
     content = {"word_embedding_dimension": width, **modes}
-    files.write_json(directory / paths["Pooling"] / files.CONFIG, content)
+    model_files.write_json(directory / paths["Pooling"] / model_files.CONFIG, content)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from experiment.schema import ConfigError, did_you_mean
 from experiment.untrusted_files import LARGEST_JSON, parse_json, read_text
-from pretrained import files
+from pretrained import model_files
 
-NEEDED = f"a directory with {files.CONFIG}, {files.WEIGHTS} and tokenizer files is needed"
+NEEDED = (
+    f"a directory with {model_files.CONFIG}, {model_files.WEIGHTS} and tokenizer files is needed"
+)
 HUB_ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?).*"
 )
@@ -25,8 +27,8 @@ def require_model_directory(source: str) -> Path:
         raise ConfigError(f"--from={source} is {_what_file(path)}")
     if not path.is_dir():
         raise ConfigError(f"--from={source} {_why_missing(source)}")
-    if not (path / files.CONFIG).exists():
-        raise ConfigError(f"--from={source} has no {files.CONFIG}{_what_directory(path)}")
+    if not (path / model_files.CONFIG).exists():
+        raise ConfigError(f"--from={source} has no {model_files.CONFIG}{_what_directory(path)}")
     return path
 
 
@@ -50,13 +52,13 @@ def refuse_published_directory(key: str, workdir: str | Path) -> None:
     if not path.is_dir():
         return
     try:
-        config = parse_json(read_text(path / files.CONFIG, LARGEST_JSON))
+        config = parse_json(read_text(path / model_files.CONFIG, LARGEST_JSON))
     except (OSError, ValueError):  # ConfigError is a ValueError
         config = {}
     config = config if isinstance(config, dict) else {}
     if "model" in config:  # the config of a run
         return
-    has_weights = any((path / name).exists() for name in files.WEIGHT_FILES)
+    has_weights = any((path / name).exists() for name in model_files.WEIGHT_FILES)
     if has_weights or "model_type" in config:
         raise ConfigError(
             f"{key}={workdir} is a published model, not a run; import it first: "
@@ -69,13 +71,13 @@ def _import_command(key: str, directory: str | Path) -> str:
 
 
 def _what_file(path: Path) -> str:
-    if path.suffix in files.FORMATS:
-        return f"{files.FORMATS[path.suffix]}; {NEEDED}"
-    is_part = path.suffix == ".safetensors" or path.name == files.CONFIG
-    if is_part and (path.parent / files.CONFIG).is_file():
+    if path.suffix in model_files.FORMATS:
+        return f"{model_files.FORMATS[path.suffix]}; {NEEDED}"
+    is_part = path.suffix == ".safetensors" or path.name == model_files.CONFIG
+    if is_part and (path.parent / model_files.CONFIG).is_file():
         return f"a file; give its directory, with all files of the model: --from={path.parent}"
     if path.suffix == ".safetensors":
-        return f"a file of weights alone, without the {files.CONFIG} of its model; {NEEDED}"
+        return f"a file of weights alone, without the {model_files.CONFIG} of its model; {NEEDED}"
     return f"a file; {NEEDED}"
 
 
@@ -134,14 +136,17 @@ def _advice(path: Path, names: list[str]) -> str:
             "this is an adapter (LoRA) for another model: merge it into that model with peft's "
             "merge_and_unload, and save the result with save_pretrained"
         )
-    patterns = (f"*/{files.CONFIG}", f"snapshots/*/{files.CONFIG}")  # the second is the hub's cache
+    patterns = (
+        f"*/{model_files.CONFIG}",
+        f"snapshots/*/{model_files.CONFIG}",
+    )  # the second is the hub's cache
     deeper = [found.parent for pattern in patterns for found in sorted(path.glob(pattern))]
-    deeper = [each for each in deeper if any((each / w).exists() for w in files.WEIGHT_FILES)]
+    deeper = [each for each in deeper if any((each / w).exists() for w in model_files.WEIGHT_FILES)]
     if deeper and "modules.json" in names:  # sentence-transformers' first layout
         return f"copy the files of {deeper[0].name} into it, next to modules.json"
     if deeper:
         return f"did you mean --from={deeper[0]}?"
-    others = [name for name in names if Path(name).suffix in files.FORMATS]
+    others = [name for name in names if Path(name).suffix in model_files.FORMATS]
     if others:
-        return f"{others[0]} is {files.FORMATS[Path(others[0]).suffix]}; {NEEDED}"
+        return f"{others[0]} is {model_files.FORMATS[Path(others[0]).suffix]}; {NEEDED}"
     return NEEDED

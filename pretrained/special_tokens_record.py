@@ -19,7 +19,7 @@ from input_pipeline.tokenizers.added_tokens import (
     token_text,
     tokens_without_role,
 )
-from pretrained import files, published
+from pretrained import model_files, published
 
 FILE_NAME = "published_special_tokens.json"  # in the workdir
 ROLES = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")
@@ -111,12 +111,12 @@ def store(
     tokenizer_file: None if the tokenizer was not read from published files. pieces: its vocabulary;
     a special token that it lacks is left out. content: it as a tokenizer.json.
     """
-    config = files.read_json(found.directory, files.CONFIG)
+    config = model_files.read_json(found.directory, model_files.CONFIG)
     ids = {key: config[key] for key in IDS if key in config and key not in ignore_keys}
     record = dict(model_type=found.architecture.model_type, ids=ids)
     if tokenizer_file is not None:
         record |= _tokenizer_record(found, tokenizer_file, set(pieces), json.loads(content))
-    files.write_json(workdir / FILE_NAME, record)
+    model_files.write_json(workdir / FILE_NAME, record)
 
 
 def save(workdir: Path, record: SpecialTokensRecord | None) -> None:
@@ -124,14 +124,14 @@ def save(workdir: Path, record: SpecialTokensRecord | None) -> None:
     if record is None:
         (workdir / FILE_NAME).unlink(missing_ok=True)
     else:
-        files.write_json(workdir / FILE_NAME, dataclasses.asdict(record))
+        model_files.write_json(workdir / FILE_NAME, dataclasses.asdict(record))
 
 
 def load(workdir: Path) -> SpecialTokensRecord | None:
     """The record of an imported run; None if the run has none."""
     if not (workdir / FILE_NAME).is_file():
         return None
-    return SpecialTokensRecord(**files.read_json(workdir, FILE_NAME))
+    return SpecialTokensRecord(**model_files.read_json(workdir, FILE_NAME))
 
 
 def _tokenizer_record(

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# Files in these directories are named after what they configure or measure.
-NAMED_AFTER_OTHERS = {"configs", "studies", "benchmarks"}
+# Files in these directories are named after what they configure or study: --config, --study.
+NAMED_AFTER_OTHERS = {"configs", "studies"}
 SHARED_MODULES = {
-    "__init__",
-    "config",  # the sections of the config, each beside the code that reads it
+    "config",  # in three directories, always the sections of the config that its code reads
 }
 SHARED_CLASSES: set[str] = set()
 
@@ -59,7 +58,7 @@ PRIVATE_WORDS = {
     "door": "experiment",
 }
 REPLACEMENTS = {word: new for words, new in PRIVATE_WORDS.items() for word in words.split()}
-AXES = re.compile(r"_[abthskgdlvmpfncijqruwxe0-9]{1,6}$")  # the axes of an array, as in kept_bhts
+AXES = re.compile(r"_[abthskgdlvmpfncijqruwxyze0-9]{1,6}$")  # the axes of an array, as in kept_bhts
 
 
 def python_files() -> list[Path]:
@@ -75,11 +74,12 @@ def shared(places: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: found for name, found in places.items() if len(found) > 1}
 
 
-def test_no_two_modules_share_a_name():
+def test_no_two_modules_or_packages_share_a_name():
     places = collections.defaultdict(list)
     for path in project_files():
         if path.parts[0] not in NAMED_AFTER_OTHERS:
-            places[path.stem].append(str(path))
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            places[name].append(str(path))
     assert len(places) > 50
     assert shared(places).keys() <= SHARED_MODULES, shared(places)
 

@@ -22,7 +22,7 @@ from model.sharding import constrain
 if TYPE_CHECKING:
     from model.config import TransformerConfig
 
-UNROLL = 4  # tokens per step of the loop; measured by benchmarks/mixers.py
+UNROLL = 4  # tokens per step of the loop; measured by benchmarks/mixer_cost.py
 NOT_QUANTIZED = "the matmul with the hidden state has no 8-bit form"
 BACKWARD = "backward_"  # prefix of the layers that read a row from its end
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from configs import default
-from configs.former_keys import FORMER_KEYS, FormerKeyWarning
+from configs.renamed_keys import FORMER_KEYS, FormerKeyWarning
 from experiment import command_line, former_keys, sections
 from experiment.schema import ConfigError
 from input_pipeline.sources.embedded.listops import ListOpsOptions

@@ -6,19 +6,19 @@ import shutil
 import pytest
 
 from experiment.schema import ConfigError
-from pretrained import files, published
+from pretrained import model_files, published
 from tests.pretrained.make_fixtures import FIXTURES
 
 pytestmark = pytest.mark.oracle
 
-NAMES = sorted(path.name for path in FIXTURES.iterdir() if (path / files.CONFIG).exists())
+NAMES = sorted(path.name for path in FIXTURES.iterdir() if (path / model_files.CONFIG).exists())
 # What decides which model it is, or is about the files.
 NOT_OF_THE_MODEL = {"architectures", "model_type", "dtype", "torch_dtype", "transformers_version"}
 
 
 def result_of(directory, config):
     """What is read of a config, or the refusal."""
-    (directory / files.CONFIG).write_text(json.dumps(config))
+    (directory / model_files.CONFIG).write_text(json.dumps(config))
     try:
         found = published.read(directory)
     except ConfigError as error:
@@ -31,7 +31,7 @@ def test_a_missing_key_has_transformers_default(name, tmp_path):
     transformers = pytest.importorskip("transformers")
     directory = tmp_path / name
     shutil.copytree(FIXTURES / name, directory)
-    config = json.loads((directory / files.CONFIG).read_text())
+    config = json.loads((directory / model_files.CONFIG).read_text())
     kind = type(transformers.AutoConfig.for_model(config["model_type"]))
     compared = 0
     for key in sorted(config.keys() - NOT_OF_THE_MODEL):

@@ -11,7 +11,7 @@ import evaluate
 import generate
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
-from pretrained.files import CONFIG
+from pretrained.model_files import CONFIG
 from tests.corpora import write
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_round_trip import sentencepiece_of

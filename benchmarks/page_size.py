@@ -1,7 +1,7 @@
 """Size of the attention page, and the time until a browser shows it.
 
     pip install -e '.[browser]' && apt-get install chromium
-    python benchmarks/attention_page.py
+    python benchmarks/page_size.py
 
 Weights are softmax of random scores, the hardest to compress. Opening is the time from the start of
 the navigation until the first tiles are drawn; scrolling, from the last row's appearance until it

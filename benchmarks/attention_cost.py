@@ -1,6 +1,6 @@
 """Time and memory of every attention kind as the length grows, forward and backward.
 
-    pip install -e '.[plots]' && python benchmarks/attention.py
+    pip install -e '.[plots]' && python benchmarks/attention_cost.py
 
 One row of causal self-attention, 8 heads of 64 in float32, from queries, keys and values to their
 gradients. Memory is the compiler's figure for temporary buffers, without inputs and outputs. Time

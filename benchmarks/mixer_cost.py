@@ -1,6 +1,6 @@
 """Compares the training step of our recurrent layers with that of torch's, in one run.
 
-    pip install -e '.[bench]' && python benchmarks/mixers.py
+    pip install -e '.[bench]' && python benchmarks/mixer_cost.py
 
 A step is the forward and backward pass of one causal layer in float32, with the gradients of all
 parameters and of the input. Both have the same numbers of parameters, except that torch has a

@@ -1,6 +1,6 @@
 """Speed of the input pipeline on one core, and the share of time that training waits for it.
 
-    python benchmarks/input_pipeline.py
+    python benchmarks/data_throughput.py
 
 The text is Python's documentation and library, written to files; the translation pairs are dates.
 Batches come from a warm cache and are built in this process, without prefetching. The wait share is
