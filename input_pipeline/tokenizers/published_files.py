@@ -18,24 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
-from input_pipeline.tokenizers import sentencepiece
+from input_pipeline.tokenizers import byte_level, sentencepiece
 from input_pipeline.tokenizers.added_tokens import (
     CONFIG_FILE_NAME,
     FILES_BESIDE,
+    add_special,
     add_tokens,
     config_beside,
     named_tokens,
     with_strips,
 )
-from input_pipeline.tokenizers.special_tokens import (
-    Template,
-    bert_like,
-    read_template,
-    with_template,
-)
+from input_pipeline.tokenizers.class_template import class_template
+from input_pipeline.tokenizers.special_tokens import read_template, with_template
 from input_pipeline.tokenizers.subword import (
     CHAT_TEMPLATE,
     CHAT_TOKENS,
@@ -47,12 +44,13 @@ from input_pipeline.tokenizers.subword import (
 )
 
 KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
-MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 FAIRSEQ_NAME = "sentencepiece.bpe.model"  # of XLM-R and CamemBERT: unigram, in spite of its name
 MARIAN_SOURCE, MARIAN_TARGET, MARIAN_VOCAB = "source.spm", "target.spm", "vocab.json"
 # In exported models: how targets are split, if they are split differently.
 TARGET_FILE_NAME = "target_tokenizer.json"
-NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
+NEEDED_BESIDE = {**byte_level.MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
+MODEL_CONFIG_NAME = "config.json"
+PREFIX_SPACE = "add_prefix_space"
 CHAT_FILE_NAME = "chat_template.jinja"
 LARGEST = 2**26  # bytes of a file
 
@@ -106,16 +104,23 @@ def _open(path: Path) -> Opened:
     if path.name == FAIRSEQ_NAME:
         return Opened(*sentencepiece.read_as_fairseq(path.read_bytes(), _fairseq_kind(path)))
     if path.suffix == ".model":
-        return Opened(*sentencepiece.read(path.read_bytes()))
+        says = config_beside(path)
+        says = {key: says[key] for key in (PREFIX_SPACE, "legacy") if says.get(key) is not None}
+        return Opened(*sentencepiece.read(path.read_bytes(), **says))
     if path.name == "vocab.txt":
         return _bert(path)
-    if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
+    if _is_marian(path):
         return _marian(path)
-    if path.name in MERGES_BESIDE:
-        return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
+    if path.name in byte_level.MERGES_BESIDE:
+        return Opened(byte_level.read(path, config_beside(path), _model_type_beside(path)))
     if path.suffix == ".json":
         return _library(path)
     raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+def _is_marian(path: Path) -> bool:
+    named = path.name in (MARIAN_SOURCE, MARIAN_VOCAB)
+    return named and path.with_name(MARIAN_SOURCE).is_file()
 
 
 @contextlib.contextmanager
@@ -130,17 +135,6 @@ def _named_refusals(path: Path) -> Iterator[None]:
         raise ConfigError(
             f"{path} cannot be read as a tokenizer ({reason}); restore it, or name another file"
         ) from error
-
-
-# The special tokens that transformers' tokenizer classes add, if the files do not say which.
-FRAMES = {
-    "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
-    "electra": "bert", "mpnet": "roberta", "xlm-roberta": "roberta", "xlmroberta": "roberta",
-    "camembert": "roberta",
-    "t5": "eos", "mt5": "eos", "umt5": "eos", "pegasus": "eos", "marian": "eos",
-}  # fmt: skip
-
-ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
 def as_published(
@@ -166,19 +160,22 @@ def as_published(
     path = path / FILE_NAME if path.is_dir() else path
     with _named_refusals(path):
         config, content = config_beside(path), tokenizer.content
-        if path.name in MERGES_BESIDE:
-            backend = Tokenizer.from_str(content)
-            _add_special(backend, ROBERTA_SPECIALS)
-            if config.get("add_prefix_space"):
-                backend.pre_tokenizer.add_prefix_space = True
+        if path.name in byte_level.MERGES_BESIDE and not _is_marian(path):
+            if not byte_level.is_class_known(config, model_type):
+                logging.warning(
+                    "%s does not say how a text of %s is split into words: it is split as by "
+                    "GPT-2, which may be wrong; give the model's %s", path, model_type, FILE_NAME,
+                )  # fmt: skip
+            backend, prefix_space = Tokenizer.from_str(content), bool(config.get(PREFIX_SPACE))
+            byte_level.set_class(backend, config, model_type, prefix_space=prefix_space)
             content = backend.to_str(pretty=True)
         content = with_strips(content, config, is_library_file=path.name == FILE_NAME)
         template = read_template(Tokenizer.from_str(content))
-        if template.is_empty and tokenizer.template is None:
-            template = _frame(tokenizer, path, config, model_type) or template
-        is_from_hub = tokenizer.template is None  # not from another run
-        if is_from_hub and not _gives_token_types(config, model_type, model_class):
-            template = template.without_types()
+        if tokenizer.template is None:  # it is not from another run
+            template = class_template(
+                tokenizer, template, config, model_type, model_class=model_class,
+                is_library_file=path.name == FILE_NAME,
+            )  # fmt: skip
         if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)
@@ -207,56 +204,6 @@ def with_chat_template(tokenizer: SubwordTokenizer, path: str | Path) -> Subword
         return tokenizer.with_chat_template(chat, named_tokens(config))
 
 
-# The classes that transformers takes for models with token types whose files name none.
-ENCODER_CLASSES = {
-    "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer", "electra": "BertTokenizer",
-}  # fmt: skip
-# transformers' classes that give a model the token types of two texts, if the files do not say.
-WITH_TOKEN_TYPES = frozenset(
-    (
-        "BertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "DebertaTokenizer",
-        "DebertaV2Tokenizer",
-        "ElectraTokenizer", "FNetTokenizer", "CanineTokenizer", "TapasTokenizer",
-        "MarkupLMTokenizer", "LayoutLMv2Tokenizer",
-    )
-)  # fmt: skip
-
-
-def _gives_token_types(config: Mapping, model_type: str, model_class: str) -> bool:
-    """Whether transformers gives the model token types; without them it reads zeros."""
-    if model_type not in ENCODER_CLASSES:
-        return True  # other models have no token types
-    if isinstance(names := config.get("model_input_names"), list):
-        return "token_type_ids" in names
-    name = config.get("tokenizer_class") or model_class or ENCODER_CLASSES[model_type]
-    return str(name).removesuffix("Fast") in WITH_TOKEN_TYPES
-
-
-def _frame(
-    tokenizer: SubwordTokenizer, path: Path, config: Mapping, model_type: str
-) -> Template | None:
-    """The special tokens that transformers' tokenizer class adds by itself, or None."""
-    name = str(config.get("tokenizer_class") or model_type).lower()
-    name = name.removesuffix("fast").removesuffix("tokenizer")
-    bos, eos, cls, sep = tokenizer.bos_id, tokenizer.eos_id, tokenizer.cls_id, tokenizer.sep_id
-    match FRAMES.get(name):
-        case "bert" if cls is not None and sep is not None:
-            return bert_like(cls, sep)
-        case "roberta" if bos is not None and eos is not None:
-            start, end = (bos if cls is None else cls,), (eos if sep is None else sep,)
-            return Template(start, end, (start, end + end, end), ((0,), (0, 0), (0,)), (0, 0))
-        case "eos" if eos is not None:
-            end = (eos,)
-            return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))
-    if path.name == FILE_NAME:
-        return None  # its post-processor adds all special tokens
-    start = (bos,) if config.get("add_bos_token") and bos is not None else ()
-    end = (eos,) if config.get("add_eos_token") and eos is not None else ()
-    types = ((0,) * len(start), (0,) * len(end) + (1,) * len(start), (1,) * len(end))
-    return Template(start, end, (start, end + start, end), types)
-
-
 def _chat_template(path: Path, config: Mapping) -> Any:
     """The chat template, from its file or the tokenizer's config: a string, or several by name."""
     file = path.with_name(CHAT_FILE_NAME)
@@ -267,7 +214,8 @@ def _chat_template(path: Path, config: Mapping) -> Any:
 
 def _refuse_huge(path: Path) -> None:
     """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
-    beside = (*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
+    beside = [*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME]
+    beside.append(MODEL_CONFIG_NAME)
     for name in (path.name, *beside):
         each = path.with_name(name)
         if each.is_file() and each.stat().st_size > LARGEST:
@@ -298,15 +246,19 @@ def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
 
 def _fairseq_kind(path: Path) -> str:
     """Which of fairseq's models a file belongs to, by the configs beside it."""
-    name = str(config_beside(path).get("tokenizer_class") or "")
-    config = path.with_name("config.json")
-    if not name and config.is_file():
-        name = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+    name = str(config_beside(path).get("tokenizer_class") or _model_type_beside(path))
     known = {"camembert": "camembert", "xlmroberta": "xlm-roberta", "": "xlm-roberta"}
     name = name.removesuffix("Fast").removesuffix("Tokenizer").lower().replace("-", "")
     if name not in known:
         raise ValueError(f"it is read for XLM-R and CamemBERT, not for {name}")
     return known[name]
+
+
+def _model_type_beside(path: Path) -> str:
+    """The model_type in the model's config.json beside a file; "" without one."""
+    config = path.with_name(MODEL_CONFIG_NAME)
+    found = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    return str(found.get("model_type") or "")
 
 
 def _bert(path: Path) -> Opened:
@@ -330,19 +282,7 @@ def _bert(path: Path) -> Opened:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     usual = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
-    _add_special(tokenizer, [*(usual | named_tokens(config)).values()])
-    return Opened(tokenizer)
-
-
-def _gpt2(path: Path, merges_path: Path) -> Opened:
-    if not merges_path.is_file():
-        raise ValueError(f"it needs {merges_path.name} beside it")
-    vocab, merges = models.BPE.read_file(str(path), str(merges_path))
-    tokenizer = Tokenizer(models.BPE(vocab, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    usual = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-    _add_special(tokenizer, [*(usual | named_tokens(config_beside(path))).values()])
+    add_special(tokenizer, [*(usual | named_tokens(config)).values()])
     return Opened(tokenizer)
 
 
@@ -383,16 +323,8 @@ def _marian_language(path: Path, vocab: Mapping[str, int], special: Mapping[str,
             "%d pieces of %s are not in %s, so smaller pieces spell them: %s",
             len(missing), path, MARIAN_VOCAB, " ".join(missing[:10]),
         )  # fmt: skip
-    _add_special(tokenizer, list(special.values()))
+    add_special(tokenizer, list(special.values()))
     return tokenizer
-
-
-def _add_special(tokenizer: Tokenizer, names: list[str]) -> None:
-    """Makes names in the vocabulary special: they are found before a text is split."""
-    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    vocab = tokenizer.get_vocab()
-    new = [name for name in names if name in vocab and name not in added]
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
 
 
 def _with_roles(opened: Opened, named: Mapping[str, str]) -> SubwordTokenizer:
