@@ -111,7 +111,7 @@ def _invalid(path: Path, error: Exception) -> ConfigError:
 
 
 class RenamedTensors:
-    """The tensors of a file under the names of the hub, as `pretrained.model_files.Tensors` has them.
+    """The tensors of a file under the names of the hub, as `model_files.Tensors` has them.
 
     `interleaved` has the heads of tensors whose rows are permuted within each head: of a head of
     size K, rows 2i and 2i + 1 are rows i and i + K/2 on the hub.

@@ -119,6 +119,14 @@ def _tokens_beside(path: Path) -> dict[str, tuple[int | None, dict[str, bool]]]:
     return found
 
 
+def add_special(tokenizer: Tokenizer, names: list[str]) -> None:
+    """Makes names in the vocabulary special: they are found before a text is split."""
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    vocab = tokenizer.get_vocab()
+    new = [name for name in names if name in vocab and name not in added]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
+
+
 def with_strips(content: str, config: Mapping, *, is_library_file: bool) -> str:
     """The tokenizer.json with `lstrip` and `rstrip` of special tokens as in the config.
 

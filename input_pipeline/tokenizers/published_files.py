@@ -17,14 +17,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from absl import logging
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
 from experiment.untrusted_files import no_panic, require_regular
-from input_pipeline.tokenizers import sentencepiece
+from input_pipeline.tokenizers import byte_level, sentencepiece
 from input_pipeline.tokenizers.added_tokens import (
     CONFIG_FILE_NAME,
     FILES_BESIDE,
+    add_special,
     add_tokens,
     config_beside,
     named_tokens,
@@ -39,12 +40,13 @@ from input_pipeline.tokenizers.subword import (
 )
 
 KNOWN = "tokenizer.json, a SentencePiece .model, vocab.txt, encoder.json, vocab.json or source.spm"
-MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 FAIRSEQ_NAME = "sentencepiece.bpe.model"  # of XLM-R and CamemBERT: unigram, in spite of its name
 MARIAN_SOURCE, MARIAN_TARGET, MARIAN_VOCAB = "source.spm", "target.spm", "vocab.json"
 # In exported models: how targets are split, if they are split differently.
 TARGET_FILE_NAME = "target_tokenizer.json"
-NEEDED_BESIDE = {**MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
+NEEDED_BESIDE = {**byte_level.MERGES_BESIDE, MARIAN_SOURCE: MARIAN_VOCAB}
+MODEL_CONFIG_NAME = "config.json"
+PREFIX_SPACE = "add_prefix_space"
 CHAT_FILE_NAME = "chat_template.jinja"
 LARGEST = 2**26  # bytes of a file
 TRIAL = "Aé ß 1 ﬁ中\t\n"  # encoded once, because some damage shows only then
@@ -100,16 +102,24 @@ def _open(path: Path) -> Opened:
     if path.name == FAIRSEQ_NAME:
         return Opened(*sentencepiece.read_as_fairseq(path.read_bytes(), _fairseq_kind(path)))
     if path.suffix == ".model":
-        return Opened(*sentencepiece.read(path.read_bytes()))
+        says = config_beside(path)
+        says = {key: says[key] for key in (PREFIX_SPACE, "legacy") if says.get(key) is not None}
+        return Opened(*sentencepiece.read(path.read_bytes(), **says))
     if path.name == "vocab.txt":
         return _bert(path)
-    if path.name in (MARIAN_SOURCE, MARIAN_VOCAB) and path.with_name(MARIAN_SOURCE).is_file():
+    if is_marian(path):
         return _marian(path)
-    if path.name in MERGES_BESIDE:
-        return _gpt2(path, path.with_name(MERGES_BESIDE[path.name]))
+    if path.name in byte_level.MERGES_BESIDE:
+        return Opened(byte_level.read(path, config_beside(path), _model_type_beside(path)))
     if path.suffix == ".json":
         return _library(path)
     raise ConfigError(f"data.tokenizer={str(path)!r} has an unknown name; give one of: {KNOWN}")
+
+
+def is_marian(path: Path) -> bool:
+    """Whether a file belongs to Marian's tokenizer."""
+    named = path.name in (MARIAN_SOURCE, MARIAN_VOCAB)
+    return named and path.with_name(MARIAN_SOURCE).is_file()
 
 
 @contextlib.contextmanager
@@ -129,7 +139,8 @@ def named_refusals(path: Path) -> Iterator[None]:
 
 def _refuse_huge(path: Path) -> None:
     """Raises ConfigError before a huge file is read; large tokenizers have half of LARGEST."""
-    beside = (*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME)
+    beside = [*FILES_BESIDE, CHAT_FILE_NAME, MARIAN_VOCAB, MARIAN_TARGET, TARGET_FILE_NAME]
+    beside.append(MODEL_CONFIG_NAME)
     for name in (path.name, *beside):
         each = require_regular(path.with_name(name))
         if each.is_file() and each.stat().st_size > LARGEST:
@@ -164,15 +175,19 @@ def _library_target(path: Path, tokenizer: Tokenizer) -> Tokenizer | None:
 
 def _fairseq_kind(path: Path) -> str:
     """Which of fairseq's models a file belongs to, by the configs beside it."""
-    name = str(config_beside(path).get("tokenizer_class") or "")
-    config = path.with_name("config.json")
-    if not name and config.is_file():
-        name = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+    name = str(config_beside(path).get("tokenizer_class") or _model_type_beside(path))
     known = {"camembert": "camembert", "xlmroberta": "xlm-roberta", "": "xlm-roberta"}
     name = name.removesuffix("Fast").removesuffix("Tokenizer").lower().replace("-", "")
     if name not in known:
         raise ValueError(f"it is read for XLM-R and CamemBERT, not for {name}")
     return known[name]
+
+
+def _model_type_beside(path: Path) -> str:
+    """The model_type in the model's config.json beside a file; "" without one."""
+    config = path.with_name(MODEL_CONFIG_NAME)
+    found = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    return str(found.get("model_type") or "")
 
 
 def _bert(path: Path) -> Opened:
@@ -197,18 +212,6 @@ def _bert(path: Path) -> Opened:
     tokenizer.decoder = decoders.WordPiece()
     usual = {role: f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
     add_special(tokenizer, [*(usual | named_tokens(config)).values()])
-    return Opened(tokenizer)
-
-
-def _gpt2(path: Path, merges_path: Path) -> Opened:
-    if not merges_path.is_file():
-        raise ValueError(f"it needs {merges_path.name} beside it")
-    vocab, merges = models.BPE.read_file(str(path), str(merges_path))
-    tokenizer = Tokenizer(models.BPE(vocab, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    usual = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-    add_special(tokenizer, [*(usual | named_tokens(config_beside(path))).values()])
     return Opened(tokenizer)
 
 
@@ -251,14 +254,6 @@ def _marian_language(path: Path, vocab: Mapping[str, int], special: Mapping[str,
         )  # fmt: skip
     add_special(tokenizer, list(special.values()))
     return tokenizer
-
-
-def add_special(tokenizer: Tokenizer, names: list[str]) -> None:
-    """Makes names in the vocabulary special: they are found before a text is split."""
-    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    vocab = tokenizer.get_vocab()
-    new = [name for name in names if name in vocab and name not in added]
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in new])
 
 
 def _with_roles(opened: Opened, named: Mapping[str, str]) -> SubwordTokenizer:

@@ -50,12 +50,21 @@ class SentencePieceModel:
     adds_prefix_space: bool
 
 
-def read(data: bytes) -> tuple[Tokenizer, dict[str, int]]:
-    """The tokenizer and its special ids by role; raises ValueError if it cannot be read."""
+def read(
+    data: bytes, *, add_prefix_space: bool | None = None, legacy: bool = False
+) -> tuple[Tokenizer, dict[str, int]]:
+    """The tokenizer and its special ids by role; raises ValueError if it cannot be read.
+
+    The other arguments are for BPE, by the names that they have in a tokenizer_config.json.
+    add_prefix_space: whether a text begins with a space, if not as the file says. legacy: so does
+    text after a special token.
+    """
     model = _parse(data)
+    if add_prefix_space is not None:
+        model = dataclasses.replace(model, adds_prefix_space=add_prefix_space)
     if model.kind not in (UNIGRAM, BPE):
         raise ValueError("its model type is neither unigram nor bpe; give another vocabulary")
-    tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model)
+    tokenizer = _like_t5(model) if model.kind == UNIGRAM else _like_llama(model, legacy=legacy)
     _add_normalizer_and_special_tokens(tokenizer, model)
     roles = {"pad": model.pad_id, "bos": model.bos_id, "eos": model.eos_id}
     return tokenizer, {role: id for role, id in roles.items() if id >= 0}
@@ -141,7 +150,7 @@ def _unigram(scores: list[tuple[str, float]], unk_id: int, byte_fallback: bool) 
     return tokenizer
 
 
-def _like_llama(model: SentencePieceModel) -> Tokenizer:
+def _like_llama(model: SentencePieceModel, *, legacy: bool) -> Tokenizer:
     vocab = {piece.text: id for id, piece in enumerate(model.pieces)}
     # SentencePiece lists no merges. Every split of a piece into two pieces is a merge, in id order.
     merges = [
@@ -153,7 +162,8 @@ def _like_llama(model: SentencePieceModel) -> Tokenizer:
     unknown = model.pieces[model.unk_id].text
     options = dict(unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback)
     tokenizer = Tokenizer(models.BPE(vocab, merges, **options))
-    prepend = "first" if model.adds_prefix_space else "never"
+    prepend = "always" if legacy else "first"
+    prepend = prepend if model.adds_prefix_space else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend, split=False)
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if model.adds_prefix_space:
