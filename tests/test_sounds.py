@@ -127,7 +127,7 @@ def test_bad_prompts_are_refused(run, tmp_path):
         with pytest.raises(ConfigError) as caught:
             generate.generate(run, [str(path)])
         assert said in str(caught.value)
-        with pytest.raises(ConfigError, match="^--prompt: ") as caught:
+        with pytest.raises(ConfigError, match=r"^--prompt: ") as caught:
             capture_view(run, str(path))
         assert said in str(caught.value)
 
