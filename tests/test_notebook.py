@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import shutil
 import time
@@ -13,7 +14,8 @@ from tests.scripts import ROOT
 
 PATH = ROOT / "notebooks" / "quickstart.ipynb"
 LONGEST_CELL = 20  # lines
-SECONDS = 300  # for all cells together
+# For all cells together; a machine with much other work on it needs more.
+SECONDS = int(os.environ.get("NOTEBOOK_SECONDS", "300"))
 # Printed by the notebook's own kernel after the last cell.
 FINDINGS = """
 print(json.dumps({

@@ -47,16 +47,19 @@ def _classes(found: Mapping[str, Any]) -> str:
         matrix = eval_tables.confusion_matrix(found)
         plot = json.dumps({"labels": found["labels"], "matrix": matrix.tolist()})
         matrix_plot = (
-            '<div class="card plot"><h4>confusion matrix: rows of a label by guess</h4><div '
-            f'class="canvas tall" data-kind="confusion" data-plot="{escaped(plot)}"></div></div>'
+            '<div class="card plot"><h4>confusion matrix: predictions for each label</h4>'
+            '<div class="canvas tall" data-kind="confusion" '
+            f'data-plot="{escaped(plot)}"></div></div>'
         )
     rows = [
         [escaped(s.label), *(_share(v) for v in (s.precision, s.recall, s.f1)), f"{s.rows:,}"]
         for s in eval_tables.class_table(found)[:SHOWN_CLASSES]
     ]
-    per_class = table(("class", "precision", "recall", "F1", "rows"), rows, numbers=(1, 2, 3, 4))
+    per_class = table(
+        ("class", "precision", "recall", "F1", "examples"), rows, numbers=(1, 2, 3, 4)
+    )
     pairs = [[escaped(a), escaped(b), f"{n:,}"] for a, b, n in eval_tables.confused_pairs(found)]
-    confused = table(("label", "guess", "rows"), pairs, numbers=(2,)) if pairs else ""
+    confused = table(("label", "prediction", "examples"), pairs, numbers=(2,)) if pairs else ""
     worst = [
         [
             f'{_picture(row.get("image"))}<span class="text">{escaped(row["text"])}</span>',
@@ -69,7 +72,7 @@ def _classes(found: Mapping[str, Any]) -> str:
     scores = _folded("Precision, recall and F1 of each class, the worst first", per_class)
     examples = _folded(
         "The worst examples: the label's probability is the smallest",
-        table(("input", "label", "guess", "probability"), worst, numbers=(3,)),
+        table(("input", "label", "prediction", "probability"), worst, numbers=(3,)),
     )
     pairs = _folded("The most frequent confusions", confused) if confused else ""
     return (

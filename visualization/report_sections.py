@@ -98,7 +98,7 @@ def plots(runs: Sequence[RunRecord]) -> str:
         f'<span><i style="border-color:{MARK_NAMES[kind][0]}"></i>{MARK_NAMES[kind][1]}</span>'
         for kind in kinds
     )
-    who = "<span>▲ in the colour of the run</span>"
+    who = "<span>▲ has the colour of the run</span>"
     keys = f'<div class="keys" id="marks">{legend}{who}</div>' if legend else ""
     return keys + "".join(parts) if parts else "<p>No metrics have been written yet.</p>"
 

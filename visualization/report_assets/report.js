@@ -121,6 +121,9 @@ function drawCurve(div) {
     });
   }
   const layout = baseLayout(data.axisTitles[state.axis], {shapes, uirevision: state.axis + state.logX + state.logY});
+  // 15k instead of 1.5×10⁴. Small values keep powers: 0.0005 says more than 500µ.
+  layout.xaxis.exponentformat = "B";
+  if (name.endsWith("_per_second")) layout.yaxis.exponentformat = "B";
   layout.xaxis.type = state.logX ? "log" : "linear";
   layout.yaxis.type = state.logY ? "log" : "linear";
   layout.yaxis2 = {overlaying: "y", range: [0, 1], visible: false, fixedrange: true};
@@ -173,9 +176,9 @@ function drawConfusion(div) {
     type: "heatmap", z: shares, x: places, y: places, customdata: matrix, zmin: 0, zmax: 1, xgap: 1, ygap: 1,
     colorscale: dark ? [[0, "#1d2a3a"], [0.5, "#2f6fb5"], [1, "#a9d3ff"]] : [[0, "#eaf2fb"], [0.5, "#5b9bd8"], [1, "#08306b"]],
     hovertemplate: "%{text} (%{z:.1%})<extra></extra>", colorbar: {thickness: 10, tickformat: ".0%", outlinewidth: 0, tickfont: {size: 11}},
-    text: matrix.map((row, r) => row.map((count, c) => "label " + names[r] + ", guess " + names[c] + ": " + count)),
+    text: matrix.map((row, r) => row.map((count, c) => "label " + names[r] + ", prediction " + names[c] + ": " + count)),
   };
-  const layout = baseLayout("guess", {hovermode: "closest"});
+  const layout = baseLayout("prediction", {hovermode: "closest"});
   // Every label where there is room for it, or every second, third, ...
   const every = Math.ceil(labels.length / (isNarrow() ? 12 : 34));
   const ticks = {tickmode: "array", tickvals: places.filter((p) => p % every === 0), ticktext: names.filter((_, p) => p % every === 0), showgrid: false, zeroline: false};
