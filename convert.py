@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from absl import flags, logging
 
-from checkpointing import loaded_run, run_directory
+from checkpointing import loaded_run, run_directory, stored_params
 from checkpointing.checkpoint_manager import DIRECTORY, Checkpoints, find_checkpoint
 from configs import default
 from experiment import command_line, sections
@@ -34,9 +34,9 @@ from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
 from pretrained import (
     generation_settings,
-    gguf_model,
     image_processor,
     model_files,
+    peft_adapter,
     published,
     published_tokenizer,
     sentence,
@@ -44,7 +44,8 @@ from pretrained import (
 )
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
-from pretrained.source_path import HUB_ADDRESS, require_model_directory
+from pretrained.model_source import open_source
+from pretrained.source_path import HUB_ADDRESS
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
@@ -62,6 +63,8 @@ def convert(
     tokenizer: str = "",
     ignore_keys: Collection[str] = (),
     *,
+    base: str = "",
+    adapter: bool = False,
     source_eos: bool = True,
     allow_nonfinite: bool = False,
 ) -> str:
@@ -70,42 +73,26 @@ def convert(
     The other arguments are for imports; the flags of the same names explain them.
     """
     for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
-        if not HUB_ADDRESS.fullmatch(
-            path
-        ):  # require_model_directory has a better message for these
+        if not HUB_ADDRESS.fullmatch(path):  # source_path.py has a better message for these
             refuse_remote(flag, path)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
     is_run = Path(workdir, DIRECTORY).is_dir()
-    if is_run and tokenizer:
-        raise ConfigError("--tokenizer is for imports; a run has its own tokenizer; leave it out")
-    if is_run and ignore_keys:
-        raise ConfigError("--ignore_keys is for imports, and this is a run; leave it out")
-    if is_run and allow_nonfinite:
-        raise ConfigError("--allow_nonfinite is for imports, and this is a run; leave it out")
-    if is_run and not source_eos:
-        raise ConfigError("--nosource_eos is for imports, and this is a run; leave it out")
-    is_gguf = gguf_model.is_gguf(source)
-    if not is_run and not is_gguf:
-        require_model_directory(source)
-    with _new_directory(Path(target)) as directory, contextlib.ExitStack() as stack:
+    for_imports = {
+        "tokenizer": tokenizer, "ignore_keys": ignore_keys, "base": base,
+        "allow_nonfinite": allow_nonfinite, "nosource_eos": not source_eos,
+    }  # fmt: skip
+    for flag in (flag for flag, value in for_imports.items() if is_run and value):
+        raise ConfigError(f"--{flag} is for imports, and this is a run; leave it out")
+    if not is_run and adapter:
+        raise ConfigError("--adapter is for exports, and --from is no run; leave it out")
+    with _new_directory(Path(target)) as directory:
+        if adapter:
+            return export_adapter(source, directory)
         if is_run:
             return export_model(source, directory)
-        tensors = None
-        if is_gguf:
-            model = stack.enter_context(
-                gguf_model.as_published(Path(source), ignore_keys, with_tokenizer=not tokenizer)
-            )
-            source, ignore_keys, tensors = model.directory, model.ignore_keys, model.tensors
-        return import_model(
-            Path(source),
-            directory,
-            param_dtype,
-            tokenizer,
-            ignore_keys,
-            tensors,
-            source_eos=source_eos,
-            allow_nonfinite=allow_nonfinite,
-        )
+        options = dict(source_eos=source_eos, allow_nonfinite=allow_nonfinite)
+        with open_source(source, base, ignore_keys, with_tokenizer=not tokenizer) as found:
+            return import_model(found, directory, param_dtype, tokenizer, ignore_keys, **options)
 
 
 @contextlib.contextmanager
@@ -127,21 +114,17 @@ def _new_directory(target: Path) -> Iterator[Path]:
 
 
 def import_model(
-    source: Path,
+    found: published.Published,
     workdir: Path,
     param_dtype: str,
     tokenizer_path: str,
     ignore_keys: Collection[str] = (),
-    tensors: model_files.TensorSource | None = None,
     *,
     source_eos: bool = True,
     allow_nonfinite: bool = False,
 ) -> str:
-    """Writes a published model as step 0 of a run; the arguments are those of `convert`.
-
-    `tensors` are the weights if they are not in the directory.
-    """
-    found = published.read(source, ignore_keys, tensors)
+    """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
+    source = found.directory
     for note in found.notes:
         logging.warning("%s: %s", source / model_files.CONFIG, note)
     config = default.get_config().to_dict()
@@ -242,16 +225,8 @@ def export_model(run: str, directory: Path) -> str:
     checkpoints, step = find_checkpoint(run)
     model = loaded_run.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
-    head = _head(task)
+    described, params = _described(model)
     specials = published_tokenizer.special_ids(tokenizer, config)
-    described = published.describe(config, head, model.labels, specials)
-    params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
-    has_classes = task.objective_spec.head in ("classifier", "regressor")
-    auxiliary = [path for path in params if path.startswith(AUXILIARY) and has_classes]
-    if auxiliary:
-        logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
-    rows = described.architecture.used_rows(config)
-    params = {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in auxiliary}
     found = list(places({path: leaf.shape for path, leaf in params.items()}, described.table))
     dtype = jax.numpy.dtype(config.param_dtype)
     computed = {
@@ -292,6 +267,51 @@ def export_model(run: str, directory: Path) -> str:
     else:
         logging.warning("this model's tokenizer has no published format, so none is written")
     return f"{described.architecture.model_type}: {described.config['architectures'][0]}"
+
+
+def export_adapter(run: str, directory: Path) -> str:
+    """Writes the adapters of a run, WORKDIR[:STEP], in peft's format; returns a line about them."""
+    checkpoints, step = find_checkpoint(run)
+    workdir = checkpoints.parent
+    base = run_directory.read_provenance(workdir).get("base")
+    if base is None:
+        raise ConfigError(
+            f"--adapter: {workdir} has no adapters; train it with finetune.lora_rank, or leave "
+            "--adapter out to export the model"
+        )
+    model = loaded_run.load(workdir, str(step))
+    if model.experiment.finetune.resize_vocabulary:
+        raise ConfigError(
+            "--adapter: finetune.resize_vocabulary has changed the vocabulary, which an adapter "
+            "cannot; leave --adapter out to export the merged model"
+        )
+    described, params = _described(model)
+    ema = model.experiment.optimizer.ema_decay > 0
+    stored = stored_params.read_own_params(workdir, step, model.params, ema=ema)
+    own = {_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(stored)}
+    own = {path: leaf for path, leaf in own.items() if path in params or "/lora_" in path}
+    spec = model.experiment.task.objective_spec
+    kind = peft_adapter.task_type(spec.head, has_source=spec.has_source)
+    modules = peft_adapter.write(directory, described.table, own, params, base["alpha"], kind)
+    return (
+        f"adapters of {len(modules)} modules of a {described.architecture.model_type}, for peft; "
+        f"their base is step {base['step']} of {os.path.normpath(workdir / base['run'])}, which "
+        "is exported by itself"
+    )
+
+
+def _described(model: loaded_run.LoadedRun) -> tuple[published.Description, dict[str, jax.Array]]:
+    """The published architecture of a run's model, and the parameters that it has by path."""
+    task, config = model.experiment.task, model.model_config
+    specials = published_tokenizer.special_ids(model.tokenizer, config)
+    described = published.describe(config, _head(task), model.labels, specials)
+    params = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(model.params)}
+    has_classes = task.objective_spec.head in ("classifier", "regressor")
+    auxiliary = [path for path in params if path.startswith(AUXILIARY) and has_classes]
+    if auxiliary:
+        logging.warning("the published format has no place for %s: left out", ", ".join(auxiliary))
+    rows = described.architecture.used_rows(config)
+    return described, {p: leaf[: rows.get(p)] for p, leaf in params.items() if p not in auxiliary}
 
 
 def _head(task: TaskConfig) -> Head:
@@ -336,6 +356,8 @@ def main() -> None:
         PARAM_DTYPE.value,
         TOKENIZER.value,
         ignore_keys,
+        base=BASE.value,
+        adapter=ADAPTER.value,
         source_eos=SOURCE_EOS.value,
         allow_nonfinite=ALLOW_NONFINITE.value,
     )
@@ -347,6 +369,12 @@ if __name__ == "__main__":
         "from", "", "A published model's directory, FILE.gguf, or WORKDIR[:STEP]."
     )
     TO = flags.DEFINE_string("to", "", "The target: a new or empty directory.")
+    BASE = flags.DEFINE_string(
+        "base", "", "The model's directory, or GGUF file, that an adapter of peft in --from adapts."
+    )
+    ADAPTER = flags.DEFINE_bool(
+        "adapter", False, "Export only the adapters (LoRA) of a run, in peft's format."
+    )
     TOKENIZER = flags.DEFINE_string(
         "tokenizer",
         "",

@@ -50,6 +50,18 @@ def read_params(workdir: str | Path, steps: Sequence[int], like: dict, *, ema: b
     return jax.tree.map(lambda leaf, to: (leaf / len(steps)).astype(to.dtype), total, like)
 
 
+def read_own_params(workdir: str | Path, step: int, like: dict, *, ema: bool) -> dict:
+    """Reads what a run with adapters trains: the adapters, and parameters that its base lacks.
+
+    With `ema`, it reads the moving averages. `like` has the shardings of the model's parameters.
+    """
+    path = checkpoint_directory(workdir, DIRECTORY) / str(step)
+    refuse_damaged(path)
+    restore = _restore_ema if ema else _restore_params
+    with ocp.Checkpointer(_items()) as checkpointer:
+        return restore(checkpointer, path, _saved(checkpointer, path, like))
+
+
 class LoadedParams(NamedTuple):
     """A model's parameters, and the names of those that are not copies of the other run's."""
 

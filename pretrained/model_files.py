@@ -183,8 +183,10 @@ def write_tensors(
     dtype: str,
     tensors: Iterator[tuple[str, np.ndarray]],
     shard_bytes: int = SHARD_BYTES,
+    *,
+    file: str = WEIGHTS,
 ) -> None:
-    """Writes tensors to one safetensors file, or to several with an index.
+    """Writes tensors to one safetensors file, `file`, or to several with an index.
 
     `tensors` yields (name, array) in the order of `shapes`, so only one is in memory at a time.
     """
@@ -195,16 +197,16 @@ def write_tensors(
         if shards[-1] and sum(sizes[n] for n in shards[-1]) + size > shard_bytes:
             shards.append([])
         shards[-1].append(name)
-    files = [WEIGHTS]
+    files = [file]
     if len(shards) > 1:
         files = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
         weight_map = {
-            name: file for file, names in zip(files, shards, strict=True) for name in names
+            name: part for part, names in zip(files, shards, strict=True) for name in names
         }
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         write_json(directory / INDEX, index)
-    for file, names in zip(files, shards, strict=True):
-        _write_file(directory / file, {name: shapes[name] for name in names}, sizes, dtype, tensors)
+    for part, names in zip(files, shards, strict=True):
+        _write_file(directory / part, {name: shapes[name] for name in names}, sizes, dtype, tensors)
 
 
 def _write_file(path: Path, shapes, sizes, dtype: str, tensors) -> None:

@@ -200,16 +200,17 @@ def read(
     directory: str | Path,
     ignore_keys: Collection[str] = (),
     tensors: model_files.TensorSource | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Published:
     """Reads the config and the tensor shapes of a published model.
 
     Raises ConfigError if the model is not supported, or if its config has unknown keys that may
     change the result. It ignores the keys in `ignore_keys`. `tensors` are the weights if they are
-    not in the directory.
+    not in the directory; `changes` replace keys of the config.
     """
     directory = Path(directory)
     path = str(directory / model_files.CONFIG)
-    config = model_files.read_json(directory, model_files.CONFIG)
+    config = model_files.read_json(directory, model_files.CONFIG) | dict(changes or {})
     config, notes = known_keys.leave_out(config, ignore_keys, path)
     architecture, head = recognise(directory, config)
     tensors = model_files.Tensors(directory) if tensors is None else tensors

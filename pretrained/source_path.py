@@ -20,15 +20,15 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MOST_LISTED = 8  # the most files of a directory in a message
 
 
-def require_model_directory(source: str) -> Path:
-    """The directory that `--from` names; raises ConfigError if it has no config.json."""
+def require_model_directory(source: str, flag: str = "--from") -> Path:
+    """The directory that the flag names; raises ConfigError if it has no config.json."""
     path = Path(source)
     if path.is_file():
-        raise ConfigError(f"--from={source} is {_what_file(path)}")
+        raise ConfigError(f"{flag}={source} is {_what_file(path)}")
     if not path.is_dir():
-        raise ConfigError(f"--from={source} {_why_missing(source)}")
+        raise ConfigError(f"{flag}={source} {_why_missing(source)}")
     if not (path / model_files.CONFIG).exists():
-        raise ConfigError(f"--from={source} has no {model_files.CONFIG}{_what_directory(path)}")
+        raise ConfigError(f"{flag}={source} has no {model_files.CONFIG}{_what_directory(path)}")
     return path
 
 
@@ -132,10 +132,7 @@ def _what_directory(path: Path) -> str:
 
 def _advice(path: Path, names: list[str]) -> str:
     if "adapter_config.json" in names:
-        return (
-            "this is an adapter (LoRA) for another model: merge it into that model with peft's "
-            "merge_and_unload, and save the result with save_pretrained"
-        )
+        return "this is an adapter (LoRA), not the model that it adapts"
     patterns = (
         f"*/{model_files.CONFIG}",
         f"snapshots/*/{model_files.CONFIG}",

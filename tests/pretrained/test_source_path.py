@@ -144,7 +144,7 @@ def test_a_directory_without_a_config_lists_what_it_has(tmp_path):
     for number in range(20):
         (directory / f"x{number:02}").touch()
     assert "x04 and 15 more" in refusal(directory, tmp_path / "run")
-    (directory / "adapter_config.json").touch()
+    (directory / "adapter_config.json").write_text('{"peft_type": "IA3"}')
     assert "merge_and_unload" in refusal(directory, tmp_path / "run")
 
 

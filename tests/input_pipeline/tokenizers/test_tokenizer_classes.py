@@ -9,7 +9,8 @@ import shutil
 import pytest
 from tokenizers import Tokenizer, processors
 
-from input_pipeline.tokenizers.published_files import as_published, open_tokenizer
+from input_pipeline.tokenizers.published_files import open_tokenizer
+from input_pipeline.tokenizers.published_specials import as_published
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer"}
