@@ -1,7 +1,7 @@
 """Imports and exports published weights: python convert.py --from=DIR --to=WORKDIR, or back.
 
-It imports a directory of the Hugging Face hub (config.json, safetensors, tokenizer files), or a
-GGUF file (--from=FILE.gguf), to a workdir. train.py can start from that workdir
+It imports a model of the Hugging Face hub, hf://ORG/NAME, a directory with the files of one
+(config.json, safetensors, tokenizer files), or a GGUF file, to a workdir. train.py starts from it
 (--config.init_from=WORKDIR), and generate.py and evaluate.py can use it. It exports WORKDIR[:STEP]
 to a directory that transformers loads.
 
@@ -9,13 +9,11 @@ The files in pretrained/ say which architectures and config keys are supported. 
 refuses a model, it writes nothing.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
 import re
-import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,14 @@ import jax
 import numpy as np
 from absl import flags, logging
 
-from checkpointing import loaded_run, run_directory, stored_params
-from checkpointing.checkpoint_manager import DIRECTORY, Checkpoints, find_checkpoint
+from checkpointing import (
+    conversion_places,
+    loaded_run,
+    model_card,
+    run_directory,
+    stored_params,
+)
+from checkpointing.checkpoint_manager import Checkpoints, find_checkpoint
 from configs import default
 from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
@@ -45,7 +49,6 @@ from pretrained import (
 from pretrained.architecture import Head
 from pretrained.layouts import places, their_shapes, to_theirs
 from pretrained.model_source import open_source
-from pretrained.source_path import HUB_ADDRESS
 from training.config import CheckpointConfig, MeshConfig, TaskConfig
 from training.mesh import make_mesh
 from training.model_for_task import make_model, smallest_batch
@@ -72,11 +75,10 @@ def convert(
 
     The other arguments are for imports; the flags of the same names explain them.
     """
-    for flag, path in (("--from", source), ("--to", target), ("--tokenizer", tokenizer)):
-        if not HUB_ADDRESS.fullmatch(path):  # source_path.py has a better message for these
-            refuse_remote(flag, path)
+    conversion_places.refuse_other_places(source, target, tokenizer)
+    refuse_remote("--base", base)
     workdir = re.fullmatch(r"(.*?)(?::\d+)?", source)[1]
-    is_run = Path(workdir, DIRECTORY).is_dir()
+    is_run = conversion_places.is_run(workdir)
     for_imports = {
         "tokenizer": tokenizer, "ignore_keys": ignore_keys, "base": base,
         "allow_nonfinite": allow_nonfinite, "nosource_eos": not source_eos,
@@ -85,32 +87,32 @@ def convert(
         raise ConfigError(f"--{flag} is for imports, and this is a run; leave it out")
     if not is_run and adapter:
         raise ConfigError("--adapter is for exports, and --from is no run; leave it out")
-    with _new_directory(Path(target)) as directory:
+    if not is_run:
+        conversion_places.refuse_missing(source)
+    with conversion_places.new_target(target, is_export=is_run) as (directory, repo):
+        if adapter and repo:
+            raise ConfigError(
+                f"--to={target}: adapters are not uploaded; give a directory, and upload that"
+            )
         if adapter:
             return export_adapter(source, directory)
         if is_run:
-            return export_model(source, directory)
-        options = dict(source_eos=source_eos, allow_nonfinite=allow_nonfinite)
-        with open_source(source, base, ignore_keys, with_tokenizer=not tokenizer) as found:
-            return import_model(found, directory, param_dtype, tokenizer, ignore_keys, **options)
-
-
-@contextlib.contextmanager
-def _new_directory(target: Path) -> Iterator[Path]:
-    """Yields a temporary directory; renames it to `target` on success, else removes it."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise ConfigError(f"--to={target} already exists; choose a new directory, or empty it")
-    final = Path(os.path.abspath(target))
-    temporary = final.with_name(f".{final.name}.new-{os.getpid()}")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        temporary.replace(final)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"--to={target} cannot be written ({reason})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            return export_model(source, directory, repo)
+        with (
+            conversion_places.published_model(source) as (path, name),
+            open_source(str(path), base, ignore_keys, with_tokenizer=not tokenizer) as found,
+        ):
+            line = import_model(
+                found,
+                directory,
+                param_dtype,
+                conversion_places.local_tokenizer_file(tokenizer),
+                ignore_keys,
+                source_eos=source_eos,
+                allow_nonfinite=allow_nonfinite,
+            )
+            model_files.write_json(directory / model_card.IMPORTED_FROM, {"source": name})
+            return line
 
 
 def import_model(
@@ -220,8 +222,11 @@ def _data(found: published.Published) -> dict[str, Any]:
     return data
 
 
-def export_model(run: str, directory: Path) -> str:
-    """Writes the model of a run, WORKDIR[:STEP], in a published format; returns a line about it."""
+def export_model(run: str, directory: Path, repo: str = "") -> str:
+    """Writes the model of a run, WORKDIR[:STEP], in a published format; returns a line about it.
+
+    `repo` is its name on the hub, for which it gets a model card.
+    """
     checkpoints, step = find_checkpoint(run)
     model = loaded_run.load(checkpoints.parent, str(step))
     task, config, tokenizer = model.experiment.task, model.model_config, model.tokenizer
@@ -266,6 +271,9 @@ def export_model(run: str, directory: Path) -> str:
         published_tokenizer.write(directory, tokenizer, config, task, record)
     else:
         logging.warning("this model's tokenizer has no published format, so none is written")
+    if repo:
+        size = sum(int(np.prod(shape)) for shape in shapes.values())
+        model_card.write(directory, run.removesuffix(f":{step}"), step, size, repo)
     return f"{described.architecture.model_type}: {described.config['architectures'][0]}"
 
 
@@ -366,9 +374,13 @@ def main() -> None:
 
 if __name__ == "__main__":
     FROM = flags.DEFINE_string(
-        "from", "", "A published model's directory, FILE.gguf, or WORKDIR[:STEP]."
+        "from",
+        "",
+        "A published model, hf://ORG/NAME, its directory, or FILE.gguf; or a run, WORKDIR[:STEP].",
     )
-    TO = flags.DEFINE_string("to", "", "The target: a new or empty directory.")
+    TO = flags.DEFINE_string(
+        "to", "", "The target: a new or empty directory, or for an export hf://ORG/NAME."
+    )
     BASE = flags.DEFINE_string(
         "base", "", "The model's directory, or GGUF file, that an adapter of peft in --from adapts."
     )

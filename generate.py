@@ -20,6 +20,7 @@ outputs as they are generated, one line after another.
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,9 @@ from checkpointing import loaded_run
 from experiment import command_line
 from experiment.schema import ConfigError
 from inference import conversation, predictors, sampling_options
+from input_pipeline.object_copy import local_copy
 from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, Lines
+from storage.object_store import as_os_errors, filesystem, is_remote, refuse_unwritable_object
 from training.mesh import check_batch
 
 BATCH_SIZE = 16  # the default of --batch_size if there are several lines
@@ -164,7 +167,7 @@ def read_lines(path: str) -> Iterator[str]:
     An empty line at the end is not an input: some editors and programs write one more line end.
     """
     count, is_held_back = 0, False
-    for line in Lines(Path(path)) if path != "-" else standard_input():
+    for line in lines_of(path) if path != "-" else standard_input():
         if is_held_back:
             yield ""
         is_held_back = not line
@@ -174,6 +177,14 @@ def read_lines(path: str) -> Iterator[str]:
     if count - is_held_back < 1:
         where = "standard input" if path == "-" else f"--input={path}"
         raise ConfigError(f"{where} has no line; write each input on a line of its own")
+
+
+def lines_of(path: str) -> Lines:
+    """The lines of a file, local or in a bucket."""
+    if not is_remote(path):
+        return Lines(Path(path))
+    with tempfile.TemporaryDirectory(prefix="input-") as directory:
+        return Lines(Path(local_copy("--input", path, Path(directory))))  # which reads it at once
 
 
 def standard_input() -> Iterator[str]:
@@ -280,14 +291,21 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
     if options.keys() != {"num_outputs"}:  # a model of items takes it without a method
         sampling_options.from_flags(options)
     if OUTPUT.value:
-        if INPUT.value and Path(INPUT.value).resolve() == Path(OUTPUT.value).resolve():
+        if INPUT.value and same_file(INPUT.value, OUTPUT.value):
             raise ConfigError(f"--output={OUTPUT.value} is also --input; choose another file")
-        refuse_unwritable(Path(OUTPUT.value))
+        if is_remote(OUTPUT.value):
+            refuse_unwritable_object("--output", OUTPUT.value)
+        else:
+            refuse_unwritable(Path(OUTPUT.value))
 
 
 def is_talk() -> bool:
     """Whether standard input has the turns of one conversation."""
     return CHAT.value and PROMPT.value is None and INPUT.value is None
+
+
+def same_file(one: str, other: str) -> bool:
+    return one == other or Path(one).resolve() == Path(other).resolve()
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -303,7 +321,20 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """Opens the file, or standard output, which a reader such as `head` may close early."""
+    """Opens the file, or standard output, which a reader such as `head` may close early.
+
+    An object in a bucket is written at the end, as far as it got.
+    """
+    if is_remote(path):
+        with tempfile.TemporaryDirectory(prefix="output-") as directory:
+            local = Path(directory, "output")
+            try:
+                with opened(str(local)) as file:
+                    yield file
+            finally:
+                with as_os_errors():
+                    filesystem(path).put_file(str(local), path)
+        return
     if path:
         with Path(path).open("w", encoding="utf-8", newline="\n") as file:
             yield file
@@ -359,4 +390,4 @@ if __name__ == "__main__":
     )
     SYSTEM = flags.DEFINE_string("system", "", "The system's message that begins a conversation.")
     define_options()
-    command_line.launch(main)
+    command_line.launch(main, in_buckets=("input", "output"))

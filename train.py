@@ -18,7 +18,7 @@ import jax
 from absl import flags
 from ml_collections import config_flags
 
-from checkpointing import provenance, quiet_orbax, run_directory, run_summary
+from checkpointing import hub_run, provenance, quiet_orbax, run_directory, run_summary
 from checkpointing.checkpoint_manager import Checkpoints, saved_steps
 from checkpointing.recorded_run import read_run
 from configs import default
@@ -69,10 +69,12 @@ def make_experiment(config: Mapping[str, Any], workdir: str) -> tuple[Experiment
     The line is empty unless a resumed run keeps defaults that have since changed.
     """
     former = ""
-    workdir = open_run_directory("--workdir", workdir)
+    workdir, recorded = open_run_directory("--workdir", workdir), {}
     if saved_steps(workdir):
         defaults = default.get_config().to_dict()
         config, former = run_directory.as_begun(workdir, config, defaults)
+        recorded = run_directory.read_config(workdir)
+    config = hub_run.with_commits(config, recorded)
     return sections.from_mapping(config), former
 
 
@@ -92,8 +94,9 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
         provenance.refuse_missing(experiment)
 
         # Data
+        tokenizer = hub_run.data_tokenizer(experiment.data.tokenizer, run.init_from)
         data = pipeline.load(
-            experiment.data,
+            replace(experiment.data, tokenizer=tokenizer),
             objective=task.objective,
             masking=experiment.masking,
             seed=run.seed,
@@ -325,6 +328,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Flags are not defined at import, because defining --config loads the default file.
-    CONFIG = command_line.config_flag("configs/dates.py")
+    CONFIG = command_line.config_flag("configs/dates.py", hub_run.open_hub_run)
     WORKDIR = flags.DEFINE_string("workdir", "", "The run directory; default: runs/<config name>.")
     command_line.launch(main)

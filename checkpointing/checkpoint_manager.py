@@ -17,7 +17,9 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from checkpointing import digests, run_identity
+from checkpointing.hub_run import open_hub_run
 from experiment.schema import ConfigError
+from storage.hub import is_hub_address
 from storage.mirror import checkpoint_directory, open_run_directory, source_of
 from storage.object_store import as_os_errors, is_remote, move
 from training.config import CheckpointConfig
@@ -311,9 +313,12 @@ def find_checkpoint(run: str, key: str = "init_from") -> tuple[Path, int]:
     """Returns directory and step of the checkpoint WORKDIR or WORKDIR:STEP; refuses a missing one.
 
     `key` is the config key in error messages. The parent of the directory has the run's records; if
-    the run is in a bucket, `checkpoint_directory` says where its checkpoints are.
+    the run is in a bucket, `checkpoint_directory` says where its checkpoints are. A model on the
+    hub is imported first.
     """
     workdir, step = re.fullmatch(r"(.*?)(?::(\d+))?", run).groups()
+    if is_hub_address(workdir):
+        workdir = str(open_hub_run(key, workdir))
     run_directory = open_run_directory(key, workdir)
     if not checkpoint_directory(run_directory, DIRECTORY).is_dir():
         raise ConfigError(f"{key}={run}: no {DIRECTORY}/ in {workdir}; give a run's workdir")

@@ -13,6 +13,7 @@ import orbax.checkpoint as ocp
 from checkpointing import run_directory
 from checkpointing.checkpoint_manager import DIRECTORY, find_checkpoint, refuse_damaged, saved_steps
 from experiment.schema import ConfigError
+from storage.hub import is_hub_address
 from storage.mirror import checkpoint_directory, source_of
 from storage.object_store import is_remote
 from training.finetune import as_tree, by_name, merge_lora
@@ -138,6 +139,8 @@ def _merged_places(own: dict, base: dict) -> dict:
 def base_provenance(run: str, workdir: Path, base: dict, alpha: float) -> dict[str, Any]:
     """Returns the entry of origins.json for `load_base`; a relative path lets both runs move."""
     directory, step = find_checkpoint(run)
+    if is_hub_address(run):  # with its commit; the cache may be elsewhere next time
+        return {"run": run, "step": step, "alpha": alpha, "params": fingerprint(base)}
     where = os.path.relpath(directory.parent, workdir.resolve())
     if source_of(directory.parent) or source_of(workdir):  # which have no relative paths
         where = source_of(directory.parent) or str(directory.parent)
@@ -154,6 +157,8 @@ def load_base(workdir: str | Path, like: dict) -> LoraBase | None:
     if source is None:
         return None
     run, step = source["run"], source["step"]
+    if is_hub_address(run):
+        run = find_checkpoint(run)[0].parent
     run = run if is_remote(run) else Path(workdir, run).resolve()
     if step not in saved_steps(run):
         raise ConfigError(

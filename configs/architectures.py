@@ -68,11 +68,11 @@ def _refuse_published(name, listed):
         raise ValueError(
             f"{name} is a published model, not a run; import it first: {bring_in.format(name)}"
         )
+    address = f"hf://{name}" if "/" in name else f"hf://OWNER/{name}"
     if ("/" in name and not path.parent.is_dir()) or ("-" in name and "/" not in name):
         raise ValueError(
             f"{name!r} is neither an architecture nor an existing workdir; if it is a model on the "
-            f"hub, download it from Hugging Face first: hf download {name} --local-dir DIR, then "
-            f"{bring_in.format('DIR')}; architectures are: {listed}"
+            f"hub, {bring_in.format(address)}; architectures are: {listed}"
         )
 
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,14 @@ from configs.renamed_keys import FormerKeyWarning
 from experiment import help_text
 from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS
-from experiment.schema import RUN_SCHEMES, ConfigError, did_you_mean, refuse_remote
+from experiment.schema import (
+    HUB,
+    OBJECT_STORAGE,
+    RUN_SCHEMES,
+    ConfigError,
+    did_you_mean,
+    refuse_remote,
+)
 from input_pipeline.config import source_table
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
@@ -33,15 +40,20 @@ MAKE_ROOM = "make room, and run the same command again"
 BAD_INPUT = 2  # the exit code when the fault is in the config, the data or the command line
 
 
-def config_flag(default: str | Callable[[], str]) -> flags.FlagHolder:
+def config_flag(
+    default: str | Callable[[], str], open_hub_run: Callable[[str, str], Path] | None = None
+) -> flags.FlagHolder:
     """Defines --config=FILE[:ARCHITECTURE] with its overrides, --config.a.b=v.
 
+    ARCHITECTURE may be a model on the hub if `open_hub_run` turns its address into a workdir.
     `default` is a file, or a function that finds it and may raise ConfigError. Without --config,
     ml_collections applies the overrides to the default file when the flag is defined, so errors are
     handled here, before `launch`.
     """
     with _refusals():
         given = value_of("config", sys.argv)
+        if given.partition(":")[2].startswith(f"{HUB}://") and open_hub_run is not None:
+            given = _with_workdir(given, open_hub_run)
         for path in (given, given.partition(":")[2]):
             refuse_remote("--config", path)
         if given and (problem := help_text.missing_config(given)):
@@ -50,6 +62,14 @@ def config_flag(default: str | Callable[[], str]) -> flags.FlagHolder:
         if not Path(default).is_file():  # the script was started from another directory
             default = str(help_text.ROOT / default)
         return config_flags.DEFINE_config_file("config", default, "The experiment.")
+
+
+def _with_workdir(given: str, open_hub_run: Callable[[str, str], Path]) -> str:
+    """The value of --config with a workdir in place of an address; also in sys.argv."""
+    file, _, address = given.partition(":")
+    changed = f"{file}:{open_hub_run('--config', address)}"
+    sys.argv[1:] = [each.replace(given, changed) for each in sys.argv[1:]]
+    return changed
 
 
 def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.FlagHolder:
@@ -143,10 +163,13 @@ def value_of(flag: str, argv: list[str]) -> str:
     return found
 
 
-def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
+def launch(
+    main: Callable[..., None], *, more_options: bool = False, in_buckets: Collection[str] = ()
+) -> None:
     """Runs a script: bad input becomes a few lines on stderr and exit code 2, not a traceback.
 
-    With `more_options`, the arguments after `--` are passed to main.
+    With `more_options`, the arguments after `--` are passed to main. `in_buckets` are flags for
+    files that may also be in object storage.
     """
     if help_text.asks_for_help(sys.argv):
         help_text.show(_help())
@@ -160,6 +183,7 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         for name in PATH_FLAGS:
             if name in flags.FLAGS:
                 schemes = RUN_SCHEMES if name.endswith("workdir") else ()
+                schemes = OBJECT_STORAGE if name in in_buckets else schemes
                 refuse_remote(f"--{name}", flags.FLAGS[name].value or "", schemes)
         if len(argv) > 1 and not (more_options and argv[1].startswith("--")):
             meant = f". Did you mean --config={argv[1]}?" if argv[1].endswith(".py") else ""
@@ -353,4 +377,6 @@ def _key_meant(override: str, key: str, known: Iterable[str]) -> str:
 def default_workdir(config_path: str) -> str:
     """runs/dates for configs/dates.py, runs/dates-t5_style for configs/dates.py:t5_style."""
     path, _, architecture = config_path.partition(":")
+    if Path(architecture).is_absolute():
+        architecture = Path(architecture).name
     return str(Path("runs", "-".join(filter(None, (Path(path).stem, architecture)))))

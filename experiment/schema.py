@@ -91,10 +91,11 @@ BUCKET = re.compile(r"\w+://[a-z0-9][a-z0-9._-]+[a-z0-9](/|$)")
 # The package that reads a scheme of object storage, and the extra that installs it.
 OBJECT_STORAGE = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
 RUN_SCHEMES = ("gs",)  # where a run directory may be
+HUB = "hf"  # the scheme of models on the Hugging Face hub
 INSTEAD_OF = {
-    "gs": "use a local disk and copy with `gcloud storage cp`, or mount the bucket (gcsfuse)",
-    "s3": "use a local disk and copy with `aws s3 cp`, or mount the bucket",
-    "hf": "download it first (`hf download`)",
+    "gs": "use a path on a local disk, and copy with `gcloud storage cp`",
+    "s3": "use a path on a local disk, and copy with `aws s3 cp`",
+    "hf": "import it with `python convert.py --from=hf://ORG/NAME --to=WORKDIR`",
     "file": "write the path without file://",
     **dict.fromkeys(("http", "https", "ftp"), "download it first"),
 }
@@ -104,11 +105,13 @@ def path_problems(name: str, path: str | PathLike, schemes: Collection[str] = ()
     """Yields a problem if a path has a scheme that is not in `schemes`; `name` is the flag or key.
 
     Python would treat it as a local directory named `gs:`, which is lost with the machine. A scheme
-    in `schemes` needs its package.
+    in `schemes` needs its package. An address of the hub is not checked further.
     """
     if found := SCHEME.match(text := fspath(path)):
         scheme, second_slash = found.groups()
         instead = INSTEAD_OF.get(scheme.lower(), "copy it to a local disk, or mount it there")
+        if scheme == HUB and scheme in schemes and second_slash:
+            return  # storage/hub.py checks the rest
         if scheme in schemes and second_slash:
             package, extra = OBJECT_STORAGE[scheme]
             if importlib.util.find_spec(package) is None:
@@ -116,11 +119,10 @@ def path_problems(name: str, path: str | PathLike, schemes: Collection[str] = ()
             elif not BUCKET.match(text):
                 yield f"{name}={text} has no valid name of a bucket; write {scheme}://BUCKET/PATH"
             return
-        problem = f"{name}={text} has the scheme {scheme}://, and object storage and URLs are not "
-        yield (
-            f"{problem}supported yet; {instead}"
-            + ("" if second_slash else f"; a local path of this name is ./{text}")
+        problem = (
+            f"{name}={text} has the scheme {scheme}://, which is not supported here; {instead}"
         )
+        yield (problem + ("" if second_slash else f"; a local path of this name is ./{text}"))
 
 
 def refuse_remote(name: str, path: str | PathLike, schemes: Collection[str] = ()) -> None:

@@ -1,12 +1,14 @@
 """The `data` section of a config."""
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from experiment.schema import (
+    HUB,
     OBJECT_STORAGE,
     Bounds,
     ConfigError,
@@ -21,6 +23,7 @@ from experiment.schema import (
     path_problems,
 )
 from input_pipeline.tokenizers.train_vocabulary import TokenizerKind
+from storage.hub import spelling
 
 if TYPE_CHECKING:
     from input_pipeline.sources.base import Source
@@ -51,6 +54,7 @@ FIELD_KEYS = {
 }
 OPTIONAL = ("text_pair_field",)
 
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")  # as people write it
 MOST_BUCKETS = 16  # each one costs a compilation
 
 
@@ -154,12 +158,13 @@ class DataConfig:
 
     def problems(self) -> Iterator[str]:
         yield from path_problems("data.path", self.path, OBJECT_STORAGE)
-        for key in ("name", "tokenizer", "cache_dir"):
+        yield from path_problems("data.tokenizer", self.tokenizer, (*OBJECT_STORAGE, HUB))
+        for key in ("name", "cache_dir"):
             yield from path_problems(f"data.{key}", getattr(self, key))
         if not self.mixes_tasks:
             for what, _ in self.mixture:
                 source, _, place = what.partition(":")
-                yield from path_problems(f"data.mixture: {source}", place)
+                yield from path_problems(f"data.mixture: {source}", place, OBJECT_STORAGE)
         if self.crop_padding and 0 < self.crop_scale < 1:
             yield (
                 f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "
@@ -229,13 +234,15 @@ class DataConfig:
 def tokenizer_problems(name: str) -> Iterator[str]:
     """Says so if data.tokenizer is neither a kind of tokenizer nor a file that exists.
 
-    Not part of `DataConfig.problems`: a trained run has its own copy of the tokenizer.
+    Not part of `DataConfig.problems`: a trained run has its own copy of the tokenizer. One on the
+    hub or in a bucket is looked for when it is opened.
     """
     known = ("byte", *typing.get_args(TokenizerKind))
-    if name in known or Path(name).exists():
+    if name in known or "://" in name or Path(name).exists():
         return
+    meant = spelling(name) if HUB_NAME.fullmatch(name) else "hf://ORG/NAME"
     hint = did_you_mean(name, known) or (
-        " A published tokenizer is read from its file: hf download NAME tokenizer.json "
-        "--local-dir DIR, then --config.data.tokenizer=DIR/tokenizer.json"
+        f" Of a model on the hub, write data.tokenizer={meant}; of a directory, "
+        "data.tokenizer=DIR/tokenizer.json"
     )
     yield f"data.tokenizer={name!r} is no file and not one of: {', '.join(known)}.{hint}"

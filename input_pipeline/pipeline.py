@@ -31,7 +31,7 @@ from input_pipeline.shuffle import sampled
 from input_pipeline.sources import registry
 from input_pipeline.sources.base import PATCHED, SIGNALS, Example, LazyList, content_digest
 from input_pipeline.task_spec import choose_task_spec
-from input_pipeline.token_cache import TokenCache
+from input_pipeline.token_cache import TokenCache, cache_directory
 from input_pipeline.token_table import EXAMPLE_INDEX
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ def load(
     become the evaluation set, without augmentation, packing or dropping.
     """
     _share_of(data.batch_size, process_index, process_count, "data.batch_size")
-    data = with_local_path(data)
+    data = with_local_path(data, cache_directory(data))
     components = registry.components(data)
     if evaluate_on_train:
         components = [

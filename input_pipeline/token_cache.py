@@ -13,6 +13,7 @@ from experiment.schema import ConfigError
 from input_pipeline import packing
 from input_pipeline.atomic_directory import make_directory_atomically
 from input_pipeline.config import DataConfig, tokenizer_problems
+from input_pipeline.object_copy import local_tokenizer
 from input_pipeline.packing import Plan
 from input_pipeline.preparation import ChunkMaker, PreparationJob, in_threads, prepare, tokenized
 from input_pipeline.sources.base import (
@@ -44,7 +45,12 @@ TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 def cache_directory(data: DataConfig) -> Path:
     """Where tokenized data is kept: data.cache_dir, or the default."""
-    return Path(data.cache_dir or DEFAULT_DIRECTORY).expanduser()
+    return cache_directory_of(data.cache_dir)
+
+
+def cache_directory_of(cache_dir: str) -> Path:
+    """The directory for a value of data.cache_dir; "" means the default."""
+    return Path(cache_dir or DEFAULT_DIRECTORY).expanduser()
 
 
 class TokenCache:
@@ -66,6 +72,7 @@ class TokenCache:
         if name == "byte":
             return ByteTokenizer()
         if name not in TRAINABLE:
+            name = local_tokenizer("data.tokenizer", name, self.directory)
             if problems := list(tokenizer_problems(name)):
                 raise ConfigError(problems)
             tokenizer = open_tokenizer(name)

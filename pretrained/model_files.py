@@ -5,7 +5,7 @@ name in a file may lead out of the model's directory. Tensors are written one at
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,10 +68,11 @@ def inside(directory: Path, name: str) -> Path:
         raise ConfigError(f"{directory}: {name!r} is not a file name; download the model again")
     path = directory / name
     roots = [directory.resolve()]
-    if (
-        directory.resolve().parent.name == "snapshots"
-    ):  # files in the hub's cache are links to its blobs
-        roots.append(directory.resolve().parent.parent / "blobs")
+    # Files in the hub's cache are links to the blobs of the repository, or of all repositories.
+    for parent in roots[0].parents:
+        if parent.name == "snapshots":
+            roots += [parent.parent / "blobs", parent.parent.parent / "blobs"]
+            break
     is_plain = Path(name).name == name and name not in ("", ".", "..")
     if not is_plain or not any(path.resolve().is_relative_to(root) for root in roots):
         raise ConfigError(
@@ -92,6 +93,25 @@ class TensorSource(Protocol):
         """A part of a tensor; `index` is one slice per axis."""
 
 
+def weight_map(directory: Path) -> dict[str, str]:
+    """The file of each tensor, from the index of the weights."""
+    where = read_json(directory, INDEX).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
+        raise ConfigError(
+            f"{directory / INDEX} has no weight_map of names to files; download it again"
+        )
+    return where
+
+
+def shards(directory: Path) -> list[str]:
+    """The names of the files with the weights, from their index."""
+    found = sorted(set(weight_map(directory).values()))
+    for file in found:
+        if not file.endswith(".safetensors"):
+            raise ConfigError(f"{directory / INDEX} names {file!r}: {_why_not(file)}")
+    return found
+
+
 class Tensors:
     """The weights in a directory: shapes of the tensors, and reading of their parts."""
 
@@ -108,14 +128,8 @@ class Tensors:
             raise ConfigError(_no_weights(directory))
 
     def _open_shards(self) -> None:
-        where = read_json(self._directory, INDEX).get("weight_map")
-        if not isinstance(where, dict) or not all(isinstance(f, str) for f in where.values()):
-            raise ConfigError(
-                f"{self._directory / INDEX} has no weight_map of names to files; download it again"
-            )
-        for file in sorted(set(where.values())):
-            if not file.endswith(".safetensors"):
-                raise ConfigError(f"{self._directory / INDEX} names {file!r}: {_why_not(file)}")
+        where = weight_map(self._directory)
+        for file in shards(self._directory):
             self._open(file)
         for name in where.keys() - self.shapes.keys():
             raise ConfigError(
@@ -158,10 +172,15 @@ class Tensors:
 def _no_weights(directory: Path) -> str:
     if not directory.is_dir():
         return f"{directory} is not a directory; give the directory of a published model"
-    others = sorted(p.name for p in directory.iterdir() if p.suffix in FORMATS)
+    return f"{directory} {no_weights(path.name for path in directory.iterdir())}"
+
+
+def no_weights(names: Iterable[str]) -> str:
+    """The rest of a message on a model with these files, none of which has usable weights."""
+    others = sorted(name for name in names if Path(name).suffix in FORMATS)
     if others:
-        return f"{directory} has no {WEIGHTS}, but {others[0]}: {_why_not(others[0])}"
-    return f"{directory} has neither {WEIGHTS} nor {INDEX}; give a published model's directory"
+        return f"has no {WEIGHTS}, but {others[0]}: {_why_not(others[0])}"
+    return f"has neither {WEIGHTS} nor {INDEX}; give a published model's directory"
 
 
 def _why_not(file: str) -> str:

@@ -144,7 +144,8 @@ def read(directory: Path) -> Adapter:
             other = tensors.get(f"{PREFIX}{module}{LORA_B}")
             if other is None or tensor.ndim != 2 or other.shape[1:] != tensor.shape[:1]:
                 raise ConfigError(
-                    f"{directory / WEIGHTS}: {name} has no lora_B that fits; {model_files.SAME_MODEL}"
+                    f"{directory / WEIGHTS}: {name} has no lora_B that fits; "
+                    f"{model_files.SAME_MODEL}"
                 )
             deltas[module] = Delta(
                 tensor, other, _scale(config, module, len(tensor), refuse),

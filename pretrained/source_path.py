@@ -9,15 +9,18 @@ from pathlib import Path
 from experiment.schema import ConfigError, did_you_mean
 from experiment.untrusted_files import LARGEST_JSON, parse_json, read_text
 from pretrained import model_files
+from storage.hub import is_hub_address, spelling
 
 NEEDED = (
     f"a directory with {model_files.CONFIG}, {model_files.WEIGHTS} and tokenizer files is needed"
 )
 HUB_ADDRESS = re.compile(
-    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?).*"
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/(?!tree/|blob/)[\w.-]+)?)"
+    r"(?:/(?:tree|blob)/([\w.-]+))?.*"
 )
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MOST_LISTED = 8  # the most files of a directory in a message
+TAKE_ADDRESSES = ("init_from", "task.teacher")  # keys that take hf://ORG/NAME
 
 
 def require_model_directory(source: str, flag: str = "--from") -> Path:
@@ -38,11 +41,14 @@ def refuse_published(key: str, run: str | Path) -> None:
     `key` is the flag or config key. The code that reads the run finds other problems.
     """
     workdir = re.sub(r":\d+$", "", str(run))
+    if is_hub_address(workdir) and key in TAKE_ADDRESSES:
+        return
     refuse_published_directory(key, workdir)
     if name := _hub_name(workdir):
+        remedy = f"write {key}={name}" if key in TAKE_ADDRESSES else _import_command(key, name)
         raise ConfigError(
             f"{key}={run} is not a run's directory; check it for a typing error, or if it is a "
-            f"model on the hub, {_download(name, _import_command(key, 'DIR'))}"
+            f"model on the hub: {remedy}"
         )
 
 
@@ -86,38 +92,35 @@ def _why_missing(source: str) -> str:
     if step.isdecimal() and Path(workdir).is_dir():
         return f"names step {step} of a run, but {workdir} has no checkpoints of train.py"
     if HUB_ADDRESS.fullmatch(source):
-        return f"is an address; {_download(_hub_name(source))}"
+        return f"is an address of the web; write --from={_hub_name(source)}"
     if source.endswith(".gguf"):
         return f"is no file.{_sibling_meant(source)} Check the path"
     if source.startswith("~"):
         return "is no directory: shells do not expand ~ after a flag; write $HOME instead"
     if name := _hub_name(source):
-        return f"is no directory here; if it is a model on the hub, {_download(name)}"
+        return f"is no directory here; if it is a model on the hub, write --from={name}"
     return f"is no directory.{_sibling_meant(source)} {NEEDED[0].upper()}{NEEDED[1:]}"
 
 
 def _hub_name(source: str) -> str:
-    """The name of the model on the hub that may be meant; "" if a local path is meant."""
-    if address := HUB_ADDRESS.fullmatch(source):
-        return address[1]
+    """The address, hf://..., of the model that may be meant; "" if a local path is meant."""
+    if found := HUB_ADDRESS.fullmatch(source):
+        name, revision = found.groups()
+        return spelling(name) + (f"@{revision}" if revision not in (None, "main") else "")
     path = Path(source)
     if not source or path.exists():
         return ""
     # If the parent directory exists, a local path is meant.
     if HUB_NAME.fullmatch(source) and not path.parent.is_dir():
-        return source
+        return spelling(source)
     is_word = "/" not in source and not source.startswith("~")
-    return f"OWNER/{source}" if is_word and not _sibling_meant(source) else ""
+    return spelling(source) if is_word and not _sibling_meant(source) else ""
 
 
 def _sibling_meant(source: str) -> str:
     path = Path(source)
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     return did_you_mean(path.name, siblings)
-
-
-def _download(name: str, then: str = "--from=DIR") -> str:
-    return f"download it from Hugging Face first: hf download {name} --local-dir DIR, then {then}"
 
 
 def _what_directory(path: Path) -> str:

@@ -4,11 +4,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from os import PathLike
+from pathlib import Path
 
 import fsspec
 from etils import epath
 
-from experiment.schema import OBJECT_STORAGE
+from experiment.schema import OBJECT_STORAGE, ConfigError
 
 # Packages whose exceptions are about the network or the store. Most are not OSErrors.
 CLIENTS = ("aiobotocore", "aiohttp", "asyncio", "botocore", "gcsfs", "google", "requests", "s3fs")
@@ -66,6 +67,33 @@ def move(source: epath.Path, target: epath.Path) -> None:
         files.copy(old, new)
         for each in old:
             files.rm_file(each)
+
+
+def upload_directory(directory: Path, url: str, last: str = "") -> None:
+    """Copies all files below a local directory to objects below a URL.
+
+    Those named `last` come last: they mark others as complete.
+    """
+    files = filesystem(url)
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    for path in sorted(paths, key=lambda path: (path.name == last, path)):
+        with as_os_errors():
+            name = path.relative_to(directory).as_posix()
+            files.put_file(os.fspath(path), f"{url.rstrip('/')}/{name}")
+
+
+def refuse_unwritable_object(key: str, url: str) -> None:
+    """Refuses an object that cannot be written, by writing another beside it. `key`: the flag."""
+    probe = f"{url}.writable-{os.getpid()}"
+    try:
+        with as_os_errors():
+            filesystem(url).pipe_file(probe, b"-")
+            filesystem(url).rm_file(probe)
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={url} cannot be written ({error.strerror or error}); check the bucket and your "
+            "credentials"
+        ) from error
 
 
 @contextlib.contextmanager

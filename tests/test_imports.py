@@ -23,7 +23,7 @@ ALLOWED = {
         "experiment", "storage", "model", "checkpointing", "evaluation", "input_pipeline", "jax",
         "flax", "numpy", "optax", "tensorboardX", "tqdm", "wandb",
     },
-    "storage": {"experiment", "etils", "fsspec"},
+    "storage": {"experiment", "etils", "fsspec", "huggingface_hub"},
     "checkpointing": {
         "experiment", "storage", "configs", "input_pipeline", "model", "pretrained", "training",
         "absl", "jax", "flax", "numpy", "orbax",
@@ -36,7 +36,8 @@ ALLOWED = {
         "experiment", "input_pipeline", "model", "training", "checkpointing", "absl", "jax",
         "flax", "numpy", "tqdm",
     },
-    "pretrained": {"experiment", "model", "numpy", "safetensors", "gguf"},
+    # storage.hub has the addresses of models on the hub, which its errors name.
+    "pretrained": {"experiment", "storage", "model", "numpy", "safetensors", "gguf"},
     "planning": {"experiment", "model", "training", "jax", "numpy"},
     # It stands on top of all others; only sweeps import it.
     "visualization": {
@@ -57,6 +58,7 @@ PARTS = {
     ("storage", "experiment"): {"experiment.schema"},
     ("model", "experiment"): {"experiment.schema"},
     ("pretrained", "experiment"): {"experiment.schema", "experiment.untrusted_files"},
+    ("pretrained", "storage"): {"storage.hub"},
     ("planning", "experiment"): {"experiment.schema"},
     ("training", "input_pipeline"): {
         "input_pipeline.objectives",
@@ -70,10 +72,15 @@ PARTS = {
         "input_pipeline.tokenizers",
     },
     ("checkpointing", "pretrained"): {
+        "pretrained.files",  # of the export that a model card describes
+        "pretrained.hub_model",  # a run may start from an address
+        "pretrained.sentence",
         "pretrained.source_path",
         "pretrained.special_tokens_record",
     },
     ("checkpointing", "input_pipeline"): {
+        "input_pipeline.object_copy",  # a conversion may read from a bucket
+        "input_pipeline.token_cache",
         "input_pipeline.config",
         "input_pipeline.pipeline",
         "input_pipeline.tokenizers",
@@ -81,6 +88,7 @@ PARTS = {
 }
 # Files that may import more than their directory.
 MEETING_PLACES = {
+    "pretrained/hub_model.py": {"input_pipeline"},  # which knows the files of tokenizers
     "pretrained/published_tokenizer.py": {"input_pipeline", "training", "absl"},
     "pretrained/special_tokens_record.py": {"input_pipeline"},
     "pretrained/gguf_model.py": {"input_pipeline"},

@@ -28,8 +28,8 @@ from tests.tiny import data_config
 
 ROOT = Path(__file__).resolve().parent.parent
 BUCKET = "gs://bucket/run"
-SAID = f"={BUCKET} has the scheme gs://, and object storage and URLs are not supported yet"
-KEYS = [f"data.{key}" for key in ("name", "tokenizer", "cache_dir")]
+SAID = f"={BUCKET} has the scheme gs://, which is not supported here"
+KEYS = [f"data.{key}" for key in ("name", "cache_dir")]
 NEEDS = f"={BUCKET} needs no_such_package: pip install -e '.[gcs]'"
 
 
@@ -67,10 +67,16 @@ def test_keys(key, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_schemes_that_a_tokenizer_cannot_have():
+    config = changed(dates.get_config(), {"data.tokenizer": "hdfs://host/tokenizer.json"})
+    message = refusal(sections.from_mapping, config)
+    assert_short_and_clear(message, "data.tokenizer=hdfs://host/tokenizer.json has the scheme")
+
+
 def test_parts_of_a_mixture():
-    mixture = (("text_files:/local/*.txt", 1.0), (f"text_files:{BUCKET}", 1.0))
+    mixture = (("text_files:/local/*.txt", 1.0), ("text_files:hdfs://host/*.txt", 1.0))
     message = refusal(sections.from_mapping, changed(dates.get_config(), {"data.mixture": mixture}))
-    assert_short_and_clear(message, f"data.mixture: text_files{SAID}")
+    assert_short_and_clear(message, "data.mixture: text_files=hdfs://host/*.txt has the scheme")
     assert "local" not in message.split(";")[0]
 
 
@@ -95,7 +101,8 @@ def test_a_run_in_a_bucket_needs_the_extra(no_gcsfs, tmp_path):
         lambda: loaded_run.load(BUCKET),
     ):
         assert_short_and_clear(refusal(run), f"--workdir{NEEDS}")
-    for key in ("init_from", "task.teacher", "data.path", "compilation_cache"):
+    keys = ("init_from", "task.teacher", "data.path", "data.tokenizer", "compilation_cache")
+    for key in keys:
         other = changed(dates.get_config(), {key: BUCKET})
         assert f"{key}{NEEDS}" in refusal(train.train_and_evaluate, other, tmp_path / "run")
     assert f"init_from{NEEDS}" in refusal(find_checkpoint, BUCKET)
@@ -113,11 +120,13 @@ def test_other_schemes_of_other_runs_are_refused():
     )
 
 
-def test_conversion(tmp_path):
-    local = str(tmp_path / "model")
-    assert f"--from{SAID}" in refusal(convert.convert, BUCKET, local)
-    assert f"--to{SAID}" in refusal(convert.convert, local, BUCKET)
-    assert f"--tokenizer{SAID}" in refusal(convert.convert, local, local + "2", tokenizer=BUCKET)
+def test_conversion(tmp_path, no_gcsfs):
+    local, other = str(tmp_path / "model"), "hdfs://host/model"
+    for path, said in ((BUCKET, NEEDS), (other, f"={other} has the scheme hdfs://")):
+        assert f"--from{said}" in refusal(convert.convert, path, local)
+        assert f"--to{said}" in refusal(convert.convert, local, path)
+        tokenizer = dict(tokenizer=path)
+        assert f"--tokenizer{said}" in refusal(convert.convert, local, local + "2", **tokenizer)
 
 
 def test_images_as_prompts():
@@ -134,9 +143,17 @@ def test_a_remote_tfds_directory_is_refused(monkeypatch):
 COMMANDS = {
     "train.py --config=gs://bucket/run": "--config",
     f"train.py --config={ROOT}/configs/dates.py:gs://bucket/run": "--config",
-    "generate.py --workdir=x --input=gs://bucket/run": "--input",
-    "generate.py --workdir=x --prompt=a --output=gs://bucket/run": "--output",
+    "visualize.py --workdir=x --prompt=a --output=gs://bucket/run": "--output",
+    "report.py --workdirs=x --output=gs://bucket/run": "--output",
 }
+
+
+def test_other_schemes_of_lines_and_answers():
+    for flag, more in (("--input", ""), ("--output", "--prompt=a")):
+        path = "hdfs://host/lines"
+        ended = scripts.run("generate.py", "--workdir=x", f"{flag}={path}", *more.split())
+        assert_short_and_clear(ended.err, f"{flag}={path} has the scheme hdfs://")
+        assert ended.code == command_line.BAD_INPUT
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from experiment.schema import (
+    HUB,
     OBJECT_STORAGE,
     RUN_SCHEMES,
     Bounds,
@@ -45,7 +46,7 @@ class RunConfig:
                 f"profile_steps={self.profile_steps} must satisfy 1 <= first <= last <= "
                 f"steps={self.steps}; (0, 0) switches the profiler off"
             )
-        yield from path_problems("init_from", self.init_from, RUN_SCHEMES)
+        yield from path_problems("init_from", self.init_from, (*RUN_SCHEMES, HUB))
         yield from path_problems("compilation_cache", self.compilation_cache, OBJECT_STORAGE)
 
 
@@ -125,7 +126,7 @@ class TaskConfig:
             yield from self._without_part("z_loss", "teacher")
         if self.objective_spec.head in ("regressor", "forecaster"):
             yield from self._without_part("label_smoothing", "z_loss", "teacher")
-        yield from path_problems("task.teacher", self.teacher, RUN_SCHEMES)
+        yield from path_problems("task.teacher", self.teacher, (*RUN_SCHEMES, HUB))
 
     def _without_part(self, *keys: str) -> Iterator[str]:
         for key in keys:

@@ -11,6 +11,7 @@ from input_pipeline.pipeline import Data
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from model.config import TransformerConfig
 from model.positions import ABSOLUTE_POSITIONS
+from storage.hub import is_hub_address
 
 
 def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> TransformerConfig:
@@ -63,8 +64,10 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
     return model.resolve(**sizes)
 
 
-def _tokenizer_of(run: str) -> Path:
-    """Returns the tokenizer file of WORKDIR or WORKDIR:STEP."""
+def _tokenizer_of(run: str) -> str | Path:
+    """Returns the tokenizer file of WORKDIR or WORKDIR:STEP; of a model on the hub, its address."""
+    if is_hub_address(run):
+        return run
     return Path(re.sub(r":\d+$", "", run) or "WORKDIR", "tokenizer.json")
 
 

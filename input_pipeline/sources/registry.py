@@ -12,6 +12,7 @@ from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 from input_pipeline.config import DataConfig
+from input_pipeline.object_copy import with_local_path
 from input_pipeline.sources import huggingface_source, tfds_source
 from input_pipeline.sources.base import SIGNALS, Source, Splits
 from input_pipeline.sources.embedded import dates, digits, listops, names, pydoc, recall
@@ -30,6 +31,8 @@ from input_pipeline.sources.files import (
     translation,
 )
 from input_pipeline.sources.train_sample import with_train_sample
+from input_pipeline.token_cache import cache_directory
+from storage.object_store import is_remote
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -150,7 +153,12 @@ def _part(data: DataConfig, what: str) -> Splits:
     part = dataclasses.replace(data, source=source, mixture=(), options=options, **where)
     if problems := list(part.problems()):
         raise ConfigError(f"data.mixture: {what!r}: {problems[0]}")
-    return SOURCES[source].load(part)
+    try:
+        return SOURCES[source].load(with_local_path(part, cache_directory(data)))
+    except ConfigError as error:
+        if not is_remote(place):
+            raise
+        raise ConfigError(f"data.mixture: {error}") from error
 
 
 def _refuse_empty(data: DataConfig, found: Sequence[Component]) -> None:

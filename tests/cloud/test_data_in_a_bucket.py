@@ -8,8 +8,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from experiment.schema import ConfigError
-from input_pipeline.object_copy import with_local_path
+from input_pipeline import object_copy
 from input_pipeline.sources import registry
+from input_pipeline.token_cache import cache_directory
 from storage.object_store import remote_path
 from tests.tiny import data_config
 from training.compilation import keep_programs
@@ -17,6 +18,10 @@ from training.compilation import keep_programs
 LINES = {
     f"{split}.tsv": "".join(f"yes\t{split} {n}\n" for n in range(20)) for split in ("train", "test")
 }
+
+
+def with_local_path(data):
+    return object_copy.with_local_path(data, cache_directory(data))
 
 
 @pytest.fixture(params=["gcs", "s3"])

@@ -444,7 +444,7 @@ INVALID_CONFIGS = [
     ),
     (
         {"data.lowercase": True, "data.tokenizer": "bert-base-uncased"},
-        "file: hf download NAME tokenizer.json --local-dir DIR, then --config.data.tokenizer=DIR/",
+        "on the hub, write data.tokenizer=hf://google-bert/bert-base-uncased; of a directory, ",
     ),
     (
         {"checkpoint.best_metric": "loss"},

@@ -141,7 +141,8 @@ def test_a_name_of_the_hub_is_refused_with_the_way_to_bring_it_in(name):
         ValueError, match="neither an architecture nor an existing workdir"
     ) as refusal:
         get_config("dates", name)
-    assert f"hf download {name} --local-dir DIR, then python convert.py" in str(refusal.value)
+    address = f"hf://{name}" if "/" in name else f"hf://OWNER/{name}"
+    assert f"python convert.py --from={address} --to=WORKDIR, then" in str(refusal.value)
     assert "architectures are: transformer_base, " in str(refusal.value)
 
 

@@ -56,18 +56,25 @@ def test_a_path_to_a_model_file_is_refused_with_its_directory(name, changed, tmp
 @pytest.mark.parametrize(
     ("source", "name"),
     [
-        ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M"),
-        ("https://huggingface.co/google/mt5-small/tree/main", "google/mt5-small"),
-        ("https://huggingface.co/gpt2", "gpt2"),
-        ("gpt2", "OWNER/gpt2"),
+        ("HuggingFaceTB/SmolLM2-135M", "hf://HuggingFaceTB/SmolLM2-135M"),
+        ("https://huggingface.co/google/mt5-small/tree/main", "hf://google/mt5-small"),
+        ("https://huggingface.co/google/mt5-small/tree/v1.0/x", "hf://google/mt5-small@v1.0"),
+        ("https://huggingface.co/gpt2", "hf://openai-community/gpt2"),
+        ("https://hf.co/gpt2/tree/main", "hf://openai-community/gpt2"),
+        ("gpt2", "hf://openai-community/gpt2"),
+        ("bert-base-uncased", "hf://google-bert/bert-base-uncased"),
+        ("t5-small", "hf://google-t5/t5-small"),
+        ("roberta-base", "hf://FacebookAI/roberta-base"),
+        ("distilbert-base-uncased", "hf://distilbert/distilbert-base-uncased"),
+        ("my-model", "hf://OWNER/my-model"),
     ],
 )  # fmt: skip
-def test_a_name_of_the_hub_says_how_to_download(source, name, tmp_path, monkeypatch):
+def test_a_name_of_the_hub_is_answered_with_its_address(source, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = refusal(source, tmp_path / "run")
     ended = scripts.run("convert.py", f"--from={source}", f"--to={tmp_path / 'run'}")
     assert ended.code == 2 and line in ended.err
-    assert f"hf download {name} --local-dir DIR, then --from=DIR" in line
+    assert line.endswith(f"write --from={name}")
 
 
 HOW = "python convert.py --from={} --to=WORKDIR, then {}"
@@ -95,8 +102,10 @@ def test_a_published_model_in_place_of_a_run_is_refused_with_the_conversion(
         assert HOW.format(directory, then) in ended.err
     ended = scripts.run(script, *own, f"{flag}Hugging-Face/Model-1.5B")
     assert ended.code == 2 and len(ended.err.splitlines()) == 1
-    assert "hf download Hugging-Face/Model-1.5B --local-dir DIR, then " in ended.err
-    assert HOW.format("DIR", then) in ended.err
+    address = "hf://Hugging-Face/Model-1.5B"
+    key = flag.removeprefix("--config.").rstrip("=")
+    takes_address = key in ("init_from", "task.teacher")
+    assert (f"write {key}={address}" if takes_address else HOW.format(address, then)) in ended.err
 
 
 def test_a_run_is_not_taken_for_a_published_model(tmp_path, monkeypatch):
@@ -125,9 +134,9 @@ def test_a_misspelt_local_path_is_not_taken_for_a_hub_name(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "minilm").mkdir(parents=True)
     line = refusal("runs/minilmm", tmp_path / "run")
-    assert "is no directory. Did you mean 'minilm'?" in line and "hf download" not in line
+    assert "is no directory. Did you mean 'minilm'?" in line and "hf://" not in line
     assert "has no checkpoints" in refusal("runs/minilm:500", tmp_path / "run")
-    assert "hf download" not in refusal(tmp_path / "x" / "y", tmp_path / "run")
+    assert "hf://" not in refusal(tmp_path / "x" / "y", tmp_path / "run")
     assert "write $HOME" in refusal("~/models/minilm", tmp_path / "run")
 
 

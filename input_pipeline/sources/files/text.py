@@ -18,6 +18,7 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
+from input_pipeline.object_copy import COPIES
 from input_pipeline.sources.base import (
     SHARE_AT_END,
     BadRecordError,
@@ -40,7 +41,8 @@ def load(data: DataConfig) -> Splits:
     """The text files at data.path; raises ConfigError if they cannot be used."""
     files = find_files(data.path)
     cache = cache_directory(data).resolve()
-    if any(path.resolve().is_relative_to(cache) for path in files):
+    cached = [path for path in files if path.resolve().is_relative_to(cache)]
+    if not all(path.resolve().is_relative_to(cache / COPIES) for path in cached):
         raise ConfigError(f"data.cache_dir={cache} lies in data.path={data.path}; choose another")
     train_files, eval_files = _of_splits(files, data.path, (data.train_split, data.eval_split))
     if train_files and eval_files:
