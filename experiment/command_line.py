@@ -20,6 +20,7 @@ from experiment.former_keys import current_name
 from experiment.other_names import OTHER_UNITS
 from experiment.schema import RUN_SCHEMES, ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import source_table
+from training.exits import AT_ONCE, EndedError
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # help of --config in scripts that read a run
@@ -154,6 +155,11 @@ def launch(main: Callable[..., None], *, more_options: bool = False) -> None:
         app.run(checked_main, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
+    except EndedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(AT_ONCE)
 
 
 def _help() -> str:
