@@ -140,6 +140,8 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
     `path` is the section's name in the config ("model"), or "" for the top level.
     """
     prefix = f"{path}." if path else ""
+    if not isinstance(values, Mapping):  # as in a record that was changed by hand
+        return None, [f"{path or 'the config'} must be a group of keys, not {str(values)[:80]!r}"]
     hints = typing.get_type_hints(section, include_extras=True)
     optional = {field.name for field in dataclasses.fields(section) if has_default(field)}
     missing = [key for key in hints if key not in values and key not in optional]

@@ -184,7 +184,7 @@ class Loop:
         self._throughput = Throughput(unit)
         parameters = parameter_counts(self.abstract.params, self.frozen_inputs.base, tuning)
         self._events = EventLog(self.workdir, unit, start, self.reporter.log, parameters)
-        self._records = KeptRecords(self.workdir, self.reporter.log) if is_primary() else None
+        self._run_files = KeptRecords(self.workdir, self.reporter.log) if is_primary() else None
         self._compiled_shapes, self._failed_evaluations = set(), 0
         self._merge = jax.jit(tuning.merge) if tuning.rank else tuning.merge
         self._time_limit = TimeLimit(self.workdir, run.time_limit, start=start)
@@ -199,8 +199,8 @@ class Loop:
     def _restore_records(self, step: int) -> None:
         """Writes records again that were deleted while the run went on."""
         self.reporter.restore(step)
-        if self._records is not None:
-            self._records.restore()
+        if self._run_files is not None:
+            self._run_files.restore()
 
     def _state_at(self, step: int) -> TrainState:
         return self.checkpoints.restore(step, self.abstract) if step else self.initial_state()

@@ -14,7 +14,7 @@ from training.kept_records import KeptRecords
 from training.loop import Loop
 from training.metric_writers import JsonLines, TensorBoard
 
-RECORDS = ("config.json", "model.json", "environment.json")
+NAMES = ("config.json", "model.json", "environment.json")
 
 
 @pytest.fixture
@@ -23,42 +23,42 @@ def said():
 
 
 @pytest.fixture
-def kept(tmp_path, said):
-    for name in RECORDS:
+def watched(tmp_path, said):
+    for name in NAMES:
         (tmp_path / name).write_text(f"the content of {name}")
     return KeptRecords(tmp_path, said.append)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_a_deleted_or_changed_record_is_written_again(kept, tmp_path, said, name):
-    kept.restore()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_deleted_or_changed_record_is_written_again(watched, tmp_path, said, name):
+    watched.restore()
     assert said == []
     (tmp_path / name).unlink()
-    kept.restore()
+    watched.restore()
     (tmp_path / name).write_text("something else")
-    kept.restore()
-    kept.restore()
+    watched.restore()
+    watched.restore()
     assert [line.split(" was ")[1].split()[0] for line in said] == ["deleted", "changed"]
     assert all(str(tmp_path / name) in line for line in said)
-    assert sorted(os.listdir(tmp_path)) == sorted(RECORDS)
-    for each in RECORDS:
+    assert sorted(os.listdir(tmp_path)) == sorted(NAMES)
+    for each in NAMES:
         assert (tmp_path / each).read_text() == f"the content of {each}"
 
 
-def test_a_copy_with_the_same_content_is_left_alone(kept, tmp_path, said):
+def test_a_copy_with_the_same_content_is_left_alone(watched, tmp_path, said):
     path = tmp_path / "config.json"
     shutil.copy(path, tmp_path / "copy")
     (tmp_path / "copy").replace(path)
     inode = path.stat().st_ino
-    kept.restore()
+    watched.restore()
     assert said == []
     assert path.stat().st_ino == inode
 
 
-def test_a_record_that_cannot_be_written_is_told_of(kept, tmp_path, said):
+def test_a_record_that_cannot_be_written_is_told_of(watched, tmp_path, said):
     shutil.rmtree(tmp_path)
-    kept.restore()
-    assert len(said) == len(RECORDS)
+    watched.restore()
+    assert len(said) == len(NAMES)
     assert all("cannot be written again" in line for line in said)
 
 
@@ -98,7 +98,7 @@ def test_a_run_keeps_its_records(tmp_path, monkeypatch, capsys):
 
     def deleting_step(loop, state, batch):
         if loop._newest_step == 3:
-            for name in (*RECORDS, JsonLines.NAME):
+            for name in (*NAMES, JsonLines.NAME):
                 (tmp_path / name).unlink()
         loop._newest_step += 1
         return step(loop, state, batch)
@@ -108,7 +108,7 @@ def test_a_run_keeps_its_records(tmp_path, monkeypatch, capsys):
     config = tiny(digits, 6, checkpoint=dict(every=2), eval=dict(every=0, batches=1, samples=0))
     train.train_and_evaluate({**config, "log_every": 1}, tmp_path)
     errors = capsys.readouterr().err
-    for name in (*RECORDS, JsonLines.NAME):
+    for name in (*NAMES, JsonLines.NAME):
         assert f"warning: {tmp_path / name} was deleted while the run went on" in errors
     reports = map(json.loads, (tmp_path / JsonLines.NAME).read_text().splitlines())
     assert [each["step"] for each in reports if "train/loss" in each] == [1, 2, 3, 4, 5, 6]
