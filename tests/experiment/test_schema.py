@@ -165,3 +165,11 @@ def test_a_word_in_another_case_is_suggested(word, meant):
     """It is preferred to a word that is closer letter by letter."""
     known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
     assert did_you_mean(word, known) == f" Did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("values", [1.5, None, "size", [], [["size", 1]]])
+def test_what_is_no_group_of_keys_is_refused(values):
+    """Found by the fuzzer: a section of a recorded config that was a number."""
+    built, problems = build(Section, values, "model")
+    assert built is None
+    assert problems == [f"model must be a group of keys, not {str(values)!r}"]

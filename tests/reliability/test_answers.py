@@ -90,7 +90,7 @@ def test_answers_survive_an_interruption(start, tmp_path, figure, number, style)
 @pytest.mark.slow
 def test_what_a_killed_conversion_left_is_removed(tmp_path, figure):
     target = tmp_path / "model"
-    arguments = [f"--from={FIXTURES / 'bert_base'}", f"--to={target}"]
+    arguments = [f"--from={FIXTURES / 'bert_base'}", f"--to={target}", "--tokenizer=none"]
 
     def started():
         return subprocess.Popen(
