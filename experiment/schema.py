@@ -217,6 +217,11 @@ def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         article = "an" if kind is int else "a"
         return None, f"{name}={value!r} must be {article} {kind.__name__}"
-    if kind is float and not math.isfinite(value):
-        return None, f"{name}={value} must be a finite number"
+    if kind is float:
+        try:
+            value = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            value = math.inf
+        if not math.isfinite(value):
+            return None, f"{name}={value} must be a finite number"
     return kind(value), None

@@ -82,6 +82,7 @@ def test_values_become_what_the_annotation_says(key, given, arrives):
         ("rate", False, "model.rate=False must be a float"),
         ("factor", math.nan, "model.factor=nan must be a finite number"),
         ("factor", -math.inf, "model.factor=-inf must be a finite number"),
+        ("factor", 10**400, "model.factor=inf must be a finite number"),
         ("rate", math.nan, "model.rate=nan must be a finite number"),
         ("scale", 0.0, "model.scale=0.0 must be at most 2 and above 0"),
         ("scale", 2.5, "model.scale=2.5 must be at most 2 and above 0"),
