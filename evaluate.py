@@ -35,12 +35,15 @@ from input_pipeline.sources.base import MissingSplitError, unnamed_splits_lines
 from storage.mirror import upload_file, with_urls
 from training import processes
 from training.config import EvalConfig
+from training.device_memory import out_of_memory
 from training.exits import UnrecordedError
 from training.infer_sizes import refuse_other_data
+from training.job_ends import ending_together
 from training.mesh import check_batch
 from training.metric_writers import json_line
 
 RECORD = "evaluations.jsonl"
+REMEDY = "lower --config.eval.batch_size, or use more devices; plan.py says what a job needs"
 
 
 def evaluate(
@@ -319,16 +322,17 @@ def main() -> None:
         if flag.present:
             raise ConfigError(f"--{flag.name} is for --tasks; add that, or leave it out")
     processes.join()
-    show(
-        lambda: evaluate(
-            WORKDIR.value,
-            STEP.value,
-            SPLIT.value,
-            AVERAGE.value,
-            CONFIG.value.to_dict(),
-            DETAILS.value,
+    with ending_together(), out_of_memory("the evaluation", REMEDY):
+        show(
+            lambda: evaluate(
+                WORKDIR.value,
+                STEP.value,
+                SPLIT.value,
+                AVERAGE.value,
+                CONFIG.value.to_dict(),
+                DETAILS.value,
+            )
         )
-    )
 
 
 def show(score: Callable[[], Mapping[str, Any]]) -> None:

@@ -11,7 +11,8 @@ tab separates the two texts of a line.
 The output has one line per input line, in the same order, on standard output or in --output=FILE;
 --num_outputs=N writes N lines per input line. A line break inside an output is written as \n,
 except with --prompt. --json prints one object per input line with all details. --stream shows
-outputs as they are generated, one line after another.
+outputs as they are generated, one line after another. Until all lines are answered, the outputs so
+far are in FILE.part; --resume continues after them.
 
 --chat talks with a language model by its chat template: each line of standard input is a turn, and
 /reset begins a new conversation. With --input, each line is a conversation in JSON to answer.
@@ -22,26 +23,30 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 from absl import flags
 from jax.sharding import Mesh
 
 from checkpointing import loaded_run
+from checkpointing.checkpoint_manager import saved_steps
 from experiment import command_line
 from experiment.schema import ConfigError
 from inference import conversation, predictors, sampling_options
+from inference.answer_file import AnswerFile, digest_of, is_regular, opened, refuse_unwritable
 from input_pipeline.object_copy import local_copy
 from input_pipeline.sources.files.reading import BYTE_ORDER_MARK, Lines
-from storage.object_store import as_os_errors, filesystem, is_remote, refuse_unwritable_object
+from storage.mirror import open_run_directory
+from storage.object_store import is_remote, refuse_unwritable_object
+from training.device_memory import out_of_memory
 from training.mesh import check_batch
 
 BATCH_SIZE = 16  # the default of --batch_size if there are several lines
 NUMBERED = "line {}"  # the name of a line in error messages
 NAMED = 5  # lines in an error message
+REMEDY = "lower --batch_size, --num_outputs, --beam_size or --max_new_tokens, or shorten the lines"
 LEAVE_OUT = "grep '[^[:space:]]' FILE prints the others"
 
 # The flags of SamplingOptions.
@@ -79,6 +84,8 @@ def generate(
     ids: bool = False,
     chat: bool = False,
     system: str = "",
+    skip: int = 0,
+    answered: Callable[[Sequence[predictors.Outputs]], None] | None = None,
     **options: Any,
 ) -> list[predictors.Outputs]:
     """Runs the model of the run in `workdir` on lines; returns the outputs of each line.
@@ -86,18 +93,20 @@ def generate(
     `options` are fields of SamplingOptions. `names` are the lines' names in error messages. `step`
     and `average` select checkpoints as in `loaded_run.load`. `strict` refuses lines that the
     vocabulary cannot spell. With `ids`, lines and outputs are token ids. With `chat`, lines are
-    conversations in JSON, and `system` is the system's message of those that have none.
+    conversations in JSON, and `system` is the system's message of those that have none. `answered`
+    gets the outputs as they come, in the order of the lines, without the first `skip` lines.
     """
     names = names or [NUMBERED.format(number + 1) for number in range(len(lines))]
     refuse_empty(workdir, lines, names)
     model = loaded_run.load(workdir, step, average)
     size = batch_size or evenly_shared(BATCH_SIZE if len(lines) > 1 else 1, model.mesh)
     check_batch("--batch_size", size, model.mesh)
-    with jax.set_mesh(model.mesh):
+    size = min(size, evenly_shared(max(len(lines), 1), model.mesh))
+    with jax.set_mesh(model.mesh), out_of_memory("generation", REMEDY):
         predictor = predictors.make_predictor(
             model, options, size, strict=strict, ids=ids, chat=chat, system=system
         )
-        return predictors.predict(predictor, lines, names, size)
+        return predictors.predict(predictor, lines, names, size, skip=skip, answered=answered)
 
 
 def stream(
@@ -120,7 +129,7 @@ def stream(
     """
     model = loaded_run.load(workdir, step, average)
     size = evenly_shared(1, model.mesh)
-    with jax.set_mesh(model.mesh):
+    with jax.set_mesh(model.mesh), out_of_memory("generation", REMEDY):
         options["stream"] = True
         predictor = predictors.make_predictor(
             model, options, size, strict=strict, ids=ids, chat=chat
@@ -248,13 +257,54 @@ def main() -> None:
         return
     lines = list(lines)
     names = ["--prompt"] if is_prompt else ()
-    found = generate(WORKDIR.value, lines, names=names, batch_size=BATCH.value, **chosen)
-    with opened(OUTPUT.value) as file:
-        for line, outputs in zip(lines, found, strict=True):
-            if JSON.value:
-                file.write(as_json(line, outputs))
-            else:
-                file.write(as_text(outputs, keep_breaks=is_prompt))
+
+    def as_texts(first: int, answers: Sequence[predictors.Outputs]) -> list[str]:
+        if JSON.value:
+            return [as_json(line, each) for line, each in zip(lines[first:], answers, strict=False)]
+        return [as_text(each, keep_breaks=is_prompt) for each in answers]
+
+    def answer(**given: Any) -> None:
+        generate(WORKDIR.value, lines, names=names, batch_size=BATCH.value, **chosen, **given)
+
+    if not (OUTPUT.value and is_regular(OUTPUT.value)):
+        with opened(OUTPUT.value) as file:
+            done = 0
+
+            def show(answers: Sequence[predictors.Outputs]) -> None:
+                nonlocal done
+                file.writelines(as_texts(done, answers))
+                file.flush()
+                done += len(answers)
+
+            answer(answered=show)
+        return
+    with AnswerFile(OUTPUT.value, request(chosen, lines), len(lines), resume=RESUME.value) as file:
+
+        def write(answers: Sequence[predictors.Outputs]) -> None:
+            file.write(as_texts(file.answered, answers))
+
+        try:
+            if file.answered < len(lines):
+                answer(skip=file.answered, answered=write)
+        except KeyboardInterrupt:
+            print(f"stopped: {file.so_far}", file=sys.stderr)
+            raise
+
+
+def request(chosen: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any]:
+    """What the outputs depend on. A step that is not given is the newest one, which may change."""
+    step = STEP.value
+    if not step.isdecimal():
+        newest = (saved_steps(open_run_directory("--workdir", WORKDIR.value)) or [""])[-1]
+        step = f"{step} of {newest}" if step else str(newest)
+    return {
+        **{f"--{name}": value for name, value in chosen.items()},
+        "--workdir": os.path.abspath(WORKDIR.value),
+        "--step": step,
+        "--input": digest_of(lines),
+        "--json": JSON.value,
+        "--batch_size": BATCH.value,
+    }
 
 
 def refuse_flags(options: Mapping[str, Any]) -> None:
@@ -290,6 +340,12 @@ def refuse_flags(options: Mapping[str, Any]) -> None:
         options = {**options, "stream": True}
     if options.keys() != {"num_outputs"}:  # a model of items takes it without a method
         sampling_options.from_flags(options)
+    has_file = OUTPUT.value and not is_remote(OUTPUT.value)
+    if RESUME.value and (options.get("stream") or is_talk() or not has_file):
+        raise ConfigError(
+            "--resume continues a local file, --output=FILE, and not with --stream or --chat "
+            "without --input; leave it out"
+        )
     if OUTPUT.value:
         if INPUT.value and same_file(INPUT.value, OUTPUT.value):
             raise ConfigError(f"--output={OUTPUT.value} is also --input; choose another file")
@@ -306,46 +362,6 @@ def is_talk() -> bool:
 
 def same_file(one: str, other: str) -> bool:
     return one == other or Path(one).resolve() == Path(other).resolve()
-
-
-def refuse_unwritable(path: Path) -> None:
-    """Refuses at the start an output file that cannot be written."""
-    existed = path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"--output={path} cannot be written: {error.strerror}") from error
-    if not existed:
-        path.unlink()
-
-
-@contextmanager
-def opened(path: str) -> Iterator[TextIO]:
-    """Opens the file, or standard output, which a reader such as `head` may close early.
-
-    An object in a bucket is written at the end, as far as it got.
-    """
-    if is_remote(path):
-        with tempfile.TemporaryDirectory(prefix="output-") as directory:
-            local = Path(directory, "output")
-            try:
-                with opened(str(local)) as file:
-                    yield file
-            finally:
-                with as_os_errors():
-                    filesystem(path).put_file(str(local), path)
-        return
-    if path:
-        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        return
-    sys.stdout.reconfigure(encoding="utf-8")
-    try:
-        yield sys.stdout
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the rest
-        sys.exit(1)
 
 
 def define_options() -> None:
@@ -384,6 +400,9 @@ if __name__ == "__main__":
         "ids",
         False,
         "Lines and outputs are token ids, separated by spaces; no special ids are added.",
+    )
+    RESUME = flags.DEFINE_bool(
+        "resume", False, "Continue an --output that was interrupted, after its last answered line."
     )
     CHAT = flags.DEFINE_bool(
         "chat", False, "Talk with the model by its chat template; with --input: answer JSON lines."

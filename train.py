@@ -34,10 +34,11 @@ from pretrained.source_path import refuse_published_directory
 from storage.mirror import open_run_directory, source_of
 from training import processes
 from training.compilation import keep_programs
-from training.device_memory import refuse_batch, refuse_state
-from training.exits import EndedError
+from training.device_memory import out_of_memory, refuse_batch, refuse_state
+from training.exits import AT_ONCE
 from training.finetune import parameter_counts, rate_scales, select_trainable
 from training.infer_sizes import fit_to_data
+from training.job_ends import ending_together
 from training.loop import Loop
 from training.mesh import check_batch, check_offload, make_mesh
 from training.metric_writers import Reporter, parameter_table
@@ -45,7 +46,6 @@ from training.model_for_task import make_model
 from training.pruning import make_pruner
 from training.schedules import learning_rate
 from training.step import make_train_step
-from training.stop_signals import AT_ONCE
 from training.train_state import (
     FrozenInputs,
     Teacher,
@@ -215,7 +215,19 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             checkpoints=checkpoints,
             reporter=reporter,
         )
-        return loop.run(start)
+        with out_of_memory("a training step", memory_remedy(experiment)):
+            return loop.run(start)
+
+
+def memory_remedy(experiment: Experiment) -> str:
+    """What to do about a step that does not fit into memory."""
+    data, accumulate = experiment.data, experiment.optimizer.accumulate
+    remat = "" if experiment.model.remat == "full" else "set model.remat=full, "
+    return (
+        f"lower data.batch_size={data.batch_size}, raise optimizer.accumulate={accumulate}, "
+        f"{remat}or use more devices with mesh.fsdp; plan.py says what a job needs, and "
+        "plan.py --search_batch what fits"
+    )
 
 
 def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Experiment:
@@ -313,12 +325,10 @@ def main() -> None:
     config = CONFIG.value.to_dict()
     quiet_orbax.silence()
     experiment, former_defaults = make_experiment(config, workdir)
-    processes.join(experiment.failure.heartbeat_seconds)
+    processes.join(experiment.failure.heartbeat_seconds, experiment.failure.join_seconds)
     try:
-        scores = train(experiment, former_defaults, workdir)
-    except EndedError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+        with ending_together():
+            scores = train(experiment, former_defaults, workdir)
     except KeyboardInterrupt:  # before the first step
         sys.exit(AT_ONCE)
     if processes.is_primary():

@@ -1,12 +1,17 @@
 """Where convert.py reads from and writes to: a local directory, a bucket, or the hub."""
 
 import contextlib
+import glob
 import os
+import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from absl import logging
 
 from experiment.schema import HUB, OBJECT_STORAGE, RUN_SCHEMES, ConfigError, refuse_remote
 from input_pipeline.object_copy import local_copy, local_tokenizer
@@ -140,8 +145,9 @@ def _new_directory(target: Path) -> Iterator[Path]:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ConfigError(f"--to={target} already exists; choose a new directory, or empty it")
     final = Path(os.path.abspath(target))
-    temporary = final.with_name(f".{final.name}.new-{os.getpid()}")
+    temporary = final.with_name(f".{final.name}.new-{os.getpid()}-{platform.node()}")
     try:
+        _remove_leftovers(final)
         temporary.mkdir(parents=True)
         yield temporary
         temporary.replace(final)
@@ -150,3 +156,23 @@ def _new_directory(target: Path) -> Iterator[Path]:
         raise ConfigError(f"--to={target} cannot be written ({reason})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_leftovers(final: Path) -> None:
+    """Removes the temporary directories of earlier, killed programs for the same target."""
+    for path in final.parent.glob(f".{glob.escape(final.name)}.new-*"):
+        # Earlier versions had no host in the name. A program on another host may still run.
+        found = re.fullmatch(r"(\d+)(?:-(.*))?", path.name.removeprefix(f".{final.name}.new-"))
+        if found and found[2] in (None, platform.node()) and not _is_running(int(found[1])):
+            logging.warning("%s is what a killed program left behind: removed", path)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return process != os.getpid()

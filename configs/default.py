@@ -408,6 +408,7 @@ def get_config(arg=None):
             watchdog_seconds=0.0,
             watchdog_ends=False,  # also end the run
             heartbeat_seconds=100,  # end the job if one of its processes is silent for this long
+            join_seconds=300,  # refuse a job whose processes do not all connect within this time
         )
     )
 

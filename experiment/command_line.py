@@ -30,6 +30,7 @@ from experiment.schema import (
     refuse_remote,
 )
 from input_pipeline.config import source_table
+from training.exits import AT_ONCE, EndedError
 
 PATH_FLAGS = ("workdir", "input", "output", "draft_workdir")  # convert.py checks its own
 OF_A_RUN = "Changes to the run's config."  # help of --config in scripts that read a run
@@ -200,6 +201,11 @@ def launch(
         app.run(checked_main, flags_parser=_parse_flags)
     except ConfigError as error:
         _refuse(str(error))
+    except EndedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(AT_ONCE)
     except OSError as error:
         if error.errno not in DISK_PROBLEMS:
             raise

@@ -142,6 +142,8 @@ def build(section: type, values: Mapping[str, Any], path: str) -> tuple[Any, lis
     `path` is the section's name in the config ("model"), or "" for the top level.
     """
     prefix = f"{path}." if path else ""
+    if not isinstance(values, Mapping):  # as in a record that was changed by hand
+        return None, [f"{path or 'the config'} must be a group of keys, not {str(values)[:80]!r}"]
     hints = typing.get_type_hints(section, include_extras=True)
     optional = {field.name for field in dataclasses.fields(section) if has_default(field)}
     missing = [key for key in hints if key not in values and key not in optional]
@@ -217,6 +219,11 @@ def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         article = "an" if kind is int else "a"
         return None, f"{name}={value!r} must be {article} {kind.__name__}"
-    if kind is float and not math.isfinite(value):
-        return None, f"{name}={value} must be a finite number"
+    if kind is float:
+        try:
+            value = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            value = math.inf
+        if not math.isfinite(value):
+            return None, f"{name}={value} must be a finite number"
     return kind(value), None

@@ -22,6 +22,7 @@ from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.compilation import compiler_options
+from training.device_memory import prompt_problem
 from training.infer_sizes import tells_pairs_apart
 from training.mesh import put_batch
 from training.model_for_task import forward
@@ -37,6 +38,8 @@ Outputs = list[dict[str, Any]]
 
 class _EncoderPredictor:
     """Base class of predictors that call the model once for a text or an image."""
+
+    rows = 1  # of a batch
 
     def __init__(
         self, model: loaded_run.LoadedRun, tokenizer: Tokenizer | None, *, strict: bool = False
@@ -73,7 +76,12 @@ class _EncoderPredictor:
         self._compiled = jax.jit(outputs, compiler_options=compiler_options())
 
     def prompt(self, text: str, name: str) -> Fields:
-        return _refuse_long(self._prompt(text, name), name, self.max_prompt_length)
+        fields = _refuse_long(self._prompt(text, name), name, self.max_prompt_length)
+        tokens, model = len(fields.get("inputs", ())), self._model
+        config, mesh = model.model_config, model.mesh
+        if reason := prompt_problem(config, name, tokens, 0, self.rows, mesh):
+            raise TooLongError(reason, "; lower --batch_size")
+        return fields
 
     def _outputs(self, batch: Mapping[str, np.ndarray]) -> Any:
         placed = put_batch(batch, self._model.mesh)

@@ -7,7 +7,7 @@ The model's objective decides which predictor it gets. All predictors have the s
         rows after those only pad the batch
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -84,7 +84,9 @@ def make_predictor(
         "token_classifier": TagPredictor,
         "forecaster": Forecasts,
     }
-    return predictors_by_head.get(head, ClassPredictor)(model, tokenizer, strict=strict)
+    predictor = predictors_by_head.get(head, ClassPredictor)(model, tokenizer, strict=strict)
+    predictor.rows = batch_size
+    return predictor
 
 
 def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokenizer:
@@ -97,21 +99,39 @@ def _for_ids(model: loaded_run.LoadedRun, given: Mapping[str, Any]) -> IdTokeniz
 
 
 def predict(
-    predictor, lines: Sequence[str], names: Sequence[str], batch_size: int
+    predictor,
+    lines: Sequence[str],
+    names: Sequence[str],
+    batch_size: int,
+    *,
+    skip: int = 0,
+    answered: Callable[[Sequence[Outputs]], None] | None = None,
 ) -> list[Outputs]:
-    """Predicts the outputs of each line, in order. Checks all lines before the first prediction."""
+    """Predicts the outputs of each line, in order. Checks all lines before the first prediction.
+
+    `answered` gets the outputs as they come, in order, those of the first `skip` lines left out.
+    Batches without other lines are skipped, and their lines have no outputs. So a line is always in
+    the same batch, and its outputs are the same to the last bit.
+    """
     rows = prompt_rows(predictor.prompt, lines, names)
     left_out = isinstance(predictor, Recommender)
     note_unknown(predictor.unknown, len(lines), "left out" if left_out else READ_AS_UNKNOWN)
     note_long_rows(rows, predictor.trained_length)
-    found: list[Outputs] = [[] for _ in lines]
+    found: list[Outputs | None] = [None] * len(lines)
+    done = skip
     with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
         for numbers, batch in in_batches(rows, batch_size, predictor.max_prompt_length):
-            outputs = predictor.predict(batch, numbers)
-            for number, each in zip(numbers, outputs, strict=True):
-                found[number] = each
+            if numbers[-1] >= skip:
+                outputs = predictor.predict(batch, numbers)
+                for number, each in zip(numbers, outputs, strict=True):
+                    found[number] = each
+            first = done
+            while done < len(lines) and found[done] is not None:
+                done += 1
+            if answered is not None and done > first:
+                answered(found[first:done])
             bar.update(len(numbers))
-    return found
+    return [each or [] for each in found]
 
 
 def stream(sampler: Sampler, line: str, name: str, number: int, batch_size: int) -> Iterator[str]:

@@ -316,21 +316,25 @@ def bucket(length: int, longest: int = 0) -> int:
 def in_batches(
     rows: Sequence[Fields], size: int, longest: int = 0
 ) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-    """Yields batches of `size` rows, the longest rows first, as (row numbers, fields).
+    """Yields batches of `size` rows as (row numbers, fields), ordered by their first row.
 
-    The padded length of a row depends on that row alone, so outputs do not depend on other rows.
+    So all rows before the first one of a batch are in earlier batches. The padded length of a row
+    depends on that row alone, so outputs do not depend on other rows.
     Copies of a row fill up an incomplete batch, so few shapes compile.
     """
     groups = defaultdict(list)  # by padded sizes and fields: only pairs of texts have token types
     for number, row in enumerate(rows):
         groups[_padded_sizes(row, longest), tuple(row)].append(number)
-    for (sizes, _), numbers in sorted(groups.items(), reverse=True):
+    batches = [
+        (numbers[start : start + size], sizes)
+        for (sizes, _), numbers in groups.items()
+        for start in range(0, len(numbers), size)
+    ]
+    for chosen, sizes in sorted(batches, key=lambda each: each[0]):
         layout = RowLayout(*sizes, segments=True, packed=False)
-        for start in range(0, len(numbers), size):
-            chosen = numbers[start : start + size]
-            filled = chosen + chosen[:1] * (size - len(chosen))
-            padded = [_padded(rows[number], layout) for number in filled]
-            yield chosen, {name: np.stack([row[name] for row in padded]) for name in padded[0]}
+        filled = chosen + chosen[:1] * (size - len(chosen))
+        padded = [_padded(rows[number], layout) for number in filled]
+        yield chosen, {name: np.stack([row[name] for row in padded]) for name in padded[0]}
 
 
 def _padded_sizes(row: Fields, longest: int) -> tuple[int, int]:

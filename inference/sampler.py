@@ -21,7 +21,7 @@ from inference.prompts import TextPrompts, TooLongError
 from inference.sampling_options import SamplingOptions
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.tokenizer import Tokenizer
-from training.device_memory import refuse_cache
+from training.device_memory import prompt_problem, refuse_cache
 from training.mesh import put_batch
 
 SHOWN_EVERY = 4  # tokens, when streaming
@@ -120,10 +120,21 @@ class Sampler:
                 f"{self._positions}",
                 " or lower --max_new_tokens",
             )
+        elif reason := self._memory_problem(name, source, start):
+            problem = TooLongError(reason, "; lower --batch_size")
         if problem is not None:
             # Every line of an encoder-decoder has the same start, so there is nothing to count.
             raise ConfigError(problem.problems) if self._has_source else problem
         return fields
+
+    def _memory_problem(self, name: str, source: int, start: int) -> str:
+        """What is wrong if the devices cannot hold a batch of rows like this one, or ""."""
+        model, rows = self._model, self._batch_size
+        if source:
+            return prompt_problem(model.model_config, name, source, 0, rows, model.mesh)
+        if self._slots:  # --slide
+            return ""
+        return prompt_problem(model.model_config, name, start, self._steps, rows, model.mesh)
 
     @property
     def _needed(self) -> int:

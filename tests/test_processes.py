@@ -95,6 +95,43 @@ def test_missing_process_variables_are_named(monkeypatch, variables, message):
         processes.join()
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        *((address, f"{re.escape(address)} must be host:port of the first process")
+          for address in ("host0", "host0:", ":1234", "host0:0", "host0:65536", "host0:1:2",
+                          "http://host0", "[::1]", "::1:1234", "host0:¹")),
+        ("no.such.host.invalid:1234", "the host was not found within 0 s "),
+        (f"{'x' * 70}.org:1234", "the host was not found within 0 s "),
+    ],
+)  # fmt: skip
+def test_an_address_that_leads_nowhere_is_refused(monkeypatch, address, message):
+    monkeypatch.setattr(processes, "RESOLVE_SECONDS", 0.0)
+    monkeypatch.setattr(processes.jax.distributed, "initialize", pytest.fail)
+    for name, value in {processes.ADDRESS: address, processes.COUNT: "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(processes.INDEX, "1")
+    with pytest.raises(ConfigError, match=message) as refused:
+        processes.join()
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["localhost:1234", "127.0.0.1:65535", "[::1]:1"])
+def test_an_address_is_passed_on(monkeypatch, address):
+    calls = []
+    monkeypatch.setattr(
+        processes.jax.distributed, "initialize", lambda **given: calls.append(given)
+    )
+    for name, value in {processes.ADDRESS: address, processes.COUNT: "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(processes.INDEX, "1")
+    processes.join(heartbeat_seconds=7, join_seconds=9)
+    ((given,),) = [calls]
+    assert given["coordinator_address"] == address
+    assert given["heartbeat_timeout_seconds"] == 7
+    assert given["initialization_timeout"] > 9  # ours ends first
+
+
 def test_a_single_slurm_task_does_not_initialize_distributed(monkeypatch):
     calls = []
     monkeypatch.setattr(

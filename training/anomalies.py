@@ -20,6 +20,7 @@ OK, NOT_FINITE, SPIKE = range(3)  # the status of a step
 STOP_ON_NONFINITE = FailureConfig(
     nonfinite="stop", spike="ignore", spike_factor=10.0, spike_window=1, rollback_steps=0,
     rollback_batches=0, limit=1, watchdog_seconds=0.0, watchdog_ends=False, heartbeat_seconds=100,
+    join_seconds=300,
 )  # fmt: skip
 
 

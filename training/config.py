@@ -263,6 +263,7 @@ class FailureConfig:
     watchdog_seconds: NonNegativeFloat
     watchdog_ends: bool
     heartbeat_seconds: PositiveInt
+    join_seconds: PositiveInt
 
     @property
     def skips(self) -> bool:

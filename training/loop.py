@@ -27,10 +27,12 @@ from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
 from training.anomalies import OK, after_rollback, needs_rollback
 from training.compilation import shapes_line
+from training.device_memory import is_out_of_memory
 from training.early_stopping import Patience, recorded_scores
 from training.exits import DivergedError, EvaluationFailedError, StoppedError
 from training.finetune import parameter_counts
 from training.flops import row_flops
+from training.kept_records import KeptRecords
 from training.metric_writers import Reporter
 from training.prefetch import Batch, prefetch
 from training.processes import is_primary
@@ -148,6 +150,7 @@ class Loop:
                         is_last = is_last or self._patience.is_out
                     if saves or stops or is_last or is_best:
                         self._events.progress(step)
+                        self._restore_records(step)
                         self.checkpoints.save(step, state, scores)
                         record_head_scores(self.workdir, step, state.prune)
                         self._time_limit.saved(step)
@@ -181,6 +184,7 @@ class Loop:
         self._throughput = Throughput(unit)
         parameters = parameter_counts(self.abstract.params, self.frozen_inputs.base, tuning)
         self._events = EventLog(self.workdir, unit, start, self.reporter.log, parameters)
+        self._run_files = KeptRecords(self.workdir, self.reporter.log) if is_primary() else None
         self._compiled_shapes, self._failed_evaluations = set(), 0
         self._merge = jax.jit(tuning.merge) if tuning.rank else tuning.merge
         self._time_limit = TimeLimit(self.workdir, run.time_limit, start=start)
@@ -191,6 +195,12 @@ class Loop:
         metric, mode = checkpoint.best_metric, checkpoint.best_mode
         scores = recorded_scores(self.workdir, metric, start)
         self._patience = Patience(self.experiment.eval.patience, metric, mode, scores)
+
+    def _restore_records(self, step: int) -> None:
+        """Writes records again that were deleted while the run went on."""
+        self.reporter.restore(step)
+        if self._run_files is not None:
+            self._run_files.restore()
 
     def _state_at(self, step: int) -> TrainState:
         return self.checkpoints.restore(step, self.abstract) if step else self.initial_state()
@@ -362,8 +372,13 @@ class Loop:
         except Exception as error:  # a full disk, a metric's library: anything
             self._failed_evaluations += 1
             self._events.evaluation_failed(step, error)
-            traceback.print_exc(file=sys.stderr)
-            self.reporter.log(f"the evaluation at step {step} failed ({error}); training goes on")
+            reason = str(error)
+            if is_out_of_memory(error):
+                size = self.experiment.eval.batch_size
+                reason = f"out of memory: lower eval.batch_size={size}; plan.py says what fits"
+            else:
+                traceback.print_exc(file=sys.stderr)
+            self.reporter.log(f"the evaluation at step {step} failed ({reason}); training goes on")
             self.reporter.report(step, {"eval/failures": self._failed_evaluations})
             return {}
 

@@ -109,6 +109,13 @@ class Reporter:
         except OSError as error:
             self.log(f"{sink.NAME}: {what} not recorded ({error})")
 
+    def restore(self, step: int) -> None:
+        """Writes files again that were deleted since; called before the checkpoint of a step."""
+        for sink in self._sinks:
+            with self._logging_failure(sink, "a file that was deleted is"):
+                if warning := sink.restore(step):
+                    self.log(f"warning: {warning}")
+
     def rewind(self, step: int) -> None:
         """Drops what was reported after `step`, to which the run rolls back."""
         for sink in self._sinks:
@@ -143,7 +150,7 @@ class JsonLines:
         self._open()
 
     def _open(self) -> None:
-        self._file = self._path.open("a", buffering=1)  # line by line: a crash loses none
+        self._file = self._path.open("a+", buffering=1)  # line by line: a crash loses none
 
     def rewind(self, step: int) -> None:
         _drop_lines_after(step, self._path)  # if that fails, the file stays as it is
@@ -151,11 +158,35 @@ class JsonLines:
             self._file.close()
         self._open()
 
+    def restore(self, step: int) -> str:
+        """Writes a deleted or replaced file again; returns a warning, or "".
+
+        What the run wrote is still in the open file, which only lost its name.
+        """
+        if _is_same_file(self._path, self._file):
+            return ""
+        what = "replaced" if self._path.exists() else "deleted"
+        self._file.seek(0)
+        new = self._path.with_suffix(".jsonl.new")
+        new.write_text(self._file.read())
+        new.replace(self._path)
+        self._file.close()
+        self._open()
+        return f"{self._path} was {what} while the run went on: written again"
+
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._file.write(json_line({"step": step, **metrics}))
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_same_file(path: Path, file: Any) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def json_line(record: Mapping[str, Any]) -> str:
@@ -194,7 +225,6 @@ class TensorBoard:
 
     def __init__(self, workdir: Path, resume_step: int):
         self._directory = workdir / self.NAME
-        self._directory.mkdir(exist_ok=True)
         # In a bucket, a file is uploaded whole each time, so that a long one would be costly.
         self._most_bytes = PART_BYTES if source_of(workdir) else math.inf
         self._files, self._file, self._failed = 0, None, -math.inf
@@ -207,8 +237,9 @@ class TensorBoard:
 
         self._files += 1
         place = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{self._files}"
-        path = self._directory / f"events.out.tfevents.{place}"
-        self._file = path.open("wb", buffering=0)
+        self._directory.mkdir(exist_ok=True)
+        self._path = self._directory / f"events.out.tfevents.{place}"
+        self._file = self._path.open("wb", buffering=0)
         # TensorBoard then hides older events of this step and later ones.
         start = Event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
         self._write(Event(file_version="brain.Event:2"), start)
@@ -221,6 +252,14 @@ class TensorBoard:
     def rewind(self, step: int) -> None:
         self.close()
         self._try(self._open, step)
+
+    def restore(self, step: int) -> str:
+        """Begins another file if the file was deleted; returns a warning, or ""."""
+        if self._file is None or _is_same_file(self._path, self._file):
+            return ""
+        warning = f"{self._path} was deleted while the run went on: a new file has what follows"
+        self.rewind(step)
+        return warning
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         from tensorboardX.proto.event_pb2 import Event
@@ -285,6 +324,10 @@ class WeightsAndBiases:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
+
+    def restore(self, step: int) -> str:
+        """Does nothing: W&B keeps its own files."""
+        return ""
 
     def rewind(self, step: int) -> None:
         """Does nothing: W&B accepts no step twice, so curves have a gap until newer steps."""

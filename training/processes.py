@@ -1,11 +1,16 @@
 """Jobs on several processes: how processes connect, and checks that they agree."""
 
+import contextlib
 import json
 import os
 import platform
 import secrets
+import signal
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +18,76 @@ import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
+from experiment.command_line import BAD_INPUT
 from experiment.schema import ConfigError
 
 # How long other processes may take to see a new file: network file systems have caches.
 SHARED_SECONDS = 20.0
+RESOLVE_SECONDS = 30.0  # how long the host of the first process may be unknown
 GATHERED_BYTES = 8192  # maximum length of a text in `gather_texts`
 
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-def join(heartbeat_seconds: int = 100) -> None:
+def join(heartbeat_seconds: int = 100, join_seconds: int = 300) -> None:
     """Connects to the other processes of the job, if any. Must run before jax is used.
 
     A process that sends no heartbeat for `heartbeat_seconds` counts as dead, and the others end.
+    Processes that have not all connected within `join_seconds` are refused.
 
     The three variables above say where the processes are. Without them, jax finds the processes
     under SLURM and on the hosts of a TPU slice (Cloud TPU VMs, GKE).
     """
-    if given := _from_environment():
-        jax.distributed.initialize(**given, heartbeat_timeout_seconds=heartbeat_seconds)
-    elif _is_slurm_step() or _is_tpu_host():
-        jax.distributed.initialize(heartbeat_timeout_seconds=heartbeat_seconds)
+    given = _from_environment()
+    if given is None and not (_is_slurm_step() or _is_tpu_host()):
+        return
+    # Before the first step is done, SIGTERM ends the process; see training/job_ends.py.
+    jax.config.update("jax_enable_preemption_service", False)
+    with _time_limit(given, join_seconds):
+        try:
+            jax.distributed.initialize(
+                **given or {},
+                initialization_timeout=join_seconds + 60,  # jax aborts then; we are earlier
+                heartbeat_timeout_seconds=heartbeat_seconds,
+            )
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"this process cannot join its job: {reason}") from error
+
+
+@contextlib.contextmanager
+def _time_limit(given: Mapping[str, Any] | None, seconds: int) -> Iterator[None]:
+    """Ends the process if this context takes longer, or at once on Ctrl-C.
+
+    jax waits without running Python's handlers, and aborts when its own time is up.
+    """
+    where = "its job"
+    if given:
+        where = f"process 0 at {ADDRESS}={given['coordinator_address']}"
+        if given["process_id"] == 0:
+            where = f"the other {given['num_processes'] - 1} processes of {COUNT}"
+
+    def give_up() -> None:
+        print(
+            f"no connection to {where} within {seconds} s (failure.join_seconds); check that "
+            f"{ADDRESS} is host:port of process 0, that the port is free there and can be reached, "
+            f"and that all processes were started",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(BAD_INPUT)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, signal.SIG_DFL) if is_main else None
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
 
 
 def _from_environment() -> dict | None:
@@ -51,11 +105,36 @@ def _from_environment() -> dict | None:
         numbers[name] = int(value)
     if numbers[INDEX] >= numbers[COUNT]:
         raise ConfigError(f"{INDEX}={numbers[INDEX]} must be below {COUNT}={numbers[COUNT]}")
+    _refuse_address(os.environ[ADDRESS])
     return dict(
         coordinator_address=os.environ[ADDRESS],
         num_processes=numbers[COUNT],
         process_id=numbers[INDEX],
     )
+
+
+def _refuse_address(address: str) -> None:
+    """Refuses an address that is not host:port, or whose host has no address."""
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16
+    if not (host and is_port) or (address.count(":") > 1 and not host.startswith("[")):
+        raise ConfigError(
+            f"{ADDRESS}={address} must be host:port of the first process, such as host0:12345 or "
+            "[::1]:12345"
+        )
+    end = time.monotonic() + RESOLVE_SECONDS
+    while True:  # names of pods appear some seconds after the pods
+        try:
+            socket.getaddrinfo(host.strip("[]"), int(port))
+            return
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() > end:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(
+                    f"{ADDRESS}={address}: the host was not found within {RESOLVE_SECONDS:g} s "
+                    f"({reason}); check the name, or give its IP address"
+                ) from error
+        time.sleep(min(1, RESOLVE_SECONDS))
 
 
 def _is_slurm_step() -> bool:

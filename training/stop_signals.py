@@ -8,14 +8,16 @@ import threading
 import jax
 from jax.experimental.multihost_utils import reached_preemption_sync_point
 
-AT_ONCE = 130  # the exit code after a second Ctrl-C, which ends the process at once
+from training.exits import AT_ONCE
+from training.job_ends import first_step_is_done
 
 
 class StopRequest:
     """Within this context, signals only set a flag, which the loop reads after each step.
 
     With several processes, the signal may reach only one. jax's preemption service handles SIGTERM
-    then: it tells all processes, and they agree on a step to stop after.
+    then: it tells all processes, and they agree on a step to stop after. Until the first step is
+    done, signals end the job at once (training/job_ends.py).
     """
 
     def __init__(self):
@@ -23,11 +25,14 @@ class StopRequest:
         self._previous = {}
 
     def __enter__(self) -> "StopRequest":
-        several = jax.process_count() > 1
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
-            for number in (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+        if jax.process_count() == 1:
+            self._take(signal.SIGINT, signal.SIGTERM)
         return self
+
+    def _take(self, *numbers: signal.Signals) -> None:
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number in numbers:
+                self._previous[number] = signal.signal(number, self._note)
 
     def __exit__(self, *exception) -> None:
         for number, handler in self._previous.items():
@@ -49,6 +54,9 @@ class StopRequest:
     def is_for(self, step: int) -> bool:
         """Whether the run is to stop after this step. Call it exactly once per step."""
         if jax.process_count() > 1:
+            if not self._previous:
+                first_step_is_done()
+                self._take(signal.SIGINT)
             return reached_preemption_sync_point(step)
         return self._signal is not None
 

@@ -82,6 +82,7 @@ def test_values_become_what_the_annotation_says(key, given, arrives):
         ("rate", False, "model.rate=False must be a float"),
         ("factor", math.nan, "model.factor=nan must be a finite number"),
         ("factor", -math.inf, "model.factor=-inf must be a finite number"),
+        ("factor", 10**400, "model.factor=inf must be a finite number"),
         ("rate", math.nan, "model.rate=nan must be a finite number"),
         ("scale", 0.0, "model.scale=0.0 must be at most 2 and above 0"),
         ("scale", 2.5, "model.scale=2.5 must be at most 2 and above 0"),
@@ -165,3 +166,11 @@ def test_a_word_in_another_case_is_suggested(word, meant):
     """It is preferred to a word that is closer letter by letter."""
     known = ["adam", "adamw", "rope", "alibi", "gelu", "gelu_tanh"]
     assert did_you_mean(word, known) == f" Did you mean {meant!r}?"
+
+
+@pytest.mark.parametrize("values", [1.5, None, "size", [], [["size", 1]]])
+def test_what_is_no_group_of_keys_is_refused(values):
+    """Found by the fuzzer: a section of a recorded config that was a number."""
+    built, problems = build(Section, values, "model")
+    assert built is None
+    assert problems == [f"model must be a group of keys, not {str(values)!r}"]

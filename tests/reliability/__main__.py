@@ -16,7 +16,10 @@ WHAT = {
     15: "a loss that is no number", 16: "a loss that leaps", 17: "bad records", 18: "nothing to do",
     19: "fuzzed configs", 20: "hostile files", 21: "a standstill", 22: "evaluation fails",
     23: "two runs in a workdir", 24: "a workdir that is not shared",
-    30: "loading while pruning", 31: "full disks, closed outputs",
+    25: "one process is refused", 26: "a signal or fault while waiting",
+    27: "processes that do not come", 28: "generate.py interrupted", 29: "convert.py killed",
+    30: "out of memory", 31: "records deleted",
+    32: "loading while pruning", 33: "full disks, closed outputs",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Row 31: full disks, closed outputs and foreign locks end a script in one line, with a code.
+"""Row 33: full disks, closed outputs and foreign locks end a script in one line, with a code.
 
 /dev/full takes the place of a full disk: every write to it fails with "No space left on device".
 """
@@ -40,7 +40,7 @@ def test_scores_are_printed_before_they_are_recorded(run, figure):
     problem = "evaluations.jsonl (No space left on device); copy them from here, or make room"
     assert problem in ended.err.splitlines()[-1]
     assert json.loads(ended.out)["step"] == 2
-    figure(31, "evaluate.py prints scores that cannot be written, code 74")
+    figure(33, "evaluate.py prints scores that cannot be written, code 74")
 
 
 @pytest.mark.parametrize("name", ["config.json.new", "metrics.jsonl.new"])

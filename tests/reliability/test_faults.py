@@ -1,18 +1,24 @@
-"""Rows 15, 16, 21, 22: NaN and infinite losses, loss spikes, hangs, a failed evaluation."""
+"""Rows 15, 16, 21, 22, 30: NaN and infinite losses, loss spikes, hangs, a failed evaluation."""
 
 import json
+import re
 
+import jax
 import numpy as np
 import pytest
 
+import generate
 import train
 from checkpointing import digests
 from checkpointing.checkpoint_manager import saved_steps
 from evaluation import eval_sets
+from experiment.schema import ConfigError
+from inference.sampler import Sampler
 from tests.reliability.commands import Command, config_of, contents, loaded, metrics
 from training import prefetch
 from training import step as training_step
-from training.exits import STALLED, DivergedError, EvaluationFailedError
+from training.exits import STALLED, DivergedError, EvaluationFailedError, OutOfMemoryError
+from training.loop import Loop
 
 BAD = 7  # the batch, counted from 1, that is made to go wrong
 
@@ -206,3 +212,73 @@ def test_a_failed_evaluation_does_not_end_training(job, texts, tmp_path, monkeyp
     scores = train.train_and_evaluate(config, tmp_path / "run")
     assert scores
     figure(22, "3 of 3 evaluations failed: counted and logged, the final state byte-identical")
+
+
+EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory allocating 3221225472 bytes.\nBufferAssignment: ..."
+
+
+def test_a_step_that_runs_out_of_memory_is_a_line(job, tmp_path, monkeypatch, figure):
+    def exhausted(loop, state, batch):
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    monkeypatch.setattr(Loop, "_step", exhausted)
+    with pytest.raises(OutOfMemoryError) as ended:
+        job("run", 1.0)
+    (line,) = str(ended.value).splitlines()
+    for named in ("3.00 GiB", "data.batch_size=16", "model.remat=full", "plan.py"):
+        assert named in line
+    figure(30, f"a step that runs out of memory: one line, code {OutOfMemoryError.exit_code}")
+
+
+def test_an_evaluation_that_runs_out_of_memory_is_skipped(
+    texts, tmp_path, monkeypatch, capsys, figure
+):
+    evaluate, calls = eval_sets.evaluate, []
+
+    def exhausted_once(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 1:
+            raise jax.errors.JaxRuntimeError(EXHAUSTED)
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(eval_sets, "evaluate", exhausted_once)
+    config = config_of("decoder", texts, 4, eval=dict(every=2, batch_size=32))
+    assert train.train_and_evaluate(config, tmp_path / "run")
+    errors = capsys.readouterr().err
+    assert "at step 2 failed (out of memory: lower eval.batch_size=32; plan.py" in errors
+    assert "Traceback" not in errors
+    figure(30, "an evaluation that runs out of memory: one line, and training continued")
+
+
+def test_a_generation_that_runs_out_of_memory_is_a_line(texts, tmp_path, monkeypatch, figure):
+    train.train_and_evaluate(config_of("decoder", texts, 1), tmp_path / "run")
+
+    def exhausted(sampler, batch, numbers):
+        raise jax.errors.JaxRuntimeError(EXHAUSTED)
+
+    monkeypatch.setattr(Sampler, "predict", exhausted)
+    with pytest.raises(OutOfMemoryError, match=r"generation ran out .*3\.00 GiB.* --batch_size"):
+        generate.generate(tmp_path / "run", ["a"])
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder"])
+def test_a_line_of_a_megabyte_is_refused_and_a_huge_batch_is_not(texts, tmp_path, figure, family):
+    more = {}
+    if family == "encoder":
+        lines = "\n".join(f"{n % 2}\tnumber {n}" for n in range(40))
+        for split in ("train", "validation"):
+            (tmp_path / f"{split}.tsv").write_text(lines + "\n")
+        more = dict(
+            task=dict(objective="classify_text"), model=dict(attention="dot", max_length=64),
+            data=dict(source="labelled_text_files", path=str(tmp_path), mixture=(), packing=False),
+        )  # fmt: skip
+    train.train_and_evaluate(config_of(family, texts, 1, **more), tmp_path / "run")
+    found = generate.generate(tmp_path / "run", ["ab", "cd", "ef"], batch_size=100_000_000)
+    assert len(found) == 3
+    with pytest.raises(ConfigError) as refused:
+        generate.generate(tmp_path / "run", ["ab", "abcdefgh " * 120_000])
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith("line 2 has ")
+    most = int(re.search(r"at most ([\d,]+) tokens can fit", line)[1].replace(",", ""))
+    assert 1000 < most < 1_000_000
+    figure(30, f"{family}: a line of 1 MB refused, {most:,} tokens can fit; batch_size=10^8 runs")

@@ -16,8 +16,7 @@ from tests.reliability.commands import (
     last_step,
     started,
 )
-from training.exits import StoppedError
-from training.stop_signals import AT_ONCE
+from training.exits import AT_ONCE, DIED, StoppedError
 
 pytestmark = pytest.mark.slow
 EVERY = 20
@@ -113,7 +112,8 @@ def test_sigterm_to_one_of_two_processes(texts, tmp_path, figure):
     figure(5, f"SIGTERM to one: both stopped at step {step}, committed; going on byte-identical")
 
 
-def test_one_of_two_processes_is_killed(texts, tmp_path, figure):
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_of_two_processes_is_killed(killed, texts, tmp_path, figure):
     steps = 80 if SHORT else 300
     config = config_of(
         "decoder", texts, steps, checkpoint=dict(every=EVERY), failure=dict(heartbeat_seconds=10)
@@ -121,11 +121,12 @@ def test_one_of_two_processes_is_killed(texts, tmp_path, figure):
     with started(config, tmp_path / "run", 2) as commands:
         commands[0].until_step(EVERY + 5)
         begin = time.monotonic()
-        commands[1].signal(signal.SIGKILL)
-        code = commands[0].wait(20)
+        commands[killed].signal(signal.SIGKILL)
+        code = commands[1 - killed].wait(60)
         seconds = time.monotonic() - begin
-    assert code != 0
+    assert code == -signal.SIGABRT, commands[1 - killed].text
+    assert DIED == 128 + signal.SIGABRT  # as a shell reports it
     finish(config, tmp_path / "run", 2)
     finish(config, tmp_path / "straight", 2)
     assert contents(tmp_path / "run", steps) == contents(tmp_path / "straight", steps)
-    figure(6, f"the other ended after {seconds:.1f} s with {code}; restarted: byte-identical")
+    figure(6, f"{killed} killed: the other ended after {seconds:.1f} s with {DIED}; byte-identical")

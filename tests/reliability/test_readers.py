@@ -1,4 +1,4 @@
-"""Row 30: a run is loaded while its trainer saves and prunes checkpoints."""
+"""Row 32: a run is loaded while its trainer saves and prunes checkpoints."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def test_every_load_finds_a_whole_checkpoint(loads, finished, tmp_path, figure):
         ended.set()
         trainer.join()
     assert steps == sorted(steps) and steps[0] < steps[-1]
-    figure(30, f"{loads} loads, all good, while {saved_steps(run)[-1] - 2} checkpoints were saved")
+    figure(32, f"{loads} loads, all good, while {saved_steps(run)[-1] - 2} checkpoints were saved")
 
 
 def test_a_damaged_checkpoint_is_not_taken_for_a_pruned_one(finished, tmp_path):

@@ -40,6 +40,9 @@ class Reporter:
     def report(self, step, metrics):
         self.reported.setdefault(step, {}).update(metrics)
 
+    def restore(self, step):
+        pass
+
     def rewind(self, step):
         self.reported = {each: metrics for each, metrics in self.reported.items() if each <= step}
 
