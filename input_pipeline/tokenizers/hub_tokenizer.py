@@ -4,11 +4,11 @@ from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.added_tokens import FILES_BESIDE
+from input_pipeline.tokenizers.byte_level import MERGES_BESIDE
 from input_pipeline.tokenizers.published_files import (
     CHAT_FILE_NAME,
     FILE_NAMES,
     MARIAN_TARGET,
-    MERGES_BESIDE,
     NEEDED_BESIDE,
     TARGET_FILE_NAME,
 )
