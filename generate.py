@@ -361,6 +361,7 @@ def is_talk() -> bool:
 
 
 def same_file(one: str, other: str) -> bool:
+    """Whether two paths, local or in a bucket, are those of one file."""
     return one == other or Path(one).resolve() == Path(other).resolve()
 
 

@@ -104,7 +104,7 @@ def new_target(target: str, *, is_export: bool) -> Iterator[ConversionTarget]:
         if not is_export:
             refuse_remote("--to", target, RUN_SCHEMES)
         with tempfile.TemporaryDirectory(prefix="convert-") as temporary:
-            _refuse_objects(target)
+            _refuse_existing_objects_at(target)
             yield ConversionTarget(Path(temporary))
             _upload(Path(temporary), target)
     else:
@@ -112,7 +112,7 @@ def new_target(target: str, *, is_export: bool) -> Iterator[ConversionTarget]:
             yield ConversionTarget(directory)
 
 
-def _refuse_objects(url: str) -> None:
+def _refuse_existing_objects_at(url: str) -> None:
     try:
         with as_os_errors():
             found = filesystem(url).find(url.rstrip("/"))

@@ -216,7 +216,7 @@ def _fault(path: Path, file: HubFile) -> str:
     if size != file.size:
         return f"is broken: it has {size:,} bytes, and the hub says {file.size:,}"
     expected = file.sha256 or file.git_sha1
-    digest = hashlib.sha256() if file.sha256 else _git_blob(size)
+    digest = hashlib.sha256() if file.sha256 else _hash_of_a_git_object(size)
     with path.open("rb") as opened:
         while data := opened.read(CHUNK):
             digest.update(data)
@@ -226,7 +226,7 @@ def _fault(path: Path, file: HubFile) -> str:
     return f"is broken: its {kind} is {digest.hexdigest()[:12]}…, and the hub says {expected[:12]}…"
 
 
-def _git_blob(size: int) -> Any:
+def _hash_of_a_git_object(size: int) -> Any:
     """The hash of a git blob with so many bytes, before its content: git hashes a header first."""
     return hashlib.sha1(f"blob {size}\0".encode(), usedforsecurity=False)
 

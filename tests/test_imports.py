@@ -33,8 +33,8 @@ ALLOWED = {
         "numpy", "sacrebleu", "tqdm", "sklearn", "scipy", "lm_eval",
     },
     "inference": {
-        "experiment", "input_pipeline", "model", "training", "checkpointing", "absl", "jax",
-        "flax", "numpy", "tqdm",
+        "experiment", "storage", "input_pipeline", "model", "training", "checkpointing", "absl",
+        "jax", "flax", "numpy", "tqdm",
     },
     # storage.hub has the addresses of models on the hub, which its errors name.
     "pretrained": {"experiment", "storage", "model", "numpy", "safetensors", "gguf"},
@@ -72,7 +72,9 @@ PARTS = {
         "input_pipeline.tokenizers",
     },
     ("checkpointing", "pretrained"): {
-        "pretrained.files",  # of the export that a model card describes
+        "pretrained.gguf_model",
+        "pretrained.peft_adapter",
+        "pretrained.model_files",  # of the export that a model card describes
         "pretrained.hub_model",  # a run may start from an address
         "pretrained.sentence",
         "pretrained.source_path",
