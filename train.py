@@ -179,6 +179,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
                 run.wandb_project,
                 primary=processes.is_primary(),
                 best_metric=experiment.checkpoint.best_metric,
+                config=run_directory.read_config(workdir) if processes.is_primary() else {},
             )
         )
         resumed = resumed_lines(workdir, start, changes, former_defaults)
@@ -215,7 +216,9 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             checkpoints=checkpoints,
             reporter=reporter,
         )
-        return loop.run(start)
+        scores = loop.run(start)
+        reporter.finish(scores)
+        return scores
 
 
 def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Experiment:
