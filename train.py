@@ -179,6 +179,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
                 run.wandb_project,
                 primary=processes.is_primary(),
                 best_metric=experiment.checkpoint.best_metric,
+                config=run_directory.read_config(workdir) if processes.is_primary() else {},
             )
         )
         resumed = resumed_lines(workdir, start, changes, former_defaults)
@@ -216,7 +217,9 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             reporter=reporter,
         )
         with out_of_memory("a training step", memory_remedy(experiment)):
-            return loop.run(start)
+            scores = loop.run(start)
+        reporter.finish(scores)
+        return scores
 
 
 def memory_remedy(experiment: Experiment) -> str:

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,13 @@ class Reporter:
         wandb_project: str = "",
         primary: bool = True,
         best_metric: str = "",
+        config: Mapping[str, Any] | None = None,
     ):
-        """`best_metric` is the score that the bar shows; "": the usual one of the first set."""
+        """`best_metric` is the score that the bar shows; "": the usual one of the first set.
+
+        `config` is the run's, for TensorBoard and Weights & Biases.
+        """
+        config = config or {}
         self._last_step, self._best_metric = last_step, best_metric
         self._on_bar: dict[str, str] = {}
         self._primary = primary
@@ -65,8 +70,9 @@ class Reporter:
             workdir.mkdir(parents=True, exist_ok=True)
             # First, because it may be refused.
             if wandb_project:
-                self._sinks.append(WeightsAndBiases(workdir, resume_step, wandb_project))
-            self._sinks += [JsonLines(workdir, resume_step), TensorBoard(workdir, resume_step)]
+                self._sinks.append(WeightsAndBiases(workdir, resume_step, wandb_project, config))
+            self._sinks.append(JsonLines(workdir, resume_step))
+            self._sinks.append(TensorBoard(workdir, resume_step, config))
         self._bar = tqdm(
             total=last_step,
             initial=resume_step,
@@ -115,6 +121,12 @@ class Reporter:
             with self._logging_failure(sink, "a file that was deleted is"):
                 if warning := sink.restore(step):
                     self.log(f"warning: {warning}")
+
+    def finish(self, scores: Collection[str]) -> None:
+        """Records that the run is complete; `scores` are the names of its final metrics."""
+        for sink in self._sinks:
+            with self._logging_failure(sink, "the final table is"):
+                sink.finish(scores)
 
     def rewind(self, step: int) -> None:
         """Drops what was reported after `step`, to which the run rolls back."""
@@ -177,6 +189,9 @@ class JsonLines:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         self._file.write(json_line({"step": step, **metrics}))
 
+    def finish(self, scores: Collection[str]) -> None:
+        """Does nothing: a run's directory has its config."""
+
     def close(self) -> None:
         self._file.close()
 
@@ -223,12 +238,15 @@ class TensorBoard:
     NAME = "tensorboard"
     PAUSE = 30  # seconds between a failure and the next attempt
 
-    def __init__(self, workdir: Path, resume_step: int):
+    def __init__(self, workdir: Path, resume_step: int, config: Mapping[str, Any]):
+        self._config, self._step = config, resume_step
         self._directory = workdir / self.NAME
         # In a bucket, a file is uploaded whole each time, so that a long one would be costly.
         self._most_bytes = PART_BYTES if source_of(workdir) else math.inf
         self._files, self._file, self._failed = 0, None, -math.inf
         self._open(resume_step)
+        if config:
+            self._write_config()
 
     def _open(self, resume_step: int) -> None:
         # Imported here because it imports PyTorch where that is installed, which takes a second; a
@@ -243,6 +261,23 @@ class TensorBoard:
         # TensorBoard then hides older events of this step and later ones.
         start = Event(step=resume_step + 1, session_log=SessionLog(status=SessionLog.START))
         self._write(Event(file_version="brain.Event:2"), start)
+
+    def _write_config(self) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import text
+
+        shown = json.dumps(self._config, indent=2)
+        indented = "".join(f"    {line}\n" for line in shown.splitlines())  # Markdown's code
+        self._write(Event(step=self._step, summary=text("config", indented)))
+
+    def finish(self, scores: Collection[str]) -> None:
+        """Writes the table of hyperparameters. TensorBoard takes scores from the last events."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import hparams
+
+        if self._config and self._file is not None:
+            found = hparams(dict(scalars_of(self._config)), dict.fromkeys(scores, 0.0))
+            self._try(self._write, *(Event(step=self._step, summary=each) for each in found))
 
     def _write(self, *events) -> None:
         data = b"".join(map(_framed, events))
@@ -271,6 +306,7 @@ class TensorBoard:
             if time.monotonic() < self._failed + self.PAUSE:
                 raise OSError("it could not be written a moment ago")
             self._try(self._open, step - 1)
+        self._step = step
         summaries = [scalar(name, value) for name, value in metrics.items()]
         self._try(self._write, *(Event(step=step, summary=summary) for summary in summaries))
 
@@ -288,6 +324,17 @@ class TensorBoard:
             file.close()
 
 
+def scalars_of(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted key, value) of all keys; what is neither a number nor a text becomes text."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from scalars_of(value, f"{path}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            yield f"{path}{key}", value
+        else:
+            yield f"{path}{key}", json.dumps(value)
+
+
 def _framed(event) -> bytes:
     """TensorBoard's framing: length and event, each followed by a checksum."""
     from tensorboardX.record_writer import masked_crc32c
@@ -303,7 +350,7 @@ class WeightsAndBiases:
 
     NAME = "wandb"
 
-    def __init__(self, workdir: Path, resume_step: int, project: str):
+    def __init__(self, workdir: Path, resume_step: int, project: str, config: Mapping[str, Any]):
         try:
             import wandb  # an optional extra
         except ImportError as error:
@@ -321,9 +368,16 @@ class WeightsAndBiases:
             id=id_file.read_text(),
             resume="allow",
         )
+        # Not among the options of init: a resumed run may have changed keys.
+        self._run.config.update(dict(config), allow_val_change=True)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=step)
+        # A run that was killed repeats the steps since its checkpoint, with the same values.
+        if step >= self._run.step:
+            self._run.log(dict(metrics), step=step)
+
+    def finish(self, scores: Collection[str]) -> None:
+        """Does nothing: W&B shows the last values of all metrics."""
 
     def restore(self, step: int) -> str:
         """Does nothing: W&B keeps its own files."""

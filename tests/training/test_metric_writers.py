@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import types
@@ -199,9 +200,16 @@ def test_a_missing_wandb_is_named_with_the_cure(tmp_path, monkeypatch):
 
 
 def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
-    calls = []
+    calls, configs = [], []
 
     class Run:
+        config = types.SimpleNamespace(
+            update=lambda values, allow_val_change: configs.append((values, allow_val_change))
+        )
+
+        def __init__(self, step):
+            self.step = step  # the first that it takes
+
         def log(self, metrics, step):
             calls.append((step, metrics))
 
@@ -209,18 +217,109 @@ def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
             calls.append("finish")
 
     def init(**options):
+        assert options["resume"] == "allow" and options["name"] == tmp_path.name
+        resumed = any(isinstance(each, tuple) and options["id"] in each for each in calls)
         calls.append((options["project"], options["id"]))
-        return Run()
+        return Run(12 if resumed else 0)  # as if it had got to step 11 before it was killed
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     for resume_step in (0, 10, 0):
-        with Reporter(tmp_path, resume_step, last_step=20, wandb_project="mine") as reporter:
-            reporter.report(resume_step + 1, {"train/loss": 1.0})
-    assert calls[1::3] == [(step, {"train/loss": 1.0}) for step in (1, 11, 1)]
-    assert calls[2::3] == ["finish"] * 3
-    (project, first), (_, resumed), (_, fresh) = calls[::3]
+        config = {"seed": resume_step}
+        with Reporter(tmp_path, resume_step, 20, "mine", config=config) as reporter:
+            for step in (1, 2, 3):
+                reporter.report(resume_step + step, {"train/loss": 1.0})
+    assert configs == [({"seed": seed}, True) for seed in (0, 10, 0)]
+    logged = [step for step, *_ in (c for c in calls if c != "finish") if isinstance(step, int)]
+    assert logged == [1, 2, 3, 12, 13, 1, 2, 3]  # 11 was there
+    assert calls.count("finish") == 3
+    (project, first), (_, resumed), (_, fresh) = [c for c in calls if c[0] == "mine"]
     assert project == "mine"
     assert first == resumed != fresh
+
+
+OFFLINE = """
+import sys
+from pathlib import Path
+from training.metric_writers import Reporter
+
+workdir, resume_step, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+config = {"seed": 5, "model": {"width": width}}
+with Reporter(workdir, resume_step, 20, "mine", config=config) as reporter:
+    for step in range(resume_step + 1, resume_step + 4):
+        reporter.report(step, {"train/loss": 1.0 / step})
+"""
+
+
+def test_wandb_itself_records_config_identity_and_curve(tmp_path):
+    """Offline, in the files that `wandb sync` sends."""
+    pytest.importorskip("wandb", reason="needs pip install -e '.[wandb]'")
+    for resume_step, width in ((0, 8), (3, 9)):
+        arguments = [sys.executable, "-c", OFFLINE, str(tmp_path), str(resume_step), str(width)]
+        environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+        subprocess.run(arguments, cwd=ROOT, env=environment, check=True)
+    paths = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    found = [list(wandb_records(path)) for path in paths]
+    assert len(found) == 2
+    ids = {record.run.run_id for written in found for record in written if record.run.run_id}
+    assert ids == {(tmp_path / "wandb_id").read_text()}
+    for written, steps, width in zip(found, ([1, 2, 3], [4, 5, 6]), (8, 9), strict=True):
+        rows = [
+            {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
+            for r in written
+            if r.history.item
+        ]
+        assert [row["_step"] for row in rows] == steps
+        assert [row["train/loss"] for row in rows] == pytest.approx([1 / step for step in steps])
+        values = [
+            (item.key or item.nested_key[0], json.loads(item.value_json))
+            for r in written
+            for item in (*r.config.update, *r.run.config.update)
+        ]
+        assert ("seed", 5) in values and ("model", {"width": width}) in values
+
+
+def wandb_records(path):
+    """What a file of W&B says: the format of LevelDB's log, after 7 bytes of its own."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, content = path.read_bytes(), 7, b""
+    while at < len(data):
+        if (left := 2**15 - at % 2**15) < 7:  # the rest of a block is empty
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        content += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # complete, or the last part
+            yield wandb_internal_pb2.Record.FromString(content)
+            content = b""
+
+
+def test_tensorboard_gets_the_config_and_the_table_of_scores(tmp_path):
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    config = {"seed": 5, "model": {"width": 8, "attention": "dot", "bias": True}, "mesh": (1, 2)}
+    with Reporter(tmp_path, 20, last_step=100, config=config) as reporter:
+        reporter.report(30, {"eval/validation/loss": 0.5})
+        reporter.finish(["eval/validation/loss"])
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    found = {v.tag: (e.step, v) for e in events(file) for v in e.summary.value}
+    step, text = found["config/text_summary"]
+    assert step == 20
+    shown = text.tensor.string_val[0].decode()
+    assert all(line.startswith("    ") for line in shown.splitlines())
+    assert json.loads(shown) == {**config, "mesh": [1, 2]}
+
+    def table(tag):
+        return HParamsPluginData.FromString(found[tag][1].metadata.plugin_data.content)
+
+    given = table("_hparams_/session_start_info").session_start_info.hparams
+    assert (given["seed"].number_value, given["model.width"].number_value) == (5, 8)
+    assert (given["model.attention"].string_value, given["model.bias"].bool_value) == ("dot", True)
+    assert given["mesh"].string_value == "[1, 2]"
+    metrics = table("_hparams_/experiment").experiment.metric_infos
+    assert [each.name.tag for each in metrics] == ["eval/validation/loss"]
+    assert found["eval/validation/loss"][1].simple_value == 0.5
 
 
 def test_a_log_line_shows_the_main_metrics():
