@@ -81,7 +81,7 @@ def test_metrics_are_written_again_from_the_open_file(tmp_path, other):
 
 
 def test_deleted_events_are_followed_by_another_file(tmp_path):
-    board = TensorBoard(tmp_path, 0)
+    board = TensorBoard(tmp_path, 0, {})
     board.write(1, {"loss": 0.5})
     assert board.restore(1) == ""
     shutil.rmtree(tmp_path / TensorBoard.NAME)
