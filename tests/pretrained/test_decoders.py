@@ -1,4 +1,4 @@
-"""Imported decoders write the same text as transformers, token by token, from a cache."""
+"""Imported models write the same text as transformers, token by token, from a cache."""
 
 import dataclasses
 
@@ -12,6 +12,7 @@ from inference.generation import Generator, Prompts
 from model.heads import LanguageModel
 from tests.pretrained.test_parity import TOLERANCE, imported
 from tests.pretrained.transformers_models import (
+    EXAMPLES,
     LIKE_LLAMA,
     LONGROPE,
     VOCABULARY,
@@ -24,6 +25,10 @@ from tests.tiny import QUICKLY, quick_jit
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 STEPS, LENGTHS = 10, (6, 1, 4)
+# Of EXAMPLES: decoders, and encoder-decoders, whose prompt is the token that begins an output.
+DECODERS = ("gpt2", "llama", "llama3", *LIKE_LLAMA)
+ENCODER_DECODERS = ("t5", "t5_v1_1", "mt5", "umt5", "marian", "bart", "mbart", "pegasus")
+START = 0
 
 
 def saved(build, directory, seed):
@@ -32,31 +37,43 @@ def saved(build, directory, seed):
     torch.manual_seed(seed)
     model = randomize(build(hf, Draw(seed)), seed)
     model.save_pretrained(directory)
-    model.generation_config.eos_token_id = None
+    model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
     return model.double().eval()
 
 
 def written(model, rows):
-    """The tokens after each row, and the smallest lead of a chosen token over the next best."""
+    """The tokens after each row, and the smallest lead of a chosen token over the next best.
+
+    The rows are sources if the model has an encoder.
+    """
     torch, _ = oracle()
     options = dict(max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False, num_beams=1)
+    if model.config.is_encoder_decoder:
+        options |= dict(decoder_start_token_id=START)  # T5's own config has none
     texts, leads = [], []
     for row in rows:
+        given, start = torch.tensor([row]), len(row)
         with torch.no_grad():
-            text = model.generate(torch.tensor([row]), **options)[0]
-            best = model(text[None]).logits[0, len(row) - 1 : -1].topk(2).values
-        texts.append(text[len(row) :].tolist())
+            text = model.generate(given, **options)[0]
+            if model.config.is_encoder_decoder:
+                start = 1
+                assert text[0] == START
+                logits = model(input_ids=given, decoder_input_ids=text[None]).logits
+            else:
+                logits = model(text[None]).logits
+            best = logits[0, start - 1 : -1].topk(2).values
+        texts.append(text[start:].tolist())
         leads.append(float((best[:, 0] - best[:, 1]).min()))
     return texts, min(leads)
 
 
-@pytest.mark.parametrize("name", LIKE_LLAMA)
+@pytest.mark.parametrize("name", [*DECODERS, *ENCODER_DECODERS])
 def test_greedy_text_is_that_of_transformers(name, tmp_path, monkeypatch):
     monkeypatch.setattr(generation, "decoding_options", lambda rows: QUICKLY)
     rng = np.random.default_rng(0)
     rows = [rng.integers(3, VOCABULARY, n).tolist() for n in LENGTHS]
     for seed in range(60):
-        texts, lead = written(saved(LIKE_LLAMA[name], tmp_path, seed), rows)
+        texts, lead = written(saved(EXAMPLES[name].build, tmp_path, seed), rows)
         # Many random models repeat one token, and where two tokens tie, rounding decides.
         if len(np.unique(texts)) > 2 and lead > 1e-3:
             break
@@ -66,8 +83,13 @@ def test_greedy_text_is_that_of_transformers(name, tmp_path, monkeypatch):
     generator = Generator(
         LanguageModel(config), config, Ends(VOCABULARY + 1, 0), steps=STEPS, rows=1, sampling=GREEDY
     )
-    tokens = [row + [0] * (max(LENGTHS) - len(row)) for row in rows]
-    prompts = Prompts(jnp.asarray(tokens, jnp.int32), jnp.asarray(LENGTHS, jnp.int32))
+    tokens = jnp.asarray([row + [0] * (max(LENGTHS) - len(row)) for row in rows], jnp.int32)
+    lengths = jnp.asarray(LENGTHS, jnp.int32)
+    prompts = Prompts(tokens, lengths)
+    if name in ENCODER_DECODERS:
+        is_real = jnp.arange(tokens.shape[1]) < lengths[:, None]
+        starts = jnp.full((len(rows), 1), START, jnp.int32)
+        prompts = Prompts(starts, jnp.ones_like(lengths), tokens, is_real.astype(jnp.int32))
     assert generator.sequences(generator.lay_out(params), prompts).tolist() == texts
 
 

@@ -19,7 +19,7 @@ from model.stack import Stack
 from pretrained import published
 from tests.pretrained.batches import our_batch, parts_of, real
 from tests.pretrained.make_fixtures import FIXTURES
-from tests.pretrained.transformers_models import EXAMPLES, save, scores_in
+from tests.pretrained.transformers_models import ALL_EXAMPLES, EXAMPLES, save, scores_in
 from tests.tiny import quick_jit
 from training.model_for_task import by_name, make_model, model_arguments
 
@@ -95,7 +95,7 @@ def test_fixtures_are_small():
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ALL_EXAMPLES)
 def test_random_models(name, tmp_path, record_property):
     seed = secrets.randbits(24)
     record_property("seed", seed)

@@ -271,7 +271,7 @@ def opt(hf, draw):
     return hf.OPTForCausalLM(config)
 
 
-def gemma3(hf, draw):
+def gemma3(hf, draw, kind="Gemma3ForCausalLM", **more):
     ropes = dict(
         full_attention=dict(rope_type="linear", factor=2.0, rope_theta=700.0),
         sliding_attention=dict(rope_type="default", rope_theta=90.0),
@@ -279,9 +279,10 @@ def gemma3(hf, draw):
     sizes = draw.llama({}) | dict(rope_parameters=ropes, num_hidden_layers=3)
     types = ["sliding_attention", "sliding_attention", "full_attention"]
     config = hf.Gemma3TextConfig(
-        **sizes, layer_types=types, sliding_window=draw(3, 5), query_pre_attn_scalar=draw(7, 9)
-    )
-    return hf.Gemma3ForCausalLM(config)
+        **sizes, layer_types=types, sliding_window=draw(3, 5), query_pre_attn_scalar=draw(7, 9),
+        **more,
+    )  # fmt: skip
+    return getattr(hf, kind)(config)
 
 
 def t5(feed_forward, tied):
@@ -302,6 +303,13 @@ def mt5(hf, draw):
 
 def marian(hf, draw):
     return hf.MarianMTModel(hf.MarianConfig(**draw.bart(scale_embedding=draw(True, False))))
+
+
+def like_bart(kind):
+    """A model without a head."""
+    return lambda hf, draw: getattr(hf, f"{kind}Model")(
+        getattr(hf, f"{kind}Config")(**draw.bart(scale_embedding=draw(True, False)))
+    )
 
 
 def bart(hf, draw):
@@ -490,6 +498,66 @@ EXAMPLES = {
     "bart": Example(bart, two_sides, BOTH),
 }  # fmt: skip
 
+CLASSIFIES = dict(head="ForSequenceClassification", **LABELLED)
+STATES = dict(encoder="last_hidden_state")
+# Further classes, by their names, which are only compared with transformers itself.
+MORE_CLASSES = {
+    f"{kind}ForSequenceClassification": Example(
+        like_llama(kind, **CLASSIFIES, **sizes), text, DECODED
+    )
+    for kind, sizes in {
+        "Llama": {}, "Mistral": dict(sliding_window=None), "Qwen3": {}, "Gemma": {},
+        "Gemma2": dict(sliding_window=64), "SmolLM3": PLAIN_HEADS,
+        "Phi3": dict(PLAIN_HEADS, sliding_window=None),
+    }.items()
+} | {
+    "Gemma3TextForSequenceClassification": Example(
+        functools.partial(gemma3, kind="Gemma3TextForSequenceClassification", **LABELLED),
+        text, DECODED,
+    ),
+    "DistilBertModel": Example(distilbert("DistilBertModel"), text, STATES),
+    "ModernBertModel": Example(modernbert("Model", 2), text, STATES),
+    "ElectraModel": Example(electra("Model"), text, STATES),
+    "ElectraForPreTraining": Example(electra("ForPreTraining"), text, ENCODED),
+    **{
+        f"{kind}Model": Example(like_roberta(kind, "Model"), text, STATES)
+        for kind in ("Roberta", "XLMRoberta", "Camembert")
+    },
+    **{
+        f"{kind}ForTokenClassification": Example(
+            like_roberta(kind, "ForTokenClassification", **LABELLED), text, ANSWERED
+        )
+        for kind in ("Roberta", "Camembert")
+    },
+    "CamembertForMaskedLM": Example(
+        like_roberta("Camembert", "ForMaskedLM", hidden_act="gelu"), text, ANSWERED
+    ),
+    "GPT2Model": Example(gpt2("Model"), text, dict(decoder="last_hidden_state")),
+    **{
+        f"{kind}Model": Example(
+            like_bart(kind), two_sides,
+            dict(encoder="encoder_last_hidden_state", decoder="last_hidden_state"),
+        )
+        for kind in ("Bart", "MBart", "Pegasus")
+    },
+    "XLMRobertaForSequenceClassification": Example(
+        like_roberta("XLMRoberta", "ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "DistilBertForTokenClassification": Example(
+        distilbert("DistilBertForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+    "ElectraForTokenClassification": Example(
+        electra("ForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+    "MPNetForSequenceClassification": Example(
+        mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "MPNetForTokenClassification": Example(
+        mpnet("ForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+}  # fmt: skip
+ALL_EXAMPLES = EXAMPLES | MORE_CLASSES
+
 
 def learned(model) -> dict:
     """Every weight by name, a tied one once; fixed sinusoids are not among them."""
@@ -521,7 +589,7 @@ def randomize(model, seed: int):
 
 def save(name: str, seed: int, directory: Path) -> None:
     torch, hf = oracle()
-    example = EXAMPLES[name]
+    example = ALL_EXAMPLES[name]
     torch.manual_seed(seed)
     model = randomize(example.build(hf, Draw(seed)), seed)
     model.save_pretrained(directory)
@@ -592,7 +660,8 @@ def targets_of(inputs, found, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed + 1)
     mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     targets = {}
-    names = found.keys() & {"logits", "next_sentence", "embedding"} or {"encoder"}
+    names = found.keys() & {"logits", "next_sentence", "embedding"}
+    names = names or {"decoder" if "decoder" in found else "encoder"}
     for name in names - {*scores_in(found)}:
         drawn = rng.integers(found[name].shape[-1], size=tuple(found[name].shape[:-1]))
         targets[name] = np.where(mask != 0, drawn, -1) if drawn.ndim == 2 else drawn
