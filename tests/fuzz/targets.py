@@ -120,7 +120,8 @@ def line_files(rng: random.Random, directory: Path) -> None:
         ("txt", "text_files", "causal_lm"),
     ))  # fmt: skip
     if name == "jsonl":
-        lines = [json.dumps({"inputs": f"a {n}", "targets": f"b {n}"}) for n in range(40)]
+        record = {"task": "copy"}
+        lines = [json.dumps({**record, "inputs": f"a {n}", "targets": f"b {n}"}) for n in range(40)]
     end = rng.choice(("", ".gz"))
     for split in ("train", "validation"):
         content = "".join(f"{line}\n" for line in lines).encode()
