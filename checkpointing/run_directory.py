@@ -341,7 +341,7 @@ def refuse_other_tokenizer(workdir: Path, tokenizer_digest: str) -> None:
     path = workdir / CONFIG
     if not path.exists():
         return
-    theirs = _read_config_record(workdir, f"{workdir} is not a run's directory")
+    theirs = read_record(path, "restore it, or choose another init_from")
     if tokenizer_digest and theirs.get("tokenizer_digest", "") not in ("", tokenizer_digest):
         # A converted model has its tokenizer in the directory, whatever its config says.
         has_record = (workdir / "tokenizer_roles.json").exists()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import train
-from checkpointing import loaded_run, run_directory
+from checkpointing import loaded_run, run_directory, run_identity
 from configs import langid
 from experiment import sections
 from experiment.schema import ConfigError
@@ -160,6 +160,13 @@ def test_a_run_without_its_config_is_not_resumed(run, tmp_path):
         run_directory.as_begun(bare, run[1], defaults)
 
 
+@pytest.fixture
+def edited_on_purpose(monkeypatch):
+    """A copy with edited records stands for another run."""
+    monkeypatch.setattr(run_identity, "refuse_changed", lambda workdir, checkpoint: None)
+
+
+@pytest.mark.usefixtures("edited_on_purpose")
 def test_defaults_that_have_changed_do_not_change_a_run(run, tmp_path):
     """A run is loaded and resumed with the defaults of the day it started."""
     config = with_changes(run[1], "model", position="sinusoidal")
@@ -255,6 +262,7 @@ def test_attention_may_be_of_another_kind(run):
     assert "cannot be changed to or from longformer" in refusal(workdir, config=longformer)
 
 
+@pytest.mark.usefixtures("edited_on_purpose")
 def test_matmul_precision_may_be_changed_when_loading(run, tmp_path, monkeypatch):
     """A float model generates in 8 bits, and an 8-bit model in floats without the library."""
     workdir, _ = run
