@@ -17,6 +17,7 @@ import jax
 
 from experiment.former_keys import with_current_keys
 from experiment.schema import RUN_SCHEMES, ConfigError, path_problems, refuse_remote
+from experiment.untrusted_files import require_regular
 from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT
 from model.config import TransformerConfig
 from storage.lease import Lease
@@ -373,7 +374,9 @@ def record_environment(workdir: Path, data: Mapping[str, Any]) -> None:
 def read_record(path: Path, remedy: str, *needed: str) -> dict[str, Any]:
     """Returns a JSON object with the keys `needed`; raises ConfigError, which names the file."""
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(require_regular(path).read_text())
+    except ConfigError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not valid JSON"
         raise ConfigError(f"{path} cannot be read ({reason}); {remedy}") from error

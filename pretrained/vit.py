@@ -75,6 +75,9 @@ def read_more(config, shapes, head):
         if type(size) is not int or size < 1:
             config.refuse(key, size, "images and patches are squares: one positive number")
         squares.append(size)
+    channels = config.get("num_channels")
+    if channels is not None and (type(channels) is not int or channels < 1):
+        config.refuse("num_channels", channels, "one positive number")
     image, patch = squares
     tokens = (image // patch) ** 2 + 1
     for name, shape in shapes.items():

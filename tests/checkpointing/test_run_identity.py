@@ -1,6 +1,7 @@
 """Records of a run that were changed by hand are noticed when a checkpoint is loaded."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -108,3 +109,10 @@ def test_lines_of_metrics_that_are_something_else_are_dropped(config, run):
     path.write_text('[1, 2]\n3\n{"train/loss": 1}\n{"step": "x"}\n' + lines)
     train.train_and_evaluate({**config, "steps": 4}, run)
     assert path.read_text().startswith(lines.splitlines()[0])
+
+
+def test_a_pipe_in_place_of_a_record_is_refused(run):
+    (run / "model.json").unlink()
+    os.mkfifo(run / "model.json")
+    with pytest.raises(ConfigError, match=r"model\.json is a named pipe"):
+        loaded_run.load(run)

@@ -513,3 +513,9 @@ def test_a_file_name_with_a_zero_byte(copy):
     names = {"x": "a\0b.safetensors"}
     (directory / INDEX).write_text(json.dumps({"weight_map": names}))
     assert "is not a file name" in refusal(directory)
+
+
+def test_images_without_channels(copy):
+    directory = copy()
+    change_config(directory, num_channels=0)
+    assert "num_channels" in refusal(directory)

@@ -93,3 +93,10 @@ def test_published_expressions_are_read(pattern):
 def test_a_tokenizer_with_a_good_table_is_read(tmp_path):
     path = saved(tmp_path, normalizer=json.loads(normalizers.NFKC().__getstate__()))
     assert open_tokenizer(path).encode("ab").tolist() == [1, 2]
+
+
+def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 3 * 10**8}, unk_token="<unk>"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match=r"tokenizer\.json .*largest id is 300000000"):
+        open_tokenizer(tmp_path / "tokenizer.json")
