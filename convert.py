@@ -126,9 +126,9 @@ def import_model(
     allow_nonfinite: bool = False,
 ) -> str:
     """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
-    source = found.directory
+    path = found.directory / model_files.CONFIG
     for note in found.notes:
-        logging.warning("%s: %s", source / model_files.CONFIG, note)
+        logging.warning("%s: %s", path, note)
     config = default.get_config().to_dict()
     config["model"] |= {**found.model, "param_dtype": param_dtype}
     config["task"] |= found.task
@@ -136,9 +136,7 @@ def import_model(
     try:
         experiment = sections.from_mapping(config)
     except ConfigError as error:
-        raise ConfigError(
-            [f"{source / model_files.CONFIG}: {each}" for each in error.problems]
-        ) from error
+        raise ConfigError([f"{path}: {each}" for each in error.problems]) from error
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":
@@ -168,10 +166,7 @@ def _store_generation_settings(found: published.Published, workdir: Path) -> Non
     settings = generation_settings.read(found.directory)
     if settings:
         model_files.write_json(workdir / model_files.GENERATION, settings)
-    if line := generation_settings.describe(
-        settings,
-        family=found.model["family"],
-    ):
+    if line := generation_settings.describe(settings, family=found.model["family"]):
         logging.warning("%s", line)
 
 

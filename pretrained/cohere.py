@@ -66,6 +66,7 @@ STABLELM = decoder(
     # Its norms of queries and keys are one tensor for each head; its dropout leaves out attention.
     required_values=dict(SILU, qk_layernorm=False, hidden_dropout=0.0),
     **FILES,
+    classifier="StableLmForSequenceClassification",
 )
 
 
@@ -93,4 +94,5 @@ STARCODER2 = decoder(
     ),
     required_values=dict(use_bias=True),
     **dict(FILES, table=starcoder2_table),
+    classifier="Starcoder2ForSequenceClassification",
 )  # fmt: skip

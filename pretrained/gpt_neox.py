@@ -49,6 +49,7 @@ def neox_table(model, head, ids):
         "backbone/token_embedding": "gpt_neox.embed_in",
         "backbone/decoder/final_norm": "gpt_neox.final_layer_norm",
         "vocabulary/output": "embed_out",
+        "classes": "score",
     }
     return fused_table(model, "gpt_neox.layers", "attention", norms, names)
 
@@ -108,6 +109,7 @@ GPT_NEOX = decoder(
     renames=((r"^lm_head\.", "embed_out."),),
     derived=(r"rotary_emb\.inv_freq$", r"attention\.(masked_)?bias$"),
     copies=(("embed_out.weight", "gpt_neox.embed_in.weight"),),
+    classifier="GPTNeoXForSequenceClassification",
 )
 
 
@@ -125,6 +127,7 @@ def falcon_table(model, head, ids):
         "backbone/token_embedding": "transformer.word_embeddings",
         "backbone/decoder/final_norm": "transformer.ln_f",
         "vocabulary/output": "lm_head",
+        "classes": "score",
     }
     norms = norms[model.parallel_residual]
     return fused_table(model, "transformer.h", "self_attention", norms, names)
@@ -215,5 +218,6 @@ FALCON = decoder(
     harmless=frozenset(("attention_dropout",)),  # not applied without ALiBi
     table=falcon_table,
     copies=(("lm_head.weight", "transformer.word_embeddings.weight"),),
+    classifier="FalconForSequenceClassification",
     derived=(r"rotary_emb\.inv_freq$",),
 )

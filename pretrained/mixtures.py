@@ -51,6 +51,7 @@ MIXTRAL = decoder(
     harmless=LOSSES,
     aliases=dict(num_experts="num_local_experts"),
     **experts_table("block_sparse_moe", "w1", "w3", "w2"),
+    classifier="MixtralForSequenceClassification",
 )  # fmt: skip
 
 QWEN3_MOE = decoder(
@@ -72,4 +73,5 @@ QWEN3_MOE = decoder(
     harmless=LOSSES | {"intermediate_size", "max_window_layers"},
     aliases=dict(num_local_experts="num_experts"),
     **experts_table("mlp", "gate_proj", "up_proj", "down_proj"),
+    classifier="Qwen3MoeForSequenceClassification",
 )  # fmt: skip

@@ -31,6 +31,7 @@ def table(model, head, ids):
             },
         ),
         "backbone/decoder/final_norm": "model.decoder.final_layer_norm",
+        "classes": "score",
     }
 
 
@@ -71,4 +72,5 @@ OPT = decoder(
     table=table,
     base="model.",
     copies=(("lm_head.weight", "model.decoder.embed_tokens.weight"),),
+    classifier="OPTForSequenceClassification",
 )  # fmt: skip

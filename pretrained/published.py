@@ -324,7 +324,8 @@ def describe(
         except MisfitError as misfit:
             reasons.append(str(misfit))
         if reasons:
-            found = (not classes, len(reasons), "; ".join(reasons))
+            is_other = architecture.style.get("family", model.family) != model.family
+            found = (not classes, is_other, len(reasons), "; ".join(reasons))
             kind = architecture.model_type  # variants share one
             misfits[kind] = min(misfits.get(kind, found), found)
             continue
@@ -340,8 +341,8 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    closest, *others = sorted(misfits, key=lambda name: (*misfits[name][:2], name not in STYLES))
-    lacks_class, _, reasons = misfits[closest]
+    closest, *others = sorted(misfits, key=lambda name: (*misfits[name][:3], name not in STYLES))
+    lacks_class, *_, reasons = misfits[closest]
     style = ""
     if closest in STYLES and not lacks_class and "needs model." in reasons:
         style = f"; train.py --config=CONFIG.py:{STYLES[closest]} builds such a model"

@@ -248,7 +248,7 @@ def like_llama(kind, rope=None, head="ForCausalLM", **more):
     return build
 
 
-def falcon(**more):
+def falcon(head="ForCausalLM", **more):
     def build(hf, draw):
         chosen = {key: draw(*sorted(v)) if isinstance(v, set) else v for key, v in more.items()}
         sizes = dict(
@@ -256,19 +256,20 @@ def falcon(**more):
             num_kv_heads=2, num_hidden_layers=draw(1, 2), ffn_hidden_size=draw(18, 22),
             pad_token_id=0, bos_token_id=1, eos_token_id=2,
         )  # fmt: skip
-        return hf.FalconForCausalLM(hf.FalconConfig(**sizes, **chosen))
+        return getattr(hf, f"Falcon{head}")(hf.FalconConfig(**sizes, **chosen))
 
     return build
 
 
-def opt(hf, draw):
+def opt(hf, draw, head="ForCausalLM", **more):
     heads = draw(2, 3)
     config = hf.OPTConfig(
         vocab_size=VOCABULARY, hidden_size=heads * draw(4, 6), num_attention_heads=heads,
         num_hidden_layers=draw(1, 2), ffn_dim=draw(18, 22), max_position_embeddings=draw(16, 19),
         activation_function=draw("relu", "gelu"), pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        **more,
     )  # fmt: skip
-    return hf.OPTForCausalLM(config)
+    return getattr(hf, f"OPT{head}")(config)
 
 
 def gemma3(hf, draw, kind="Gemma3ForCausalLM", **more):
@@ -509,8 +510,31 @@ MORE_CLASSES = {
         "Llama": {}, "Mistral": dict(sliding_window=None), "Qwen3": {}, "Gemma": {},
         "Gemma2": dict(sliding_window=64), "SmolLM3": PLAIN_HEADS,
         "Phi3": dict(PLAIN_HEADS, sliding_window=None),
+        "Starcoder2": dict(PLAIN_HEADS, sliding_window=None, rms_norm_eps=None),
+        "Mixtral": dict(num_local_experts=3, num_experts_per_tok=2, sliding_window=None),
+        "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10),
     }.items()
 } | {
+    "StableLmForSequenceClassification": Example(
+        like_llama(
+            "StableLm", dict(rope_type="default", partial_rotary_factor=0.5), hidden_size=16,
+            head_dim=None, rms_norm_eps=None, **CLASSIFIES,
+        ),
+        text, DECODED,
+    ),
+    "GPTNeoXForSequenceClassification": Example(
+        like_llama(
+            "GPTNeoX", dict(rope_type="default", partial_rotary_factor=0.5), hidden_size=16,
+            num_key_value_heads=None, head_dim=None, rms_norm_eps=None, **CLASSIFIES,
+        ),
+        text, DECODED,
+    ),
+    "FalconForSequenceClassification": Example(
+        falcon(new_decoder_architecture=True, **CLASSIFIES), text, DECODED
+    ),
+    "OPTForSequenceClassification": Example(
+        functools.partial(opt, **CLASSIFIES), text, DECODED
+    ),
     "Gemma3TextForSequenceClassification": Example(
         functools.partial(gemma3, kind="Gemma3TextForSequenceClassification", **LABELLED),
         text, DECODED,
@@ -621,7 +645,7 @@ def save(name: str, seed: int, directory: Path) -> None:
             for weight, gradient in zip(weights.values(), gradients, strict=True):
                 weight.copy_(gradient)
         model.float().save_pretrained(directory / "gradients")
-        (directory / "gradients" / "generation_config.json").unlink()
+        (directory / "gradients" / "generation_config.json").unlink(missing_ok=True)
         return
     shutil.copy(directory / "config.json", directory / "gradients")
     of_weights = {
