@@ -21,7 +21,8 @@ def get_config(arg=None):
     # its learning rate at the end of its decay. 0: no limit
     config.time_limit = 0.0
     config.log_every = 50  # steps between log lines
-    config.init_from = ""  # another run's workdir, or WORKDIR:STEP, to take parameters from
+    # Another run's workdir, WORKDIR:STEP, or hf://ORG/NAME on the hub, to take parameters from
+    config.init_from = ""
     config.profile_steps = (0, 0)  # first and last step of a profiler trace
     config.wandb_project = ""  # needs the extra `wandb`
     # Directory of compiled programs; "": JAX_COMPILATION_CACHE_DIR, or ~/.cache/backbone/programs
@@ -250,7 +251,7 @@ def get_config(arg=None):
             options={},
             # byte; or bpe | wordpiece | unigram | word | item, trained on the data; or a file:
             # tokenizer.json, a SentencePiece .model, BERT's vocab.txt, GPT-2's encoder.json
-            # (vocab.bpe beside it)
+            # (vocab.bpe beside it); or a model's on the hub, hf://ORG/NAME
             tokenizer="byte",
             tokenizer_size=8192,  # of a tokenizer that is trained: the largest number of ids
             lowercase=False,  # bpe, wordpiece, unigram, word: convert text to lower case first

@@ -56,7 +56,7 @@ AT_THE_START = [
     (pydoc, {"data.bucket_count": 2}, "data.bucket_count sorts examples by length, but documents"),
     (pydoc, {"data.mixture": (("pidoc", 1.0),)}, "'pidoc' must be a source, or source:path or"),
     (pydoc, {"data.tokenizer": "bep"}, "data.tokenizer='bep' is no file and not one of: byte, "),
-    (pydoc, {"data.tokenizer": "gpt2"}, "then --config.data.tokenizer=DIR/tokenizer.json"),
+    (pydoc, {"data.tokenizer": "gpt2"}, "write data.tokenizer=hf://openai-community/gpt2; of"),
     (text_lm, {}, "data.path is empty; set it to a file, a directory or a glob"),
     (text_lm, {"data.path": "/no/such"}, "data.path=/no/such matches no file; check it for a typ"),
     (translation, {}, "data.path is empty; set it to a directory with files like train.en"),
