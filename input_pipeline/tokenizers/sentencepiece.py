@@ -76,7 +76,7 @@ def from_pieces(
     """The tokenizer of a BPE model that another file lists; pieces are in the order of merges."""
     has_bytes = any(piece.kind == BYTE for piece in pieces)
     model = SentencePieceModel(pieces, BPE, has_bytes, unk_id, -1, -1, -1, b"", adds_prefix_space)
-    tokenizer = _like_llama(model)
+    tokenizer = _like_llama(model, legacy=False)
     _add_normalizer_and_special_tokens(tokenizer, model)
     return tokenizer
 
