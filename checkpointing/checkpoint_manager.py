@@ -30,6 +30,7 @@ from training.train_state import TrainState
 DIRECTORY = "checkpoints"
 # Fields of TrainState that checkpoints store under another name.
 FIELDS = {"guard": "anomalies"}
+LISTED = 3  # times that an empty directory is listed
 CORRUPT = "corrupt"  # the directory for damaged checkpoints
 
 
@@ -274,7 +275,13 @@ def saved_steps(workdir: str | Path) -> list[int]:
     """Returns the steps of all complete checkpoints, in order."""
     directory = checkpoint_directory(workdir, DIRECTORY)
     with as_os_errors():
-        return sorted(ocp.utils.checkpoint_steps(directory)) if directory.is_dir() else []
+        if not directory.is_dir():
+            return []
+        # A list that is made while a run saves and prunes may lack the new and the old checkpoint.
+        for _ in range(LISTED):
+            if steps := sorted(ocp.utils.checkpoint_steps(directory)):
+                break
+        return steps
 
 
 def best_step(workdir: str | Path, config: CheckpointConfig) -> int | None:

@@ -5,6 +5,7 @@ FILE.part.json says how many lines these are and what they answer.
 """
 
 import hashlib
+import io
 import json
 import os
 import sys
@@ -162,7 +163,8 @@ def opened(path: str) -> Iterator[TextIO]:
         with Path(path).open("w", encoding="utf-8", newline="\n") as file:
             yield file
         return
-    sys.stdout.reconfigure(encoding="utf-8")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
     try:
         yield sys.stdout
         sys.stdout.flush()

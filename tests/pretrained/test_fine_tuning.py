@@ -57,7 +57,7 @@ def test_a_classifier_begins_with_the_published_encoder(published, tmp_path):
     np.testing.assert_allclose(kernel(after), kernel(before), atol=1e-7)
     # And out again, as what it has become.
     convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
-    config = convert.files.read_json(tmp_path / "out", "config.json")
+    config = convert.model_files.read_json(tmp_path / "out", "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
 

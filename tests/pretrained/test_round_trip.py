@@ -127,7 +127,7 @@ def test_parameters_can_be_imported_in_bfloat16(words, tmp_path):
 
 def test_weights_in_several_files_are_the_same(words, tmp_path, monkeypatch):
     come_in(FIXTURES / "t5", tmp_path / "in", words, "t5")
-    monkeypatch.setattr(convert.files.write_tensors, "__defaults__", (4000,))
+    monkeypatch.setattr(convert.model_files.write_tensors, "__defaults__", (4000,))
     convert.convert(str(tmp_path / "in"), str(tmp_path / "out"))
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     assert len(set(index["weight_map"].values())) > 3
