@@ -11,6 +11,7 @@ from absl import logging
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import require_regular
 from input_pipeline.config import FORMER_FIT, FORMER_UPRIGHT, DataConfig
 from input_pipeline.sources.base import BadRecordError
 
@@ -189,7 +190,7 @@ def _is_deep(image: Image.Image) -> bool:
 
 def _opened(file: File, *, upright: bool) -> Image.Image:
     try:
-        stream = io.BytesIO(file) if isinstance(file, bytes) else file
+        stream = io.BytesIO(file) if isinstance(file, bytes) else require_regular(file)
         with Image.open(stream, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise BadRecordError(
@@ -201,6 +202,8 @@ def _opened(file: File, *, upright: bool) -> Image.Image:
                 ImageOps.exif_transpose(image, in_place=True)
     except BadRecordError:
         raise
+    except ConfigError as error:
+        raise BadRecordError(str(error)) from error
     except UnidentifiedImageError:
         raise BadRecordError(f"{_name(file)} is not a {' or '.join(FORMATS)} image") from None
     except Exception as error:  # decoders raise many types

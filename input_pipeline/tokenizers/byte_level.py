@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from input_pipeline.tokenizers.added_tokens import add_special, named_tokens
+from input_pipeline.tokenizers.file_checks import require_ids
 
 MERGES_BESIDE = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 GPT2 = "GPT2Tokenizer"
@@ -69,6 +70,7 @@ def read(path: Path, config: Mapping[str, Any], model_type: str) -> Tokenizer:
     if not merges_path.is_file():
         raise ValueError(f"it needs {merges_path.name} beside it")
     vocab, merges = models.BPE.read_file(str(path), str(merges_path))
+    require_ids(vocab)
     tokenizer = Tokenizer(models.BPE(vocab, merges))
     tokenizer.decoder = decoders.ByteLevel()
     set_class(tokenizer, config, model_type)

@@ -10,11 +10,19 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+MOST_IDS = 2**24  # files number pieces as they like, and the library has a row for each id
 SHOWN = 60  # characters of an expression in a message
 
 
 def require_safe(layout: Mapping[str, Any]) -> None:
-    """Raises ValueError if a parsed tokenizer.json has such a table or expression."""
+    """Raises ValueError if a parsed tokenizer.json has such a table, expression or id."""
+    model, added = layout.get("model"), layout.get("added_tokens")
+    vocab = model.get("vocab") if isinstance(model, Mapping) else None
+    require_ids(vocab if isinstance(vocab, Mapping) else {})
+    tokens = (
+        [each for each in added if isinstance(each, Mapping)] if isinstance(added, list) else []
+    )
+    require_ids({str(each.get("content")): each.get("id") for each in tokens})
     for key, value in _entries(layout):
         if key == "precompiled_charsmap" and isinstance(value, str):
             try:
@@ -26,6 +34,13 @@ def require_safe(layout: Mapping[str, Any]) -> None:
                 f"its regular expression {value[:SHOWN]!r} repeats a group that has a repeat, "
                 "which can take exponential time"
             )
+
+
+def require_ids(vocab: Mapping[str, Any]) -> None:
+    """Raises ValueError if an id is so large that a table of all ids would fill the memory."""
+    for piece, id in vocab.items():
+        if isinstance(id, int) and id >= MOST_IDS:
+            raise ValueError(f"the id of {piece[:SHOWN]!r} is {id}; at most {MOST_IDS - 1} is read")
 
 
 def require_charsmap(table: bytes) -> None:

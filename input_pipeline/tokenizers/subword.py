@@ -33,7 +33,6 @@ FORCED_EOS, TARGET_TOKENIZER = "forced_eos", "target_tokenizer"
 TRUNCATES_LEFT, BANNED = "truncates_left", "banned_ids"
 # The special tokens by role that a chat template gets, if they are not those of the roles here.
 CHAT_TOKENS = "chat_tokens"
-MOST_IDS = 2**24  # a file may number its pieces as it likes
 PUBLISHED_KEYS = (
     POST_PROCESSOR, CHAT_TEMPLATE, MORE_EOS, FORCED_EOS, TARGET_TOKENIZER, TRUNCATES_LEFT, BANNED,
     CHAT_TOKENS,
@@ -75,8 +74,6 @@ class SubwordTokenizer(SpecialTokens):
 
         pieces = {id: piece for piece, id in self._tokenizer.get_vocab().items()}
         self.vocab_size = max(pieces) + 1
-        if self.vocab_size > MOST_IDS:
-            raise ValueError(f"its largest id is {self.vocab_size - 1}; at most {MOST_IDS - 1}")
         added = self._tokenizer.get_added_tokens_decoder()
         special = {id for id, token in added.items() if token.special}
         self.more_eos_ids = tuple(self.published.get(MORE_EOS, ()))

@@ -6,6 +6,7 @@ PATH that does nothing but note its calls.
 
 import ast
 import io
+import os
 import stat
 from pathlib import Path
 
@@ -166,6 +167,12 @@ def test_pixels_are_counted_before_they_are_decoded(monkeypatch, tmp_path):
         read(path, spec)
     assert not loads
     assert read(small, spec).shape == (8, 8, 1) and loads
+
+
+def test_a_pipe_is_no_image(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(BadRecordError, match=r"a\.png is a named pipe"):
+        read(tmp_path / "a.png", ImageSpec("L", 8, resize=True))
 
 
 def opened_without_formats(source):

@@ -96,7 +96,14 @@ def test_a_tokenizer_with_a_good_table_is_read(tmp_path):
 
 
 def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
-    tokenizer = Tokenizer(models.WordLevel({"a": 0, "<unk>": 3 * 10**8}, unk_token="<unk>"))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ConfigError, match=r"tokenizer\.json .*largest id is 300000000"):
-        open_tokenizer(tmp_path / "tokenizer.json")
+    huge = {"a": 0, "b": 1, "<unk>": 3 * 10**8}
+    path = saved(tmp_path, model={"type": "WordLevel", "vocab": huge, "unk_token": "<unk>"})
+    with pytest.raises(ConfigError, match=r"tokenizer\.json .*the id of '<unk>' is 300000000"):
+        open_tokenizer(path)
+    token = dict(id=2**40, content="<x>", special=True)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json .*the id of '<x>' is 1099511627776"):
+        open_tokenizer(saved(tmp_path, added_tokens=[token]))
+    (tmp_path / "vocab.json").write_text(json.dumps(huge))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(ConfigError, match=r"vocab\.json .*the id of '<unk>' is 300000000"):
+        open_tokenizer(tmp_path / "vocab.json")
