@@ -6,13 +6,18 @@ Saves and restores one state in turn in these ways, and prints the median of eac
 
 - synchronous: saves and waits until the checkpoint is on disk;
 - blocked: the part of a save during which `Checkpoints.save` blocks the loop;
-- saved with and without digests of the files, restored with and without verifying them.
+- saved with and without digests of the files, restored with and without verifying them;
+- saved with digests and flushed to the disk (checkpoint.fsync).
 """
 
+import dataclasses
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp
@@ -66,13 +71,19 @@ def main(argv) -> None:
     like = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state
     )
-    config = CheckpointConfig(**get_config().checkpoint.to_dict() | dict(keep=1, overlap=1))
+    config = CheckpointConfig(
+        **get_config().checkpoint.to_dict() | dict(keep=1, overlap=1, fsync=False)
+    )
+    flushing = dataclasses.replace(config, fsync=True)
     record = digests.record
-    times = {name: [] for name in ("blocked", "plain", "digested", "restored", "verified")}
+    names = ("blocked", "plain", "digested", "restored", "verified", "flushed")
+    times = {name: [] for name in names}
     with (
         tempfile.TemporaryDirectory(dir=DIRECTORY.value or None) as directory,
         Checkpoints(directory, config) as checkpoints,
+        Checkpoints(Path(directory, "flushed"), flushing) as flushed_checkpoints,
     ):
+        save(flushed_checkpoints, 1, state)
         save(checkpoints, 1, state)  # warm-up
         for number in range(ROUNDS.value):
             digests.record = lambda directory: None
@@ -88,8 +99,9 @@ def main(argv) -> None:
                 jax.block_until_ready(checkpoints.restore(step, like))
 
             verified = seconds(verify)
+            _, flushed = save(flushed_checkpoints, number + 2, state)
             for name, value in zip(
-                times, (blocked, plain, digested, restored, verified), strict=True
+                times, (blocked, plain, digested, restored, verified, flushed), strict=True
             ):
                 times[name].append(value)
     middle = {name: statistics.median(values) for name, values in times.items()}
@@ -98,6 +110,7 @@ def main(argv) -> None:
         print(f"{name:10} {value * 1e3:8.0f} ms   ({', '.join(f'{v:.3f}' for v in times[name])} s)")
     print(f"blocked / synchronous save:        {middle['blocked'] / middle['digested']:.3f}")
     print(f"save with digests / without:       {middle['digested'] / middle['plain']:.3f}")
+    print(f"save with flushing / without:      {middle['flushed'] / middle['digested']:.3f}")
     print(f"restore with verifying / without:  {middle['verified'] / middle['restored']:.3f}")
 
 

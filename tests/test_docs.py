@@ -259,6 +259,17 @@ def test_commands_were_found():
     assert len(COMMANDS) > 50
 
 
+def test_benchmarks_run_from_the_checkout():
+    """`python benchmarks/x.py` looks for modules beside x.py, so it has to add the checkout."""
+    ours = "|".join(sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"configs"}))
+    imports = re.compile(rf"^(?:from|import) (?:{ours})\b", re.M)
+    sources = {path.name: path.read_text() for path in (ROOT / "benchmarks").glob("*.py")}
+    scripts = {name: source for name, source in sources.items() if "__main__" in source}
+    found = {name: source for name, source in scripts.items() if imports.search(source)}
+    assert len(found) > 10
+    assert [name for name, source in found.items() if "sys.path.insert(0" not in source] == []
+
+
 def test_data_md_names_the_split_that_images_are_scored_on():
     name = "configs/classify_images.py"
     split = classify_images.get_config().data.eval_split
