@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import require_regular
 from storage.mirror import checkpoint_directory, open_run_directory, source_of
 from storage.object_store import as_os_errors, is_remote, remote_path
 from training import run_events
@@ -186,8 +187,11 @@ def _get(record: Any, *keys: str) -> Any:
 
 def _read_text(path: Path, problems: list[str]) -> str:
     try:
-        return path.read_text(errors="replace")
+        return require_regular(path).read_text(errors="replace")
     except FileNotFoundError:
+        return ""
+    except ConfigError as error:
+        problems.append(str(error))
         return ""
     except OSError as error:
         problems.append(f"{path.name} cannot be read ({error.strerror or error})")

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from checkpointing import run_directory
-from checkpointing.run_directory import CONFIG, MODEL
+from checkpointing.run_directory import CONFIG, MODEL, PROVENANCE
 from experiment.schema import ConfigError
 
 FILE = "run_identity.json"
 RECORDED = ("model.", "task.", *run_directory.DIGESTS)
 OF_THE_DATA = ("labels", "text_pairs")  # in model.json, beside the model
+OF_A_SOURCE = ("alpha", "step")  # in origins.json; digests of parameters are compared elsewhere
 TEACHER = "task.teacher"  # a path, which may move
 
 
@@ -35,6 +36,11 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
         return
     now = _identity(workdir)
     for file, values in then.items():
+        if file not in now:
+            raise ConfigError(
+                f"{workdir / file} is missing, which the run had when the checkpoint of step "
+                f"{checkpoint.name} was saved; restore it"
+            )
         for name, was in values.items():
             # Keys that a later version removed are gone from the record, too.
             if name in now.get(file, {}) and now[file][name] != was:
@@ -55,6 +61,16 @@ def _identity(workdir: Path) -> dict[str, dict[str, Any]]:
     if (workdir / CONFIG).exists():
         record = run_directory.read_record(workdir / CONFIG, "restore it")
         found[CONFIG] = _unchangeable(record)
+    if (workdir / PROVENANCE).exists():
+        record = run_directory.read_record(workdir / PROVENANCE, "restore it")
+        # The other runs may move, so their paths may change.
+        found[PROVENANCE] = {
+            f"{name}.{key}": value
+            for name, source in record.items()
+            if isinstance(source, dict)
+            for key, value in source.items()
+            if key in OF_A_SOURCE
+        }
     return found
 
 

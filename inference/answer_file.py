@@ -37,6 +37,12 @@ class AnswerFile:
         size = 0
         if self._record.exists() and self._part.exists():
             self.answered, size = self._begun(resume)
+        elif resume and self.path.exists():
+            raise ConfigError(
+                f"--resume: there is no {self._part} to continue, and {self.path} exists: it is "
+                "complete, or another command wrote it; remove it, or leave out --resume, to write "
+                "it again"
+            )
         try:
             self._file = self._part.open("ab")
             self._file.truncate(size)
@@ -54,7 +60,7 @@ class AnswerFile:
                 for name in {*request, *self._request}
                 if request.get(name) != self._request.get(name)
             )
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             answered, size, is_whole, different = 0, 0, False, []
         if not resume:
             if answered and size:

@@ -9,6 +9,7 @@ from absl import logging
 
 from checkpointing.loaded_run import LoadedRun
 from experiment.schema import ConfigError
+from experiment.untrusted_files import parse_json
 from input_pipeline.chat_encoding import ChatFormat, chat_format, checked_messages
 from input_pipeline.chat_template import DEFAULT, TODAY, ChatTemplateError
 from input_pipeline.rows import Fields
@@ -121,7 +122,7 @@ def _without_space_before(pieces: Iterator[str]) -> Iterator[str]:
 def _asked(line: str, system: str) -> list[dict[str, str]]:
     """The messages of a line, which end with a question; raises ConfigError."""
     try:
-        given: Any = json.loads(line)
+        given: Any = parse_json(line)
     except ValueError as error:
         raise ConfigError(
             f'not JSON ({error}); write {{"messages": [{{"role": "user", "content": ...}}]}}'

@@ -76,8 +76,9 @@ def _read(
         roles[TEXT_START] = ids.forced_bos
     elif has_source and ids.forced_bos is not None:
         logging.warning(
-            "forced_bos_token_id=%d is not forced here, because a %s was not trained so; an answer "
-            "may begin with another token than in transformers",
+            "forced_bos_token_id=%d is not forced here, because most models of the type %s were "
+            "not trained so; if this one was, as mBART-50, give that token with --prefix. In "
+            "training and evaluation, targets do not begin with it",
             ids.forced_bos, kind,
         )  # fmt: skip
     size = found.model["vocab_size"]

@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer, models
 
 from experiment.schema import ConfigError
-from experiment.untrusted_files import no_panic
+from experiment.untrusted_files import no_panic, require_regular
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, read_template
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
@@ -244,7 +244,9 @@ class SubwordTokenizer(SpecialTokens):
     @classmethod
     def load(cls, directory: str | Path) -> "SubwordTokenizer":
         """The tokenizer that `save` wrote; raises ConfigError if a file has changed."""
-        path, roles_path = Path(directory, FILE_NAME), Path(directory, ROLES_FILE_NAME)
+        path, roles_path = (
+            require_regular(Path(directory, name)) for name in (FILE_NAME, ROLES_FILE_NAME)
+        )
         try:
             roles = json.loads(roles_path.read_text())
             sentinels, digest = roles.pop("sentinels"), roles.pop("digest")

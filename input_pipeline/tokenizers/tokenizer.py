@@ -3,13 +3,13 @@
 0 pad  1 bos  2 eos  3 mask  4 cls  5 sep | 256 bytes | 100 sentinels, the first one last
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import parse_json, require_regular
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer, TokenizerWithoutVocabulary
 from input_pipeline.tokenizers.subword import FILE_NAME, ROLES, ROLES_FILE_NAME, SubwordTokenizer
 
@@ -107,7 +107,9 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
         return SubwordTokenizer.load(directory)
     path = Path(directory, FILE_NAME)
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = parse_json(require_regular(path).read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
     tokenizer = ByteTokenizer()

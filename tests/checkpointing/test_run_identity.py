@@ -111,6 +111,23 @@ def test_lines_of_metrics_that_are_something_else_are_dropped(config, run):
     assert path.read_text().startswith(lines.splitlines()[0])
 
 
+def test_the_base_of_adapters_is_part_of_the_identity(run):
+    """origins.json has the scale of the adapters, which no parameter shows."""
+    origins = {"base": {"run": "../a", "step": 2, "alpha": 8.0, "params": {}}}
+    checkpoint = run / "checkpoints" / "2"
+    (run / "origins.json").write_text(json.dumps(origins))
+    run_identity.write(run, checkpoint)
+    run_identity.refuse_changed(run, checkpoint)
+    edit(run / "origins.json", lambda record: record["base"].update(run="../moved"))
+    run_identity.refuse_changed(run, checkpoint)
+    edit(run / "origins.json", lambda record: record["base"].update(alpha=100.0))
+    with pytest.raises(ConfigError, match=r"origins\.json has another value of base\.alpha"):
+        run_identity.refuse_changed(run, checkpoint)
+    (run / "origins.json").unlink()
+    with pytest.raises(ConfigError, match=r"origins\.json is missing, which the run had"):
+        run_identity.refuse_changed(run, checkpoint)
+
+
 def test_a_pipe_in_place_of_a_record_is_refused(run):
     (run / "model.json").unlink()
     os.mkfifo(run / "model.json")

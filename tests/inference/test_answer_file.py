@@ -67,6 +67,20 @@ def test_resume_without_an_earlier_file_begins(tmp_path):
     assert (tmp_path / "out").read_text() == "a\n"
 
 
+def test_resume_does_not_replace_a_complete_file(tmp_path):
+    (tmp_path / "out").write_text("answers")
+    with pytest.raises(ConfigError, match=r"--resume: there is no .*out\.part to continue"):
+        AnswerFile(str(tmp_path / "out"), REQUEST, 1, resume=True)
+    assert (tmp_path / "out").read_text() == "answers"
+
+
+def test_a_record_that_is_nested_deeply_does_not_fit(tmp_path):
+    interrupted(tmp_path / "out", ["a\n"])
+    (tmp_path / "out.part.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="does not fit"):
+        AnswerFile(str(tmp_path / "out"), REQUEST, 2, resume=True)
+
+
 def test_an_interruption_before_the_first_output_leaves_nothing(tmp_path):
     interrupted(tmp_path / "out", [])
     assert os.listdir(tmp_path) == []
