@@ -18,6 +18,12 @@ from tests.runs import saved, tiny
 from training import processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# A process in the background of a shell ignores Ctrl-C, and so would those that it starts.
+PYTHON = (
+    sys.executable, "-c",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])",
+)  # fmt: skip
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "seq2seq"}
 FAMILIES = tuple(OBJECTIVES)
 # RELIABILITY=short pytest -m slow ...: the same checks with fewer steps and kills, for .ci/run.
@@ -128,7 +134,7 @@ class Command:
         # Output goes into files: an unread pipe would block the process when full.
         self._out = (workdir.parent / f"{workdir.name}.{time.time_ns()}.txt").open("w+")
         self._process = subprocess.Popen(
-            [*inside, sys.executable, script, f"--config={file}", f"--workdir={workdir}"],
+            [*inside, *PYTHON, script, f"--config={file}", f"--workdir={workdir}"],
             cwd=ROOT,
             env=os.environ
             | {

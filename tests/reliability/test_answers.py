@@ -11,7 +11,7 @@ import pytest
 
 import train
 from tests.pretrained.make_fixtures import FIXTURES
-from tests.reliability.commands import ROOT, config_of
+from tests.reliability.commands import PYTHON, ROOT, config_of
 from training.exits import AT_ONCE
 
 LINES = [f"line {'x' * (7 * n % 40)} {n}" for n in range(24)]
@@ -32,7 +32,7 @@ def start(trained, tmp_path):
     def start(name, *flags, script="generate.py"):
         return subprocess.Popen(
             [
-                sys.executable, script, f"--workdir={trained}", f"--input={tmp_path}/lines.txt",
+                *PYTHON, script, f"--workdir={trained}", f"--input={tmp_path}/lines.txt",
                 f"--output={tmp_path / name}", "--batch_size=3", "--max_new_tokens=5",
                 "--method=sample", "--num_outputs=2", *flags,
             ],
