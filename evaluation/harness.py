@@ -28,7 +28,7 @@ from training.model_for_task import forward
 if TYPE_CHECKING:
     from checkpointing.loaded_run import LoadedRun
 
-INSTALL = "pip install -e '.[lm_eval]'"
+INSTALL = "pip install -e '.[lm-eval]'"
 MAX_NEW_TOKENS = 256  # the harness's default for transformers
 
 

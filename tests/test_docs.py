@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -257,6 +258,13 @@ def test_commands_were_found():
     scripts = {command.words[0] for _, command in COMMANDS}
     assert set(SCRIPTS) <= scripts
     assert len(COMMANDS) > 50
+
+
+def test_extras_have_names_that_every_pip_finds():
+    """pip 23 ignores an extra whose name has an underscore, with no more than a warning."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = project["optional-dependencies"]
+    assert [name for name in names if not re.fullmatch(r"[a-z0-9-]+", name)] == []
 
 
 def test_benchmarks_run_from_the_checkout():

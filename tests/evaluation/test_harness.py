@@ -60,7 +60,7 @@ def test_settings_that_generation_lacks_are_refused():
 
 def test_models_that_do_not_continue_text_are_refused(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[lm_eval\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[lm-eval\]'"):
         harness.refuse_missing()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     with pytest.raises(ConfigError, match=r"causal language model.*prefix_lm"):
