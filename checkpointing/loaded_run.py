@@ -190,7 +190,7 @@ def recorded_model_config(workdir: Path) -> TransformerConfig:
     )
     if problems:
         raise ConfigError([f"{path}: {problem}" for problem in problems])
-    return config
+    return config.resolve()  # a key that the record lacks may have a default of 0
 
 
 def _refuse_contradiction(

@@ -119,7 +119,9 @@ def predict(
     note_long_rows(rows, predictor.trained_length)
     found: list[Outputs | None] = [None] * len(lines)
     done = skip
-    with tqdm(total=len(lines), unit="line", disable=None, dynamic_ncols=True) as bar:
+    # A single line needs no bar; None: a bar on a terminal only.
+    disable = True if len(lines) == 1 else None
+    with tqdm(total=len(lines), unit="line", disable=disable, dynamic_ncols=True) as bar:
         for numbers, batch in in_batches(rows, batch_size, predictor.max_prompt_length):
             if numbers[-1] >= skip:
                 outputs = predictor.predict(batch, numbers)
@@ -129,7 +131,8 @@ def predict(
             while done < len(lines) and found[done] is not None:
                 done += 1
             if answered is not None and done > first:
-                answered(found[first:done])
+                with tqdm.external_write_mode():  # the bar makes room for answers
+                    answered(found[first:done])
             bar.update(len(numbers))
     return [each or [] for each in found]
 
