@@ -113,9 +113,9 @@ def test_lines_of_metrics_that_are_something_else_are_dropped(config, run):
 
 def test_the_base_of_adapters_is_part_of_the_identity(run):
     """origins.json has the scale of the adapters, which no parameter shows."""
-    origins = {"base": {"run": "../a", "step": 2, "alpha": 8.0, "params": {}}}
+    sources = {"base": {"run": "../a", "step": 2, "alpha": 8.0, "params": {}}}
     checkpoint = run / "checkpoints" / "2"
-    (run / "origins.json").write_text(json.dumps(origins))
+    (run / "origins.json").write_text(json.dumps(sources))
     run_identity.write(run, checkpoint)
     run_identity.refuse_changed(run, checkpoint)
     edit(run / "origins.json", lambda record: record["base"].update(run="../moved"))
