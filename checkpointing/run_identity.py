@@ -32,8 +32,10 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
     """Refuses a run whose records differ from those in a checkpoint; older ones have none."""
     try:
         then = json.loads((checkpoint / FILE).read_text())
-    except (OSError, ValueError):  # missing, or damaged: the digests notice that
+    except (OSError, ValueError, RecursionError):  # missing, or damaged
         return
+    if not (isinstance(then, dict) and all(isinstance(each, dict) for each in then.values())):
+        return  # damaged: the digests notice that
     now = _identity(workdir)
     for file, values in then.items():
         if file not in now:

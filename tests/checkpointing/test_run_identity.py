@@ -111,6 +111,13 @@ def test_lines_of_metrics_that_are_something_else_are_dropped(config, run):
     assert path.read_text().startswith(lines.splitlines()[0])
 
 
+@pytest.mark.parametrize("content", ["[]", '{"model.json": 3}', "[" * 9999, "\0"])
+def test_a_damaged_identity_is_left_to_the_digests(content, run):
+    (run / "checkpoints" / "2" / run_identity.FILE).write_text(content)
+    with pytest.raises(ConfigError, match=rf"{run_identity.FILE} has changed since it was written"):
+        loaded_run.load(run)
+
+
 def test_the_base_of_adapters_is_part_of_the_identity(run):
     """origins.json has the scale of the adapters, which no parameter shows."""
     sources = {"base": {"run": "../a", "step": 2, "alpha": 8.0, "params": {}}}
