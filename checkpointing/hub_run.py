@@ -1,6 +1,6 @@
 """Published models of the hub as runs: hf://ORG/NAME in place of a workdir.
 
-convert.py imports such a model once, in a process of its own and on the CPU, so that neither the
+convert.py imports such a model once, in a separate process on the CPU, so that neither the
 devices nor the other processes of a job take part in it. The run that it makes is kept in the hub's
 cache of assets, under the name of its commit.
 """

@@ -184,7 +184,7 @@ def t5_style():
 
 
 def t5_v1_1_style():
-    """T5 v1.1: gated feed-forward layers, and an output layer of its own."""
+    """T5 v1.1: gated feed-forward layers, and a separate output layer."""
     return {
         **t5_style(),
         **dict(tie_output=False, output_scale=False, activation="geglu_tanh"),
