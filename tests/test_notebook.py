@@ -5,7 +5,11 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+import sysconfig
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +106,65 @@ def executed(tmp_path_factory):
     client.execute()
     (printed,) = (output.text for output in notebook.cells[-1].outputs if output.name == "stdout")
     return copy / "runs" / "quickstart", json.loads(printed), notebook
+
+
+def run_first_cell(folder: Path, repository: str) -> list[str]:
+    """What the first cell and a second one print in a new environment, started in `folder`.
+
+    The environment sees the packages of this one, so that the cell has little to install, and what
+    the cell installs does not get into this one.
+    """
+    import nbclient
+    import nbformat
+
+    environment = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "of_the_tests.pth").write_text(sysconfig.get_path("purelib"))
+    launched = [str(environment / "bin" / "python"), "-m", "ipykernel_launcher"]
+    argv = [*launched, "-f", "{connection_file}"]
+    spec = {"argv": argv, "display_name": "new", "language": "python"}
+    (kernel := folder / "jupyter" / "kernels" / "new").mkdir(parents=True)
+    (kernel / "kernel.json").write_text(json.dumps(spec))
+    (empty := folder / "content").mkdir()
+
+    first, second = cells("code")[0], "!{PYTHON} train.py --help | head -3; pwd; pip show backbone"
+    code = source(first).replace('REPOSITORY = ""', f"REPOSITORY = {repository!r}")
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, (code, second))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+        patch.setenv("PATH", str(environment / "bin"), prepend=os.pathsep)
+        nbclient.NotebookClient(
+            notebook,
+            timeout_func=until(SECONDS),
+            kernel_name="new",
+            resources={"metadata": {"path": str(empty)}},
+        ).execute()
+    return ["".join(out.get("text", "") for out in cell.outputs) for cell in notebook.cells]
+
+
+@pytest.mark.slow
+def test_outside_a_checkout_it_clones_and_installs(tmp_path):
+    for package in ("nbclient", "ipykernel"):
+        pytest.importorskip(package, reason=f"{package} is missing: pip install -e '.[notebook]'")
+    origin = tmp_path / "origin"
+    shutil.copytree(ROOT, origin, ignore=shutil.ignore_patterns(".*", "__pycache__", "runs"))
+    author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "all"]):
+        subprocess.run(["git", *command], cwd=origin, check=True)
+
+    _, printed = run_first_cell(tmp_path, origin.as_uri())
+
+    clone = str(tmp_path / "content" / "backbone")
+    assert "train.py" in printed and f"Editable project location: {clone}" in printed
+
+
+@pytest.mark.slow
+def test_outside_a_checkout_it_asks_for_the_address(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="pip install -e '.[notebook]'")
+    pytest.importorskip("ipykernel", reason="pip install -e '.[notebook]'")
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="Write the repository's addr"):
+        run_first_cell(tmp_path, "")
 
 
 def printed_by(notebook, word: str) -> str:
