@@ -37,6 +37,7 @@ from input_pipeline.sources.registry import source_for_imports
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from model.config import TransformerConfig
 from pretrained import (
+    auto_tokenizer,
     generation_settings,
     image_processor,
     model_files,
@@ -153,12 +154,19 @@ def import_model(
         file, pieces, content = published_tokenizer.published_file(found, tokenizer_path), (), "{}"
         if isinstance(tokenizer, SubwordTokenizer):
             pieces, content = tokenizer.pieces, tokenizer.content
+            warn_of_other_ids(found.architecture.model_type, content)
         special_tokens_record.store(workdir, found, file, pieces, content, ignore_keys)
     if found.architecture.generates:
         _store_generation_settings(found, workdir)
     save_params(params, workdir, experiment.checkpoint)
     line = f"{found.architecture.model_type} as task.objective={found.head.objective}"
     return f"{line}; {published_tokenizer.describe(tokenizer)}" if tokenizer is not None else line
+
+
+def warn_of_other_ids(model_type: str, content: str) -> None:
+    """Warns if transformers' AutoTokenizer does not follow this tokenizer.json."""
+    if difference := auto_tokenizer.difference(model_type, content):
+        logging.warning("%s", difference)
 
 
 def _store_generation_settings(found: published.Published, workdir: Path) -> None:
@@ -264,6 +272,7 @@ def export_model(run: str, directory: Path, repo: str = "") -> str:
             logging.warning("%s", note)
     elif isinstance(tokenizer, SubwordTokenizer):
         published_tokenizer.write(directory, tokenizer, config, task, record)
+        warn_of_other_ids(described.architecture.model_type, tokenizer.content)
     else:
         logging.warning("this model's tokenizer has no published format, so none is written")
     if repo:

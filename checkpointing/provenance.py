@@ -44,7 +44,7 @@ class InheritedParams:
     """Parameters of another run."""
 
     params: dict[str, Array]  # by name
-    new: tuple[str, ...]  # the model's parameters that the other run lacks in full or in part
+    new: tuple[str, ...]  # not in the other run as they are here: missing, resized or reordered
     lines: tuple[str, ...] = ()  # for the log
 
     def base(self, tuning: Tuning) -> dict:
@@ -124,10 +124,10 @@ def inherit_params(
     params = {name: leaf for name, leaf in by_name(found.params).items() if name not in found.new}
     new, (class_line, params) = list(found.new), _classes_by_name(directory.parent, data, params)
     if class_line and finetune.lora_rank:
-        # A resumed run reads the base of its adapters from the other run, in that run's order.
+        # A resumed run reads the base of its adapters from the other run, in that run's order. So
+        # the head is not part of the base, but of the run's own parameters, which are trained.
         new += [name for name in params if name.startswith(CLASSES)]
-        params = {name: leaf for name, leaf in params.items() if name not in new}
-        class_line = "the classes differ from those of init_from: the head for classes is new"
+        class_line += "; lora: the head for classes is trained in full"
     how = (*how, *([class_line] if class_line else []))
     return InheritedParams(params, (*new, *found.resized), (line, *how))
 

@@ -16,6 +16,7 @@ TOKENIZER = "tokenizer_config.json"
 NO_LIMIT = 10**9  # for no limit, transformers writes a larger number, of thirty digits
 KINDS = ("Transformer", "Pooling", "Normalize")
 MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first"}
+NEWER_MODES = {"mean": "mean", "cls": "first"}  # values of pooling_mode, since version 5
 
 
 def max_length(directory: Path) -> int | None:
@@ -83,16 +84,17 @@ def read(directory: Path) -> dict[str, Any]:
     path = kinds[1][1]
     config = model_files.read_json(model_files.inside(directory, path), model_files.CONFIG)
     modes = [mode for mode, on in config.items() if mode.startswith("pooling_mode_") and on is True]
-    if isinstance(newer := config.get("pooling_mode"), str):
-        modes.append(
-            {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}.get(newer, newer)
-        )
-    if len(modes) != 1 or modes[0] not in MODES:
+    known, given = MODES, ", ".join(modes) or "no pooling mode"
+    if newer := config.get("pooling_mode"):
+        known = NEWER_MODES
+        modes = list(map(str, newer if isinstance(newer, list) else [newer]))
+        given = f"pooling_mode={'+'.join(modes)}"
+    if len(modes) != 1 or modes[0] not in known:
         raise ConfigError(
-            f"{directory / path}: {', '.join(modes) or 'no pooling mode'} is not supported; "
-            f"one of these is: {', '.join(MODES)}"
+            f"{directory / path / model_files.CONFIG}: {given} is not supported; "
+            f"one of these is, alone: {', '.join(known)}"
         )
-    return dict(embedding=MODES[modes[0]], normalize="Normalize" in names)
+    return dict(embedding=known[modes[0]], normalize="Normalize" in names)
 
 
 def write(directory: Path, width: int, embedding: str, length: int, *, normalize: bool) -> None:

@@ -107,6 +107,19 @@ def test_classes_of_a_published_classifier_are_matched_by_name(classifier, tmp_p
     assert after == pytest.approx(before, abs=1e-5)
 
 
+def test_adapters_keep_the_head_of_a_published_classifier(classifier, tmp_path, capsys):
+    """It is trained itself: the adapters' base has its classes in another order."""
+    config = fine_tuning(classifier, tmp_path)
+    config["optimizer"] |= dict(name="adamw")
+    config["finetune"] |= dict(lora_rank=2)
+    for steps in (1, 2):  # the second resumes
+        train.train_and_evaluate({**config, "steps": steps}, str(tmp_path / "run"))
+        before, after = probabilities(classifier), probabilities(tmp_path / "run")
+        assert after == pytest.approx(before, abs=1e-5)
+    log = capsys.readouterr().err
+    assert "their order differs from init_from's; lora: the head for classes is trained" in log
+
+
 def test_data_with_the_classes_in_another_order_is_scored(classifier, tmp_path):
     config = fine_tuning(classifier, tmp_path)
     recorded = loaded_run.recorded_config(classifier)

@@ -383,9 +383,17 @@ def test_pooling_of_sentence_transformers(mode, embedding, normalize, words, tmp
     come_in(tmp_path / "out", tmp_path / "again", "", "bert_base")
     assert loaded_run.load(tmp_path / "again").experiment.task == task
 
-    (source / "1_Pooling" / CONFIG).write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    with pytest.raises(ConfigError, match="pooling_mode_max_tokens is not supported"):
-        come_in(source, tmp_path / "other", words, "bert_base")
+    for pooling, refusal in (
+        (
+            {"pooling_mode_max_tokens": True},
+            "pooling_mode_max_tokens is not .*: pooling_mode_mean_",
+        ),
+        ({"pooling_mode": "max"}, "pooling_mode=max is not supported; .*: mean, cls"),
+        ({"pooling_mode": ["mean", "cls"]}, r"pooling_mode=mean\+cls is not supported; .*alone"),
+    ):
+        (source / "1_Pooling" / CONFIG).write_text(json.dumps(pooling))
+        with pytest.raises(ConfigError, match=refusal):
+            come_in(source, tmp_path / "other", words, "bert_base")
     modules[1]["path"] = "../elsewhere"
     (source / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(ConfigError, match="leads out of the directory"):
