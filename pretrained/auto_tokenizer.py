@@ -46,6 +46,5 @@ def difference(model_type: str, content: str) -> str:
 def _rules_on_ids(rules: Any) -> Any:
     """The rules without `trim_offsets`, on which no id depends."""
     if isinstance(rules, dict):
-        kept = {key: value for key, value in rules.items() if key != "trim_offsets"}
-        return {key: _rules_on_ids(value) for key, value in kept.items()}
+        return {key: _rules_on_ids(rules[key]) for key in rules if key != "trim_offsets"}
     return list(map(_rules_on_ids, rules)) if isinstance(rules, list) else rules
