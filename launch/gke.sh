@@ -62,9 +62,12 @@ spec:
           backoffLimit: 0
           podFailurePolicy:
             rules:
-              # Bad input, divergence, out of memory, no such command: see docs/reliability.md.
+              # After these codes, launch/restart.sh does not start again either.
               - action: FailJob
-                onExitCodes: {containerName: train, operator: In, values: [2, 65, 69, 126, 127]}
+                onExitCodes:
+                  containerName: train
+                  operator: In
+                  values: [2, 65, 69, 126, 127, 130]
           template:
             spec:
               restartPolicy: Never

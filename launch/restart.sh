@@ -26,22 +26,27 @@ pass_on() {
     is_stopped=yes is_interrupted=yes
     [[ -z $child ]] || kill -s "$1" "$child" 2> /dev/null
 }
-trap 'pass_on TERM' TERM
+trap 'pass_on TERM' TERM HUP
 trap 'pass_on INT' INT
 
-# Sets `code` to the exit code of `child`. A signal ends bash's wait early, with a code of its own;
-# 127 then says that the child's code was already returned.
-wait_for_child() {
+# Runs a command and sets `code` to its exit code; ends the script if it was told to stop.
+run() {
+    "$@" &
+    child=$!
+    [[ -z $is_stopped ]] || kill "$child" 2> /dev/null  # the signal came before the child
     code=127
     local found
     while true; do
+        # A signal ends bash's wait early, with a code of its own; 127 then says that the child's
+        # code was already returned.
         is_interrupted=''
         wait "$child"
         found=$?
-        ((found == 127)) && return
-        code=$found
-        [[ -n $is_interrupted ]] || return
+        ((found == 127)) || code=$found
+        [[ -n $is_interrupted && $found != 127 ]] || break
     done
+    child=''
+    [[ -z $is_stopped ]] || exit "$code"
 }
 
 # Gives the command a process group of its own, in which Ctrl-C is not ignored.
@@ -50,12 +55,7 @@ set -m
 early_ends=0
 while true; do
     begun=$SECONDS
-    "$@" &
-    child=$!
-    [[ -z $is_stopped ]] || kill "$child" 2> /dev/null  # the signal came before the child
-    wait_for_child
-    child=''
-    [[ -z $is_stopped ]] || exit "$code"
+    run "$@"
     case $code in
         0) exit 0 ;;
         2 | 65 | 69 | 126 | 127 | 130)
@@ -75,9 +75,5 @@ while true; do
             ;;
     esac
     log "ended with code $code; starting again in $RESTART_SECONDS s"
-    sleep "$RESTART_SECONDS" &
-    child=$!
-    wait_for_child
-    child=''
-    [[ -z $is_stopped ]] || exit 143
+    run sleep "$RESTART_SECONDS"
 done

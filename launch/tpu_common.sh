@@ -7,14 +7,14 @@ source launch/common.sh
 : "${POLL_SECONDS:=30}"    # between two looks at the TPU and at the bucket
 : "${GCLOUD_OPTIONS:=}"    # more options of the command that creates the TPU, such as --spot
 
-# Checks the values, and sets RECORDS, RUNTIME, OPTIONS and STARTUP, the file of the start-up script.
+# Checks the values, and sets LAUNCH, RUNTIME, OPTIONS and STARTUP, the file of the start-up script.
 prepare_launch() {
     require NAME ZONE ACCELERATOR WORKDIR -- "$@"
     if [[ $WORKDIR != gs://?*/?* ]]; then
         log "WORKDIR=$WORKDIR must be gs://BUCKET/DIRECTORY: the disk of a TPU VM is deleted with it"
         exit 2
     fi
-    WORKDIR=${WORKDIR%/} RECORDS=${WORKDIR%/}.launch
+    WORKDIR=${WORKDIR%/} LAUNCH=${WORKDIR%/}.launch
     if [[ -z ${RUNTIME:-} ]]; then
         case $ACCELERATOR in
             v2-* | v3-* | v4-*) RUNTIME=tpu-ubuntu2204-base ;;
@@ -32,7 +32,7 @@ prepare_launch() {
     {
         echo '#!/usr/bin/env bash'
         local name
-        for name in WORKDIR RECORDS EXTRAS; do printf '%s=%q\n' "$name" "${!name}"; done
+        for name in WORKDIR LAUNCH EXTRAS; do printf '%s=%q\n' "$name" "${!name}"; done
         printf 'ARGUMENTS=(' && printf ' %q' "$@" && printf ' )\n'
         cat launch/tpu_startup.sh
     } > "$STARTUP"
@@ -46,10 +46,10 @@ prepare_launch() {
 # Sends the commit that is checked out to the bucket, from where the start-up script fetches it.
 send_source() {
     git diff --quiet HEAD || log "uncommitted changes are not sent"
-    git archive --format=tar.gz HEAD | gcloud storage cp - "$RECORDS/source.tar.gz"
+    git archive --format=tar.gz HEAD | gcloud storage cp - "$LAUNCH/source.tar.gz"
     # That of an earlier launch would end this one.
-    if gcloud storage cat "$RECORDS/exit_code" > /dev/null 2>&1; then
-        gcloud storage rm "$RECORDS/exit_code"
+    if gcloud storage cat "$LAUNCH/exit_code" > /dev/null 2>&1; then
+        gcloud storage rm "$LAUNCH/exit_code"
     fi
 }
 
@@ -83,7 +83,7 @@ begin() {
 # Deletes the TPU and ends this script if the run has ended.
 end_if_done() {
     local code
-    code=$(gcloud storage cat "$RECORDS/exit_code" 2> /dev/null) || return 0
+    code=$(gcloud storage cat "$LAUNCH/exit_code" 2> /dev/null) || return 0
     [[ $code =~ ^[0-9]+$ ]] || return 0
     log "the run ended with code $code; its directory is $WORKDIR"
     delete

@@ -2,13 +2,13 @@
 # Not yet run on a TPU VM: the tests run it with stand-ins for gcloud, uv and systemd-run.
 #
 # The start-up script of TPU VMs, which runs as root on every host at every boot. launch/tpu_common.sh
-# puts assignments before it: WORKDIR; RECORDS, the place in the bucket of the code and the exit code;
+# puts assignments before it: WORKDIR; LAUNCH, where the bucket has the code and gets the exit code;
 # EXTRAS of pyproject.toml; ARGUMENTS of train.py.
 set -euo pipefail
-: "${WORKDIR:?}" "${RECORDS:?}" "${EXTRAS:?}" "${ARGUMENTS:?}" "${CHECKOUT:=/opt/backbone}"
+: "${WORKDIR:?}" "${LAUNCH:?}" "${EXTRAS:?}" "${ARGUMENTS:?}" "${CHECKOUT:=/opt/backbone}"
 export HOME=${HOME:-/root}
 
-if gcloud storage cat "$RECORDS/exit_code" 2> /dev/null; then
+if gcloud storage cat "$LAUNCH/exit_code" 2> /dev/null; then
     exit 0  # a reboot after the end of the run
 fi
 
@@ -16,14 +16,14 @@ fi
 # by a signal, because the VM goes down, and will resume.
 record_end() {
     local code=$?
-    ((code == 75 || code == 143)) || echo "$code" | gcloud storage cp - "$RECORDS/exit_code"
+    ((code == 75 || code == 143)) || echo "$code" | gcloud storage cp - "$LAUNCH/exit_code"
 }
 trap record_end EXIT
 
 mkdir -p "$CHECKOUT"
 cd "$CHECKOUT"
 if [[ ! -e .installed ]]; then
-    gcloud storage cat "$RECORDS/source.tar.gz" | tar -xz
+    gcloud storage cat "$LAUNCH/source.tar.gz" | tar -xz
     # The image may have an older Python; uv then fetches one.
     PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet uv
     python3 -m uv venv --quiet --clear --python '>=3.11' .venv

@@ -47,10 +47,9 @@ class WeightsAndBiases:
 
     def _repeat(self, path: Path, resume_step: int) -> None:
         """Writes what the run reported before, and W&B does not have: a kill loses its buffers."""
-        lines = (
-            path.read_text(errors="replace").splitlines() if resume_step and path.exists() else ()
-        )
-        for line in lines:
+        if not resume_step or not path.exists():
+            return
+        for line in path.read_text(errors="replace").splitlines():
             try:
                 metrics = json.loads(line)
             except ValueError:
