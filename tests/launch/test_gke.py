@@ -57,7 +57,7 @@ def test_the_schema_notices_a_mistake(apply):
 
 
 def test_every_pod_runs_the_same_command(apply, stand_ins):
-    job, pod = pods(apply(*HOSTILE))
+    _, pod = pods(apply(*HOSTILE))
     (container,) = pod["containers"]
     # Kubernetes would replace $(PATH).
     escaped = HOSTILE[1].replace("$(", "$$(")
