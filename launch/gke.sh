@@ -4,9 +4,10 @@
 #   NAME=run IMAGE=REGION-docker.pkg.dev/PROJECT/REPOSITORY/backbone TPU=tpu-v5-lite-podslice \
 #       TOPOLOGY=4x4 WORKDIR=gs://BUCKET/run launch/gke.sh --config=configs/x.py
 #
-# Trains on a TPU slice of a node pool, as a JobSet (jobset.sigs.k8s.io), which must be installed in the
-# cluster of kubectl. If a pod fails or is preempted, JobSet starts all again, and the run resumes from
-# the bucket. IMAGE is built from the Dockerfile with EXTRAS=gcs,tpu. PRINT=1 prints the manifest only.
+# Trains on a TPU slice of a node pool, as a JobSet (jobset.sigs.k8s.io), which must be installed in
+# the cluster of kubectl. If a pod fails or is preempted, JobSet starts all again, and the run resumes
+# from the bucket. IMAGE is built from the Dockerfile with EXTRAS=gcs,tpu. PRINT=1 only prints the
+# manifest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=launch/common.sh
@@ -24,7 +25,7 @@ fi
 chips=$((${TOPOLOGY//x/*}))
 ((CHIPS_PER_HOST <= chips)) || CHIPS_PER_HOST=$chips
 if ((chips % CHIPS_PER_HOST)); then
-    log "the $chips chips of TOPOLOGY=$TOPOLOGY are not a multiple of CHIPS_PER_HOST=$CHIPS_PER_HOST"
+    log "TOPOLOGY=$TOPOLOGY has $chips chips, no multiple of CHIPS_PER_HOST=$CHIPS_PER_HOST"
     exit 2
 fi
 hosts=$((chips / CHIPS_PER_HOST))

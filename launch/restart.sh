@@ -3,8 +3,8 @@
 #
 #   launch/restart.sh python train.py --config=configs/x.py --workdir=gs://BUCKET/run
 #
-# Runs a command, and runs it again when it ends early, until it is done. A run resumes from its last
-# checkpoint, so repeating the command is all that a restart needs. The exit codes are those of
+# Runs a command, and runs it again when it ends early, until it is done. A run resumes from its
+# last checkpoint, so repeating the command is all that a restart needs. The exit codes are those of
 # docs/reliability.md. SIGTERM and Ctrl-C are passed on to the command, which saves and ends; this
 # script then ends with its code.
 set -u

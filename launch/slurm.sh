@@ -4,9 +4,10 @@
 #   WORKDIR=/shared/run NODES=4 GPUS=8 SBATCH_OPTIONS='--partition=gpu --time=24:00:00' \
 #       launch/slurm.sh --config=configs/x.py --config.mesh.data=4 --config.mesh.fsdp=8
 #
-# Submits itself as a job with one process for each of the GPUS of each node. If the job is preempted,
-# reaches its time limit or fails, it is queued again, and the run resumes. The checkout, with its .venv,
-# and WORKDIR are on a file system that all nodes share, or WORKDIR is gs://BUCKET/run.
+# Submits itself as a job with one process for each of the GPUS of each node. If the job is
+# preempted, reaches its time limit or fails, it is queued again, and the run resumes. The checkout,
+# with its .venv, and WORKDIR are on a file system that all nodes share, or WORKDIR is
+# gs://BUCKET/run.
 set -euo pipefail
 
 : "${MAX_RESTARTS:=10}"         # of jobs that failed; others are queued again without a limit
@@ -30,7 +31,7 @@ cd "$SLURM_SUBMIT_DIR"
 code=0
 srun --kill-on-bad-exit=1 "$PYTHON" train.py --workdir="$WORKDIR" "$@" || code=$?
 case $code in
-    0 | 2 | 65 | 69 | 126 | 127 | 130) exit "$code" ;;  # done, or it would end in the same way again
+    0 | 2 | 65 | 69 | 126 | 127 | 130) exit "$code" ;;  # done, or a restart does not mend it
     75) ;;                                              # stopped and saved
     *)
         if ((${SLURM_RESTART_COUNT:-0} >= MAX_RESTARTS)); then

@@ -77,7 +77,7 @@ begin() {
         *) log "$NAME is there ($STATE): waiting for the end of the run that it was launched with" ;;
     esac
     log "the log: gcloud compute tpus tpu-vm ssh $NAME --zone=$ZONE --worker=0" \
-        "--command='journalctl --follow --unit=train --unit=google-startup-scripts'"
+        "--command='sudo journalctl --follow --unit=train --unit=google-startup-scripts'"
 }
 
 # Deletes the TPU and ends this script if the run has ended.

@@ -4,10 +4,10 @@
 #   NAME=slice ZONE=us-west4-a ACCELERATOR=v5litepod-16 WORKDIR=gs://BUCKET/run \
 #       GCLOUD_OPTIONS=--spot launch/tpu_slice.sh --config=configs/x.py --config.mesh.fsdp=16
 #
-# Trains on a TPU slice of any number of hosts, as a queued resource: requests it, sends the commit that
-# is checked out, waits, deletes the slice when the run has ended, and ends with its exit code. A slice
-# that was preempted is requested again, and the run resumes. If this script is interrupted, the slice
-# goes on; the same command waits for it again.
+# Trains on a TPU slice of any number of hosts, as a queued resource: requests it, sends the commit
+# that is checked out, waits, deletes the slice when the run has ended, and ends with its exit code.
+# A slice that was preempted is requested again, and the run resumes. If this script is interrupted,
+# the slice goes on; the same command waits for it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=launch/tpu_common.sh

@@ -101,7 +101,7 @@ def test_all_pods_start_again_unless_that_would_not_help(apply):
     ("values", "problem"),
     [
         (dict(TOPOLOGY="16"), "TOPOLOGY=16 must be that of the node pool"),
-        (dict(TOPOLOGY="3x3"), "the 9 chips of TOPOLOGY=3x3 are not a multiple"),
+        (dict(TOPOLOGY="3x3"), "TOPOLOGY=3x3 has 9 chips, no multiple"),
     ],
 )
 def test_a_topology_that_cannot_be_is_refused(stand_ins, values, problem):
