@@ -5,9 +5,9 @@
 #       TOPOLOGY=4x4 WORKDIR=gs://BUCKET/run launch/gke.sh --config=configs/x.py
 #
 # Trains on a TPU slice of a node pool, as a JobSet (jobset.sigs.k8s.io), which must be installed in
-# the cluster of kubectl. If a pod fails or is preempted, JobSet starts all again, and the run resumes
-# from the bucket. IMAGE is built from the Dockerfile with EXTRAS=gcs,tpu. PRINT=1 only prints the
-# manifest.
+# the cluster of kubectl. If a pod fails or is preempted, JobSet starts all again, and the run
+# resumes from the bucket. IMAGE is built from the Dockerfile with EXTRAS=gcs,tpu. PRINT=1 only
+# prints the manifest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=launch/common.sh

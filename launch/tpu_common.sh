@@ -7,11 +7,14 @@ source launch/common.sh
 : "${POLL_SECONDS:=30}"    # between two looks at the TPU and at the bucket
 : "${GCLOUD_OPTIONS:=}"    # more options of the command that creates the TPU, such as --spot
 
-# Checks the values, and sets LAUNCH, RUNTIME, OPTIONS and STARTUP, the file of the start-up script.
+: "${ENVIRONMENT:=}"       # of train.py: words such as WANDB_MODE=offline
+
+# Checks the values, and sets LAUNCH, RUNTIME, OPTIONS, and two files: STARTUP, the start-up script,
+# and ERRORS.
 prepare_launch() {
     require NAME ZONE ACCELERATOR WORKDIR -- "$@"
     if [[ $WORKDIR != gs://?*/?* ]]; then
-        log "WORKDIR=$WORKDIR must be gs://BUCKET/DIRECTORY: the disk of a TPU VM is deleted with it"
+        log "WORKDIR=$WORKDIR must be gs://BUCKET/DIRECTORY: the VM's disk is deleted with it"
         exit 2
     fi
     WORKDIR=${WORKDIR%/} LAUNCH=${WORKDIR%/}.launch
@@ -27,12 +30,12 @@ prepare_launch() {
                 ;;
         esac
     fi
-    STARTUP=$(mktemp)
-    trap 'rm -f "$STARTUP"' EXIT
+    STARTUP=$(mktemp) ERRORS=$(mktemp)
+    trap 'rm -f "$STARTUP" "$ERRORS"' EXIT
     {
         echo '#!/usr/bin/env bash'
         local name
-        for name in WORKDIR LAUNCH EXTRAS; do printf '%s=%q\n' "$name" "${!name}"; done
+        for name in WORKDIR LAUNCH EXTRAS ENVIRONMENT; do printf '%s=%q\n' "$name" "${!name}"; done
         printf 'ARGUMENTS=(' && printf ' %q' "$@" && printf ' )\n'
         cat launch/tpu_startup.sh
     } > "$STARTUP"
@@ -55,16 +58,16 @@ send_source() {
 
 # Sets STATE: what Cloud TPU says, ABSENT, or UNKNOWN if it cannot be asked now.
 read_state() {
-    local kind=$1 format=$2 said
+    local kind=$1 format=$2
     # shellcheck disable=SC2153
-    if said=$(gcloud compute tpus "$kind" describe "$NAME" --zone="$ZONE" --format="$format" 2>&1)
-    then
-        STATE=$said
-    elif [[ $said == *NOT_FOUND* || $said == *"not found"* ]]; then
+    if STATE=$(gcloud compute tpus "$kind" describe "$NAME" --zone="$ZONE" --format="$format" \
+        2> "$ERRORS"); then
+        return
+    elif grep -q NOT_FOUND "$ERRORS"; then
         STATE=ABSENT
     else
         STATE=UNKNOWN
-        log "$said"
+        cat "$ERRORS" >&2
     fi
 }
 
@@ -74,7 +77,7 @@ begin() {
     case $STATE in
         ABSENT) send_source ;;
         UNKNOWN) exit 1 ;;
-        *) log "$NAME is there ($STATE): waiting for the end of the run that it was launched with" ;;
+        *) log "$NAME is there ($STATE): waiting for the run that it was launched with" ;;
     esac
     log "the log: gcloud compute tpus tpu-vm ssh $NAME --zone=$ZONE --worker=0" \
         "--command='sudo journalctl --follow --unit=train --unit=google-startup-scripts'"

@@ -66,6 +66,7 @@ elif [ "$4" = delete ]; then
     rm states
     exit
 fi
+echo "WARNING: gcloud says more than the state" >&2
 state=$(take states last)
 case $state in
     ENDS*) # the run has ended with this code

@@ -118,7 +118,8 @@ def test_values_that_cannot_work_are_refused(launch, stand_ins, values, problem)
 def boot(stand_ins, tmp_path):
     """What a host of the TPU runs at each boot, with the path of its checkout."""
     stand_ins.plan_states(["ENDS 0"])
-    sent = stand_ins.run(ROOT / "launch/tpu_slice.sh", *ARGUMENTS, **VALUES)
+    values = dict(ENVIRONMENT="WANDB_MODE=offline A=b")
+    sent = stand_ins.run(ROOT / "launch/tpu_slice.sh", *ARGUMENTS, **VALUES, **values)
     assert sent.returncode == 0, sent.stderr
     (stand_ins.home / "bucket/b/run.launch/exit_code").unlink()
     (stand_ins.home / "calls").unlink()
@@ -169,6 +170,9 @@ def test_a_host_installs_the_code_and_trains_to_the_end(boot, stand_ins):
     assert installed[-1][-2:] == ["-e", ".[tpu,gcs]"]
     (unit,) = stand_ins.calls("systemd-run")
     assert {"--wait", "--property=KillMode=mixed"} < set(unit)
+    given = [each.removeprefix("--setenv=") for each in unit if each.startswith("--setenv=")]
+    assert [each.partition("=")[0] for each in given] == ["HOME", "PATH", "WANDB_MODE", "A"]
+    assert given[2:] == ["WANDB_MODE=offline", "A=b"]
     # The next boot finds that the run has ended.
     assert stand_ins.run(*command, **variables).returncode == 0
     assert len(stand_ins.calls("python")) == 3
