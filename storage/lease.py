@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from storage.object_store import as_os_errors, filesystem
 NAME = ".lease.json"
 SECONDS = 60.0  # how long a lease lasts without renewal
 RENEW_SECONDS = 15.0
+LOOK_SECONDS = 1.0  # between two looks at a lease that may expire
 SETTLE_SECONDS = 1.0  # after taking over an expired lease, which two runs may do at once
 
 
@@ -30,7 +32,11 @@ class LeaseLostError(OSError):
 
 
 class Lease:
-    """Holds the lease of a run's directory. Entering the context refuses one that is in use."""
+    """Holds the lease of a run's directory. Entering the context refuses one that is in use.
+
+    It waits for the lease of a run that was killed on another machine, such as a VM that was
+    preempted: its successor must not be refused.
+    """
 
     def __init__(self, url: str):
         self._url = url.rstrip("/")
@@ -43,7 +49,7 @@ class Lease:
         with as_os_errors():
             found = self._read()
             if found and _is_held(found):
-                raise ConfigError(_in_use(self._url, found))
+                found = self._when_expired(found)
             if found:
                 self._write()
                 time.sleep(SETTLE_SECONDS)
@@ -64,6 +70,25 @@ class Lease:
                     self._files.rm_file(f"{self._url}/{NAME}")
         except OSError:
             pass  # it expires
+
+    def _when_expired(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Waits until a lease has expired or was given back; refuses if its holder is alive."""
+        if _is_of_this_machine(found):
+            raise ConfigError(_in_use(self._url, found))
+        seconds = found.get("expires", 0) - time.time()
+        print(
+            f"{self._url} is in use by another run ({found.get('holder', 'unknown')}); waiting up "
+            f"to {max(seconds, 0):.0f} s to see whether that run is dead",
+            file=sys.stderr,
+            flush=True,
+        )
+        while found and _is_held(found):
+            time.sleep(LOOK_SECONDS)
+            newer = self._read()
+            if newer.get("expires", 0) > found.get("expires", 0):
+                raise ConfigError(_in_use(self._url, newer))
+            found = newer
+        return found
 
     def confirm(self) -> None:
         """Raises LeaseLostError if another run holds the lease now."""
@@ -117,8 +142,11 @@ def _is_held(found: Mapping[str, Any]) -> bool:
     """Whether a lease is in use: not if it expired, or if its process is known to be dead."""
     if found.get("expires", 0) < time.time():
         return False
-    is_here = bool(_machine()) and found.get("machine") == _machine()
-    return not is_here or Path("/proc", str(found.get("pid"))).exists()
+    return not _is_of_this_machine(found) or Path("/proc", str(found.get("pid"))).exists()
+
+
+def _is_of_this_machine(found: Mapping[str, Any]) -> bool:
+    return bool(_machine()) and found.get("machine") == _machine()
 
 
 def _in_use(url: str, found: Mapping[str, Any]) -> str:

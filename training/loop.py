@@ -33,7 +33,7 @@ from training.exits import DivergedError, EvaluationFailedError, StoppedError
 from training.finetune import parameter_counts
 from training.flops import row_flops
 from training.kept_records import KeptRecords
-from training.metric_writers import Reporter
+from training.metric_writers import Reporter, TensorBoard
 from training.prefetch import Batch, prefetch
 from training.processes import is_primary
 from training.pruning import record_head_scores
@@ -102,7 +102,7 @@ class Loop:
                 step += 1
                 if step == run.profile_steps[0] and not is_profiled:
                     is_profiled = is_tracing = True  # once, even if a rollback repeats the step
-                    jax.profiler.start_trace(str(self.workdir / "profile"))
+                    jax.profiler.start_trace(str(self.workdir / TensorBoard.NAME))
                 with self._throughput.waiting_for_data():
                     batch = next(batches)
                 with jax.profiler.StepTraceAnnotation("train", step_num=step):

@@ -1,6 +1,7 @@
 """Runs in a bucket: the same results as on a disk, and one writer."""
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -196,13 +197,17 @@ def test_a_run_starts_from_a_run_in_the_bucket(finished, local, tmp_path):
 
 
 def test_one_writer(url, monkeypatch):
-    with Lease(url):
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.5)
+    with Lease(url) as holder:
         with pytest.raises(ConfigError, match=r"in use by another run \(process .* in \d+ s"):
             train.train_and_evaluate(tiny(dates, 1), url)
-        # A run elsewhere that was killed: its lease is taken over when it has expired.
+        # A run elsewhere: it is alive if it renews its lease. If it was killed, its lease is taken
+        # over when it has expired.
         monkeypatch.setattr(lease, "_machine", lambda: "elsewhere")
         with pytest.raises(ConfigError, match="expires at"):
             Lease(url).__enter__()
+        holder._ended.set()
+        holder._thread.join()
         now = time.time
         monkeypatch.setattr(lease.time, "time", lambda: now() + lease.SECONDS + 1)
         first = Lease(url)
@@ -212,6 +217,22 @@ def test_one_writer(url, monkeypatch):
             filesystem(url).pipe_file(f"{url}/{lease.NAME}", b'{"id": "other"}')
             with pytest.raises(lease.LeaseLostError, match="another run has taken over"):
                 first.confirm()
+
+
+def test_the_successor_of_a_killed_run_waits_for_its_lease(url, monkeypatch, capsys):
+    monkeypatch.setattr(lease, "SECONDS", 3.0)
+    killed = Lease(url)
+    killed._renew = lambda: None
+    killed._thread = threading.Thread(target=killed._renew)
+    killed.__enter__()
+    monkeypatch.setattr(lease, "_machine", lambda: "another VM")
+    expires = killed._read()["expires"]
+    with Lease(url) as successor:
+        assert time.time() >= expires
+        successor.confirm()
+    assert "waiting up to 3 s to see whether that run is dead" in capsys.readouterr().err
+    with pytest.raises(lease.LeaseLostError):
+        killed.confirm()
 
 
 def test_only_what_changed_is_uploaded(url, gcs_requests, monkeypatch):

@@ -150,7 +150,8 @@ def test_a_rollback_may_come_while_the_run_is_profiled(job, tmp_path):
     options = dict(spike="rollback", rollback_steps=2, rollback_batches=3)
     job("run", 1e4, profile_steps=(6, 9), **options)
     assert saved_steps(tmp_path / "run")[-1] == 12
-    assert list((tmp_path / "run" / "profile").rglob("*.pb"))
+    # Where TensorBoard looks, beside its events.
+    assert list((tmp_path / "run" / "tensorboard").glob("plugins/profile/*/*.xplane.pb"))
 
 
 @pytest.mark.slow

@@ -222,13 +222,14 @@ def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
         calls.append((options["project"], options["id"]))
         return Run(12 if resumed else 0)  # as if it had got to step 11 before it was killed
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    errors = types.SimpleNamespace(UsageError=RuntimeError)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, errors=errors))
     for resume_step in (0, 10, 0):
         config = {"seed": resume_step}
         with Reporter(tmp_path, resume_step, 20, "mine", config=config) as reporter:
             for step in (1, 2, 3):
                 reporter.report(resume_step + step, {"train/loss": 1.0})
-    assert configs == [({"seed": seed}, True) for seed in (0, 10, 0)]
+    assert configs == [({"seed": seed, "workdir": str(tmp_path)}, True) for seed in (0, 10, 0)]
     logged = [step for step, *_ in (c for c in calls if c != "finish") if isinstance(step, int)]
     assert logged == [1, 2, 3, 12, 13, 1, 2, 3]  # 11 was there
     assert calls.count("finish") == 3
@@ -238,44 +239,72 @@ def test_wandb_is_told_and_a_resumed_run_keeps_its_id(tmp_path, monkeypatch):
 
 
 OFFLINE = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from training.metric_writers import Reporter
 
 workdir, resume_step, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 config = {"seed": 5, "model": {"width": width}}
 with Reporter(workdir, resume_step, 20, "mine", config=config) as reporter:
-    for step in range(resume_step + 1, resume_step + 4):
+    for step in range(resume_step + 1, resume_step + 6):
         reporter.report(step, {"train/loss": 1.0 / step})
+    if not resume_step:
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_wandb_itself_records_config_identity_and_curve(tmp_path):
-    """Offline, in the files that `wandb sync` sends."""
+REFUSED = """
+import sys
+from experiment.schema import ConfigError
+from training.metric_writers import Reporter
+
+try:
+    Reporter(sys.argv[1], 0, 20, "mine")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def run_script(script, *arguments, **variables):
+    environment = {**os.environ, "WANDB_SILENT": "true", **variables}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+
+
+def test_wandb_itself_records_config_identity_and_a_curve_that_goes_on_after_a_kill(tmp_path):
+    """Offline, in the files that `wandb sync` sends. The first run is killed after step 5."""
     pytest.importorskip("wandb", reason="needs pip install -e '.[wandb]'")
-    for resume_step, width in ((0, 8), (3, 9)):
-        arguments = [sys.executable, "-c", OFFLINE, str(tmp_path), str(resume_step), str(width)]
-        environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-        subprocess.run(arguments, cwd=ROOT, env=environment, check=True)
-    paths = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-    found = [list(wandb_records(path)) for path in paths]
-    assert len(found) == 2
-    ids = {record.run.run_id for written in found for record in written if record.run.run_id}
+    for resume_step, width, code in ((0, 8, -9), (3, 9, 0)):
+        ended = run_script(OFFLINE, tmp_path, resume_step, width, WANDB_MODE="offline")
+        assert ended.returncode == code, ended.stderr
+    # Names begin with the time. The kill cost the first file what W&B had in its buffers.
+    *_, path = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    written = list(wandb_records(path))
+    ids = {record.run.run_id for record in written if record.run.run_id}
     assert ids == {(tmp_path / "wandb_id").read_text()}
-    for written, steps, width in zip(found, ([1, 2, 3], [4, 5, 6]), (8, 9), strict=True):
-        rows = [
-            {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
-            for r in written
-            if r.history.item
-        ]
-        assert [row["_step"] for row in rows] == steps
-        assert [row["train/loss"] for row in rows] == pytest.approx([1 / step for step in steps])
-        values = [
-            (item.key or item.nested_key[0], json.loads(item.value_json))
-            for r in written
-            for item in (*r.config.update, *r.run.config.update)
-        ]
-        assert ("seed", 5) in values and ("model", {"width": width}) in values
+    rows = [
+        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
+        for r in written
+        if r.history.item
+    ]
+    assert [row["_step"] for row in rows] == [*range(1, 9)]
+    assert [row["train/loss"] for row in rows] == pytest.approx([1 / s for s in range(1, 9)])
+    values = [
+        (item.key or item.nested_key[0], json.loads(item.value_json))
+        for r in written
+        for item in (*r.config.update, *r.run.config.update)
+    ]
+    assert ("seed", 5) in values and ("model", {"width": 9}) in values
+    assert ("workdir", str(tmp_path)) in values
+
+
+def test_wandb_without_a_key_is_refused_in_one_line(tmp_path):
+    pytest.importorskip("wandb", reason="needs pip install -e '.[wandb]'")
+    ended = run_script(REFUSED, tmp_path, WANDB_MODE="online", WANDB_API_KEY="", HOME=str(tmp_path))
+    assert ended.stdout.startswith("wandb_project=mine: No API key"), ended.stderr
+    assert "WANDB_MODE=offline" in ended.stdout
 
 
 def wandb_records(path):
