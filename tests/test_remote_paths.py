@@ -80,7 +80,7 @@ def test_parts_of_a_mixture():
     assert "local" not in message.split(";")[0]
 
 
-@pytest.mark.parametrize("path", [Path(BUCKET), "s3://bucket/run", "hdfs://host/run"])
+@pytest.mark.parametrize("path", [Path(BUCKET), "abfs://c@host/run", "hdfs://host/run"])
 def test_workdirs(path):
     config = dates.get_config().to_dict()
     for run in (
@@ -115,8 +115,8 @@ def test_a_run_in_a_bucket_needs_the_extra(no_gcsfs, tmp_path):
 
 
 def test_other_schemes_of_other_runs_are_refused():
-    assert "task.teacher=s3://bucket/run has" in refusal(
-        find_checkpoint, "s3://bucket/run:20", "task.teacher"
+    assert "task.teacher=hdfs://host/run has" in refusal(
+        find_checkpoint, "hdfs://host/run:20", "task.teacher"
     )
 
 
