@@ -49,6 +49,18 @@ def sizes_below(directory: epath.Path) -> dict[str, int]:
     return {name.removeprefix(f"{root}/"): entry["size"] for name, entry in files.items()}
 
 
+def read_object(path: epath.Path) -> bytes:
+    """Reads an object."""
+    with as_os_errors():
+        return filesystem(path).cat_file(os.fspath(path))
+
+
+def write_object(path: epath.Path, data: bytes) -> None:
+    """Writes an object, which appears at once and complete."""
+    with as_os_errors():
+        filesystem(path).pipe_file(os.fspath(path), data)
+
+
 def read_range(path: epath.Path, start: int, length: int) -> bytes:
     """Reads a part of an object."""
     with as_os_errors():
@@ -67,6 +79,15 @@ def move(source: epath.Path, target: epath.Path) -> None:
         files.copy(old, new)
         for each in old:
             files.rm_file(each)
+
+
+def remove_below(url: str | PathLike) -> None:
+    """Removes all objects below a directory."""
+    files = filesystem(url)
+    with as_os_errors():
+        for path in files.find(os.fspath(url)):
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                files.rm_file(path)
 
 
 def upload_directory(directory: Path, url: str, last: str = "") -> None:

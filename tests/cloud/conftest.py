@@ -89,6 +89,12 @@ def copy_run(source: str, target: str) -> None:
         objects.pipe_file(f"{target}{name}", objects.cat_file(path))
 
 
+def objects(url: str) -> dict[str, bytes]:
+    """The content of all objects below an address, by name."""
+    files, root = filesystem(url), url.partition("://")[2]
+    return {name.removeprefix(f"{root}/"): files.cat_file(name) for name in files.find(url)}
+
+
 def child(script: str, *arguments: str) -> subprocess.Popen:
     """Starts a script as a process of its own."""
     return subprocess.Popen(

@@ -7,13 +7,15 @@ request is one line, such as "PUT /bucket/run/checkpoints/2/commit_success.txt".
 import contextlib
 import http.client
 import http.server
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+NAME = re.compile(rb'"name": "([^"]*)"')
 SLOW_SECONDS = 1.0
-KEPT = ("connection", "keep-alive", "transfer-encoding", "content-length")
+NOT_FORWARDED = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 
 class Fault:
@@ -103,7 +105,7 @@ class Proxy:
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():
-                if name.lower() not in KEPT:
+                if name.lower() not in NOT_FORWARDED:
                     connection.putheader(name, value)
             connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
@@ -131,7 +133,10 @@ def handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
 
         def handle_any(self):
             body = self._body()
-            fault = proxy.fault_of(f"{self.command} {self.path}")
+            # Some uploads have the object's name in their body.
+            named = NAME.search(body[:1000]) if self.command == "POST" else None
+            named = f" {named[1].decode()}" if named else ""
+            fault = proxy.fault_of(f"{self.command} {self.path}{named}")
             if fault is not None:
                 fault.then()
                 if fault.status:
@@ -157,7 +162,7 @@ def handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
             self.send_response_only(status)
             length = headers.get("Content-Length") if self.command == "HEAD" else str(len(data))
             for name, value in headers.items():
-                if name.lower() not in KEPT:
+                if name.lower() not in NOT_FORWARDED:
                     self.send_header(name, value)
             if status not in (204, 304):
                 self.send_header("Content-Length", length or "0")
