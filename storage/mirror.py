@@ -62,7 +62,10 @@ def open_run_directory(name: str, workdir: str | os.PathLike) -> Path:
     try:
         mirror.download()
     except OSError as error:
-        raise ConfigError(f"{name}={workdir} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"{name}={workdir} cannot be read ({error.strerror}); check the bucket, your "
+            "credentials and the network"
+        ) from error
     return mirror.directory
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import train
+from configs import dates
 from storage.object_store import filesystem
 from tests.cloud.proxy import Proxy
+from tests.cloud.runs import STEPS
+from tests.runs import tiny
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytest.importorskip("gcp_storage_emulator", reason="needs pip install -e '.[cloud-test]'")
@@ -146,3 +150,11 @@ def s3(s3_proxy):
             patch.setenv(name, value)
         filesystem("s3://bucket").mkdir("bucket")
         yield "s3://bucket"
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory):
+    """The run on a disk that all others are compared with."""
+    workdir = tmp_path_factory.mktemp("local") / "run"
+    train.train_and_evaluate(tiny(dates, STEPS), workdir)
+    return workdir

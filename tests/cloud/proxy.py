@@ -5,6 +5,7 @@ request is one line, such as "PUT /bucket/run/checkpoints/2/commit_success.txt".
 """
 
 import contextlib
+import dataclasses
 import http.client
 import http.server
 import re
@@ -18,12 +19,16 @@ SLOW_SECONDS = 1.0
 NOT_FORWARDED = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 
+@dataclasses.dataclass(eq=False)
 class Fault:
     """What happens to the next `count` requests whose line contains all of `words`."""
 
-    def __init__(self, status: int, words: tuple[str, ...], count: int, then: Callable[[], None]):
-        self.status, self.words, self.count, self.then = status, words, count, then
-        self.done = 0
+    words: tuple[str, ...]
+    status: int
+    body: bytes
+    count: int
+    then: Callable[[], None]
+    done: int = 0  # how many there were
 
 
 class Proxy:
@@ -70,14 +75,15 @@ class Proxy:
         self,
         status: int,
         *words: str,
+        body: bytes = b"",
         count: int = 10**6,
         then: Callable[[], None] = lambda: None,
     ) -> Iterator[Fault]:
-        """Answers with `status`; 0: slowly. Calls `then` for each request, before it is answered.
+        """Answers with `status` and `body`; 0: slowly. Calls `then` for each request, before it is answered.
 
         `words` must all be in the request's line.
         """
-        fault = Fault(status, words, count, then)
+        fault = Fault(words, status, body, count, then)
         self._faults.append(fault)
         try:
             yield fault
@@ -140,7 +146,7 @@ def handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
             if fault is not None:
                 fault.then()
                 if fault.status:
-                    return self._answer(fault.status, {}, b"")
+                    return self._answer(fault.status, {}, fault.body)
                 time.sleep(SLOW_SECONDS)
             headers = dict(self.headers.items())
             answer, data = proxy.forward(self.command, self.path, headers, body)

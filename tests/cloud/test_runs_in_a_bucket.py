@@ -2,9 +2,7 @@
 
 import json
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import evaluate
@@ -20,39 +18,9 @@ from storage.mirror import Mirror, open_run_directory
 from storage.object_store import filesystem, remote_path
 from tests import scripts
 from tests.cloud.conftest import child, copy_run
-from tests.runs import TINY, saved, tiny
+from tests.cloud.runs import STEPS, assert_same_run, flags_of, wait_for
+from tests.runs import tiny
 from visualization import report_server
-
-STEPS = 6
-
-
-def without_times(lines: str) -> list[dict]:
-    """The metrics of each line that do not depend on the clock."""
-    reports = map(json.loads, lines.splitlines())
-    return [{k: v for k, v in each.items() if not k.startswith("perf/")} for each in reports]
-
-
-def assert_same_run(url: str, local: Path, steps: list[int]) -> None:
-    remote = remote_path(url)
-    ours = (remote / "metrics.jsonl").read_text()
-    assert without_times(ours) == without_times((local / "metrics.jsonl").read_text())
-    for name in ("config.json", "model.json", "tokenizer.json"):
-        assert (remote / name).read_bytes() == (local / name).read_bytes()
-    for path in (local / "samples").iterdir():
-        assert (remote / "samples" / path.name).read_bytes() == path.read_bytes()
-    for step in steps:
-        a, b = saved(remote, step), saved(local, step)
-        assert a.keys() == b.keys()
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory):
-    """The run on a disk that all others are compared with."""
-    workdir = tmp_path_factory.mktemp("local") / "run"
-    train.train_and_evaluate(tiny(dates, STEPS), workdir)
-    return workdir
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +38,6 @@ def test_a_run_and_its_resumption_are_as_on_a_disk(finished, local):
     assert (remote_path(finished) / "checkpoints/6/digests.json").exists()
     assert list((remote_path(finished) / "tensorboard").iterdir())
     assert not (remote_path(finished) / lease.NAME).exists()
-
-
-def flags_of(config: dict) -> list[str]:
-    given = [f"--config.{s}.{k}={v}" for s, values in TINY.items() for k, v in values.items()]
-    return [*given, f"--config.steps={config['steps']}", "--config.log_every=1"]
-
-
-def wait_for(path, process) -> None:
-    end = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, path
-        time.sleep(0.05)
 
 
 def test_killed_inside_and_between_saves(gcs_faults, url, local):
