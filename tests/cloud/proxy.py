@@ -79,9 +79,9 @@ class Proxy:
         count: int = 10**6,
         then: Callable[[], None] = lambda: None,
     ) -> Iterator[Fault]:
-        """Answers with `status` and `body`; 0: slowly. Calls `then` for each request, before it is answered.
+        """Answers with `status` and `body`; 0: slowly, with the server's answer.
 
-        `words` must all be in the request's line.
+        `words` must all be in the request's line. Calls `then` before each answer.
         """
         fault = Fault(words, status, body, count, then)
         self._faults.append(fault)
