@@ -1,6 +1,7 @@
 """Access to gs:// and s3:// through fsspec and etils.epath, as Orbax does it."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from os import PathLike
@@ -11,6 +12,8 @@ from etils import epath
 
 from experiment.schema import OBJECT_STORAGE, ConfigError
 
+# As patient as gcsfs, which bridges an outage of half a minute.
+S3_RETRIES = {"mode": "standard", "max_attempts": 8}
 # Packages whose exceptions are about the network or the store. Most are not OSErrors.
 CLIENTS = ("aiobotocore", "aiohttp", "asyncio", "botocore", "gcsfs", "google", "requests", "s3fs")
 
@@ -35,7 +38,10 @@ def filesystem(url: str | PathLike) -> fsspec.AbstractFileSystem:
     for name in ("gcs", "gs", "s3"):
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
     if scheme == "gs":
+        # It logs each error with a traceback, and then raises it.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         return fsspec.filesystem("gcs", finalize_on_close=True)
+    fsspec.config.conf[scheme].setdefault("config_kwargs", {"retries": S3_RETRIES})
     return fsspec.filesystem(scheme)
 
 
