@@ -12,7 +12,7 @@ import platform
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from storage.object_store import as_os_errors, filesystem
 NAME = ".lease.json"
 SECONDS = 60.0  # how long a lease lasts without renewal
 RENEW_SECONDS = 15.0
+POLL_SECONDS = 2.0  # while waiting for the end of a lease
 SETTLE_SECONDS = 1.0  # after taking over an expired lease, which two runs may do at once
 
 
@@ -30,10 +31,13 @@ class LeaseLostError(OSError):
 
 
 class Lease:
-    """Holds the lease of a run's directory. Entering the context refuses one that is in use."""
+    """Holds the lease of a run's directory. Entering the context refuses one that is in use.
 
-    def __init__(self, url: str):
-        self._url = url.rstrip("/")
+    If the holder is on another machine, it waits until the lease is renewed or expires.
+    """
+
+    def __init__(self, url: str, warn: Callable[[str], None] = lambda text: None):
+        self._url, self._warn = url.rstrip("/"), warn
         self._files = filesystem(url)
         self._id = secrets.token_hex(8)
         self._ended, self._lost = threading.Event(), False
@@ -43,7 +47,9 @@ class Lease:
         with as_os_errors():
             found = self._read()
             if found and _is_held(found):
-                raise ConfigError(_in_use(self._url, found))
+                if _is_here(found):
+                    raise ConfigError(_in_use(self._url, found))
+                found = self._wait(found)
             if found:
                 self._write()
                 time.sleep(SETTLE_SECONDS)
@@ -64,6 +70,24 @@ class Lease:
                     self._files.rm_file(f"{self._url}/{NAME}")
         except OSError:
             pass  # it expires
+
+    def _wait(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Waits for the end of a lease, which its holder may not renew; returns the object.
+
+        A job whose machine was taken away starts on another one before its lease has expired.
+        """
+        seconds = found["expires"] - time.time()
+        self._warn(
+            f"{self._url} is leased to another run ({found.get('holder', 'unknown')}); if that "
+            f"run is dead, this one starts in {seconds:.0f} s"
+        )
+        while _is_held(found):
+            time.sleep(POLL_SECONDS)
+            now = self._read()
+            if now and now.get("expires") != found["expires"]:
+                raise ConfigError(_in_use(self._url, now))
+            found = now
+        return found
 
     def confirm(self) -> None:
         """Raises LeaseLostError if another run holds the lease now."""
@@ -117,8 +141,12 @@ def _is_held(found: Mapping[str, Any]) -> bool:
     """Whether a lease is in use: not if it expired, or if its process is known to be dead."""
     if found.get("expires", 0) < time.time():
         return False
-    is_here = bool(_machine()) and found.get("machine") == _machine()
-    return not is_here or Path("/proc", str(found.get("pid"))).exists()
+    return not _is_here(found) or Path("/proc", str(found.get("pid"))).exists()
+
+
+def _is_here(found: Mapping[str, Any]) -> bool:
+    """Whether the holder of a lease is, or was, a process that this one can see."""
+    return bool(_machine()) and found.get("machine") == _machine()
 
 
 def _in_use(url: str, found: Mapping[str, Any]) -> str:

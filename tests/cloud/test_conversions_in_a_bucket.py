@@ -71,8 +71,9 @@ def test_an_export_to_a_bucket(place, local_run, tmp_path):
         convert.convert(str(local_run), f"{place}/out")
 
 
-def test_an_import_to_a_bucket_is_a_run_there(url, theirs, local_run, tmp_path):
+def test_an_import_to_a_bucket_is_a_run_there(place, theirs, local_run, tmp_path):
     """It is used, and exported again, in the bucket."""
+    url = f"{place}/run"
     convert.convert(str(theirs), url)
     assert (remote_path(url) / "checkpoints" / "0" / "commit_success.txt").exists()
     texts = ["a [MASK] b"]
@@ -82,7 +83,7 @@ def test_an_import_to_a_bucket_is_a_run_there(url, theirs, local_run, tmp_path):
     assert objects(f"{url}-out") == read(tmp_path / "out")
 
 
-def test_places_that_cannot_be_used(url, s3, theirs, tmp_path):
+def test_places_that_cannot_be_used(url, theirs, tmp_path):
     bad = {
         ("gs://no-such-bucket/model", str(tmp_path / "a")): "--from=gs://no-such-bucket/model ",
         (f"{url}/none", str(tmp_path / "a")): f"--from={url}/none matches no object",

@@ -1,5 +1,6 @@
 """Preemption from end to end: a job is killed again and again, and continues from its bucket."""
 
+import contextlib
 import json
 import os
 import random
@@ -8,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ class Job:
             "import ml_collections\n\n\ndef get_config(arg=None):\n"
             f"    return ml_collections.ConfigDict({config!r}).lock()\n"
         )
-        self.rows, self._stack, self._processes = rows, ExitStack(), []
+        self.rows, self._stack, self._processes = rows, contextlib.ExitStack(), []
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1"
         for variables in variables_of(PROCESSES):
             output = machine / f"output-{len(self._processes)}.txt"
@@ -93,13 +93,11 @@ def given_rows(directory, index: int) -> list[dict]:
     """What a process was given, with the steps that it repeated."""
     path = directory / f"rows-{index}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    records = []
+    found = []
     for line in lines:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # the process was killed while it wrote this line
-    return records
+        with contextlib.suppress(ValueError):  # the process was killed while it wrote this line
+            found.append(json.loads(line))
+    return found
 
 
 def last_step(directory) -> int:
@@ -160,9 +158,9 @@ def test_a_job_that_is_preempted_is_an_uninterrupted_one(kills, steps, url, tmp_
     counts = Counter()
     for index in range(PROCESSES):
         expected = {e["step"]: e["rows"] for e in given_rows(tmp_path / "undisturbed", index)}
-        records = given_rows(rows, index)
-        assert all(expected[each["step"]] == each["rows"] for each in records)
-        assert {each["step"] for each in records} == set(range(1, steps + 1))
+        given = given_rows(rows, index)
+        assert all(expected[each["step"]] == each["rows"] for each in given)
+        assert {each["step"] for each in given} == set(range(1, steps + 1))
         counts.update(row for each in expected.values() for row in each)
     assert set(counts.values()) == {1} and len(counts) == BATCH * steps
     assert any(name.endswith("-cache") for name in filesystem(run).find(f"{url}/programs"))
