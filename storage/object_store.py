@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -111,7 +112,7 @@ def upload_directory(directory: Path, url: str, last: str = "") -> None:
 
 def refuse_unwritable_object(key: str, url: str) -> None:
     """Refuses an object that cannot be written, by writing another beside it. `key`: the flag."""
-    probe = f"{url}.writable-{os.getpid()}"
+    probe = f"{url}.writable-{secrets.token_hex(8)}"
     try:
         with as_os_errors():
             filesystem(url).pipe_file(probe, b"-")
@@ -128,7 +129,7 @@ def as_os_errors() -> Iterator[None]:
     """Raises what the clients of object stores raise as OSError, with a message of one line."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):
         raise
     except Exception as error:
         is_client = type(error).__module__.split(".")[0] in CLIENTS

@@ -7,37 +7,51 @@ tests/cloud checks this against the installed version of Orbax.
 """
 
 import functools
+import importlib.metadata
 import os
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from experiment.schema import ConfigError
 from storage.object_store import filesystem
 
 SCHEME = "s3://"
+TESTED = "0.12.8"  # the version of Orbax whose functions these are
 
 
 @functools.cache
 def enable() -> None:
     """Adds the case of s3:// to Orbax, in this process."""
-    from orbax.checkpoint._src.path import atomicity, atomicity_defaults, gcs_utils
-    from orbax.checkpoint._src.serialization import tensorstore_utils
+    try:
+        from orbax.checkpoint._src.path import atomicity, atomicity_defaults, gcs_utils
+        from orbax.checkpoint._src.serialization import tensorstore_utils
 
-    def on_s3(module, name: str, instead) -> None:
-        """Replaces a function for arguments that begin with s3://."""
-        usual = getattr(module, name)
+        marker = atomicity.CommitFileTemporaryPath
+        _on_s3(tensorstore_utils, "_use_gcs_driver", lambda path: True)  # or a store like it
+        _on_s3(tensorstore_utils, "_normalize_path", lambda path: path.rstrip("/"))
+        _on_s3(gcs_utils, "get_kvstore_for_gcs", kvstore)
+        for what in ("get_default", "get_item_default"):
+            _on_s3(atomicity_defaults, f"{what}_temporary_path_class", lambda path: marker)
+    except (ImportError, AttributeError) as error:
+        version = importlib.metadata.version("orbax-checkpoint")
+        raise ConfigError(
+            f"runs at s3:// need another version than orbax-checkpoint {version} ({error}): "
+            f"pip install orbax-checkpoint=={TESTED}"
+        ) from error
 
-        @functools.wraps(usual)
-        def either(path, *args, **kwargs):
-            if os.fspath(path).startswith(SCHEME):
-                return instead(os.fspath(path))
-            return usual(path, *args, **kwargs)
 
-        setattr(module, name, either)
+def _on_s3(module: ModuleType, name: str, instead: Callable[[str], Any]) -> None:
+    """Replaces a function of a module for a first argument that begins with s3://."""
+    usual = getattr(module, name)
 
-    on_s3(tensorstore_utils, "_use_gcs_driver", lambda path: True)  # for a store of objects
-    on_s3(tensorstore_utils, "_normalize_path", lambda path: path.rstrip("/"))
-    on_s3(gcs_utils, "get_kvstore_for_gcs", kvstore)
-    for name in ("get_default_temporary_path_class", "get_item_default_temporary_path_class"):
-        on_s3(atomicity_defaults, name, lambda path: atomicity.CommitFileTemporaryPath)
+    @functools.wraps(usual)
+    def either(path, *args, **kwargs):
+        if os.fspath(path).startswith(SCHEME):
+            return instead(os.fspath(path))
+        return usual(path, *args, **kwargs)
+
+    setattr(module, name, either)
 
 
 def kvstore(url: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def flags_of(config: dict) -> list[str]:
 
 
 def wait_for(path, process) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not path.exists():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end, path

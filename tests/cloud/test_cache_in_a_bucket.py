@@ -133,6 +133,21 @@ def test_nothing_half_written_is_read(gcs, url, texts, expected, machine, gcs_fa
     assert prepared(data) == expected
 
 
+def test_the_first_of_two_machines_publishes(place, tmp_path, monkeypatch):
+    """Neither sees the other before it has uploaded its files."""
+    url, first = f"{place}/cache", tmp_path / "table"
+    first.mkdir()
+    (first / "ids").write_text("1 2 3")
+    bucket_cache.BucketCache(url).publish(first)
+    before = objects(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket_cache.BucketCache, "_record", lambda self, name: {})
+        bucket_cache.BucketCache(url).publish(first)
+    assert objects(url) == before and len(before) == 2
+    assert bucket_cache.BucketCache(url).fetch(tmp_path / "copy" / "table")
+    assert (tmp_path / "copy" / "table" / "ids").read_text() == "1 2 3"
+
+
 def test_damage_is_noticed_and_made_good(gcs, url, texts, expected, machine, caplog):
     data = dataclasses.replace(texts, cache_dir=url)
     prepared(data)

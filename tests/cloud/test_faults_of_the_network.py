@@ -13,7 +13,7 @@ from checkpointing.checkpoint_manager import Checkpoints
 from configs import dates
 from experiment import sections
 from experiment.schema import ConfigError
-from storage import lease
+from storage import lease, mirror
 from storage.mirror import Mirror, open_run_directory
 from storage.object_store import remote_path
 from tests.cloud.conftest import child
@@ -137,7 +137,7 @@ def test_refused_in_one_line_before_anything_is_read_or_compiled(store, monkeypa
 
 
 def test_training_steps_send_no_requests(store, monkeypatch):
-    """Between saves, also where metrics are logged. The lease is renewed by a clock."""
+    """Between saves, also where metrics are logged. A clock renews the lease and uploads records."""
     counts, step = {}, Loop._step
 
     def counted(loop, *arguments):
@@ -147,6 +147,7 @@ def test_training_steps_send_no_requests(store, monkeypatch):
         return result
 
     monkeypatch.setattr(Loop, "_step", counted)
+    monkeypatch.setattr(mirror, "UPLOAD_SECONDS", 1e6)  # the clock, on a slow machine
     steps, saved = 12, 8
     config = tiny(dates, steps, checkpoint=dict(every=saved), eval=dict(every=0))
     train.train_and_evaluate({**config, "log_every": 2}, f"{store.bucket}/counted")
@@ -157,9 +158,9 @@ def test_training_steps_send_no_requests(store, monkeypatch):
 
 
 def test_records_that_cannot_be_uploaded_are_uploaded_later(store):
-    mirror = Mirror(f"{store.bucket}/later")
-    (mirror.directory / "metrics.jsonl").write_text("{}\n")
+    copy = Mirror(f"{store.bucket}/later")
+    (copy.directory / "metrics.jsonl").write_text("{}\n")
     with store.proxy.faults(403, store.write, "later"), pytest.raises(OSError):
-        mirror.upload()
-    mirror.upload()
-    assert (remote_path(mirror.url) / "metrics.jsonl").read_text() == "{}\n"
+        copy.upload()
+    copy.upload()
+    assert (remote_path(copy.url) / "metrics.jsonl").read_text() == "{}\n"

@@ -21,7 +21,7 @@ from tests.reliability.commands import config_of, contents, variables_of
 
 BATCH = 8
 PROCESSES = 2
-SECONDS = 240  # until a step is made, on a machine with other work
+SECONDS = 600  # until a step is made, on a machine with other work
 
 
 class Job:
