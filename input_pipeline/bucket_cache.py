@@ -118,8 +118,11 @@ class BucketCache(LocalCache):
             raise self._refusal("written", error) from error
 
     def discard(self, directory: Path) -> None:
-        with contextlib.suppress(FileNotFoundError), as_os_errors():
-            self._files.rm_file(f"{self.url}/{directory.name}.json")
+        try:
+            with contextlib.suppress(FileNotFoundError), as_os_errors():
+                self._files.rm_file(f"{self.url}/{directory.name}.json")
+        except OSError as error:
+            raise self._refusal("written", error) from error
 
     def _commit(self, name: str, record: Mapping[str, Any]) -> None:
         """Writes the object that publishes a directory; the first of several writers counts."""

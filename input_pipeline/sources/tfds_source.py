@@ -158,7 +158,15 @@ def _copied_version(data: DataConfig, data_dir: str) -> str:
     from tensorflow_datasets.core import Version
 
     url = f"{data_dir.rstrip('/')}/{data.name}"
-    below = sizes_below(remote_path(url))
+    try:
+        below = sizes_below(remote_path(url))
+    except FileNotFoundError:
+        below = {}
+    except OSError as error:
+        raise ConfigError(
+            f"TFDS_DATA_DIR={data_dir} cannot be read ({error.strerror}); check the bucket, your "
+            "credentials and the network"
+        ) from error
     versions = [name.split("/")[0] for name in below if name.endswith(f"/{INFO}")]
     versions = sorted((each for each in versions if Version.is_valid(each)), key=Version)
     chosen = [each for each in versions if not data.version or Version(each).match(data.version)]

@@ -236,5 +236,9 @@ def test_a_tfds_data_set_in_a_bucket(place, machine, tmp_path, monkeypatch):
         with pytest.raises(ConfigError) as refused:
             load(f"{place}/tfds", **keys)
         assert said in str(refused.value) and f"{place}/tfds (TFDS_DATA_DIR)" in str(refused.value)
+    nowhere = f"{place.partition('://')[0]}://no-such-bucket/tfds"
+    with pytest.raises(ConfigError, match=nowhere) as refused:
+        load(nowhere)
+    assert "\n" not in str(refused.value)
     files = filesystem(place)
     assert json.loads(files.cat_file(f"{by_name}/dataset_info.json"))["name"] == "tiny_pairs"

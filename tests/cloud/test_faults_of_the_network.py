@@ -137,7 +137,7 @@ def test_refused_in_one_line_before_anything_is_read_or_compiled(store, monkeypa
 
 
 def test_training_steps_send_no_requests(store, monkeypatch):
-    """Between saves, also where metrics are logged. A clock renews the lease and uploads records."""
+    """Between saves, even at log lines. A clock renews the lease and uploads records."""
     counts, step = {}, Loop._step
 
     def counted(loop, *arguments):
