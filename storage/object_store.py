@@ -13,8 +13,9 @@ from etils import epath
 
 from experiment.schema import OBJECT_STORAGE, ConfigError
 
-# As patient as gcsfs, which bridges an outage of half a minute.
-S3_RETRIES = {"mode": "standard", "max_attempts": 8}
+# As patient as gcsfs, which bridges an outage of half a minute. The other modes do not repeat what
+# a server refuses with 429 and no error code of Amazon's.
+S3_RETRIES = {"mode": "legacy", "max_attempts": 7}
 # Packages whose exceptions are about the network or the store. Most are not OSErrors.
 CLIENTS = ("aiobotocore", "aiohttp", "asyncio", "botocore", "gcsfs", "google", "requests", "s3fs")
 
@@ -135,5 +136,6 @@ def as_os_errors() -> Iterator[None]:
         is_client = type(error).__module__.split(".")[0] in CLIENTS
         if not (is_client or isinstance(error, OSError | TimeoutError)):
             raise
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = getattr(error, "strerror", None) or str(error)
+        text = " ".join(text.split()) or type(error).__name__
         raise OSError(getattr(error, "errno", None) or 5, text[:300]) from error
