@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from experiment import command_line, sections
-from experiment.schema import ConfigError, refuse_remote
+from experiment.schema import ConfigError
 from input_pipeline import pipeline
 from input_pipeline.token_cache import TokenCache
 
@@ -28,7 +28,6 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
     else:
         from input_pipeline.beam_preparation import on_beam
 
-        refuse_remote("data.path", experiment.data.path)  # each worker opens the files itself
         cache = TokenCache(experiment.data, on_beam(experiment.data, beam_options))
     data = pipeline.load(
         experiment.data,
@@ -38,7 +37,7 @@ def prepare(config: Mapping[str, Any], beam_options: Sequence[str] | None = None
         cache=cache,
     )
     seconds = time.perf_counter() - start
-    lines = [f"{cache.directory} is ready, after {seconds:.1f} s"]
+    lines = [f"{cache.place} is ready, after {seconds:.1f} s"]
     if data.tokenizer is not None:
         lines.append(f"tokenizer: {data.tokenizer.vocab_size:,} ids")
     for split, table in cache.tables:

@@ -113,7 +113,11 @@ class Checkpoints:
             if exception is None:
                 raise
             print(error, file=sys.stderr)  # the run already ends with another error
-        self._manager.close()
+        try:
+            self._manager.close()
+        except Exception:  # that of a save which has failed: Orbax may raise it once more
+            if exception is None:
+                raise
 
     def wait(self) -> None:
         """Waits until the current save is on disk; raises SaveFailedError if it fails."""

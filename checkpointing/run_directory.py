@@ -110,7 +110,7 @@ def lock(workdir: Path) -> Iterator[Callable[[], None]]:
     if url := source_of(workdir):
         with contextlib.ExitStack() as stack:
             try:
-                lease = stack.enter_context(Lease(url)) if is_primary() else None
+                lease = stack.enter_context(Lease(url, _warn)) if is_primary() else None
                 mirror = Mirror(url)
                 mirror.download()  # another run may have ended since
             except OSError as error:

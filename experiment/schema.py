@@ -90,7 +90,7 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 BUCKET = re.compile(r"\w+://[a-z0-9][a-z0-9._-]+[a-z0-9](/|$)")
 # The package that reads a scheme of object storage, and the extra that installs it.
 OBJECT_STORAGE = {"gs": ("gcsfs", "gcs"), "s3": ("s3fs", "s3")}
-RUN_SCHEMES = ("gs",)  # where a run directory may be
+RUN_SCHEMES = tuple(OBJECT_STORAGE)  # where a run directory may be
 HUB = "hf"  # the scheme of models on the Hugging Face hub
 INSTEAD_OF = {
     "gs": "use a path on a local disk, and copy with `gcloud storage cp`",

@@ -2,27 +2,31 @@
 
 Workers make the chunks of preparation.py. No text is sent: a worker gets the config and the number
 of a chunk, and opens the source itself. So all workers need this code, and the files at data.path
-and data.cache_dir, under the same paths as on the machine that starts them.
+and data.cache_dir, under the same paths as on the machine that starts them, or in a bucket. Each
+machine then copies the data to its own disk.
 """
 
 import contextlib
 import functools
 import io
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiment.schema import ConfigError
 from input_pipeline.config import DataConfig
+from input_pipeline.object_copy import with_local_path
 from input_pipeline.preparation import (
     ChunkMaker,
     PreparationJob,
-    chunk_path,
     make_chunk,
     read_chunk,
 )
 from input_pipeline.sources.registry import Component, components
+from input_pipeline.token_cache import cache_directory
 from input_pipeline.token_table import FeatureSpec
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+from storage.object_store import is_remote, remote_path
 
 
 def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
@@ -40,7 +44,7 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
             split=job.split,
             tokenizer=job.tokenizer,
             features=job.features,
-            partial=partial.absolute(),
+            partial=os.fspath(partial if is_remote(partial) else partial.absolute()),
         )
         with _pipeline(options) as pipeline:
             numbers = pipeline | "number chunks" >> beam.Create(range(job.chunk_count))
@@ -48,12 +52,13 @@ def on_beam(data: DataConfig, options: Sequence[str]) -> ChunkMaker:
             spread = numbers | "spread over workers" >> beam.Reshuffle()
             spread | "make chunks" >> beam.Map(make)
         for number in range(job.chunk_count):
-            if not chunk_path(partial, number).exists():
+            try:
+                yield read_chunk(partial, number).bad
+            except FileNotFoundError:
                 raise ConfigError(
                     f"a Beam worker wrote to another data.cache_dir than {partial.parent}; it "
                     "must be a directory that all machines share"
-                )
-            yield read_chunk(partial, number).bad
+                ) from None
 
     _pipeline(options)  # refuses bad options early
     return make_chunks
@@ -81,7 +86,7 @@ def _pipeline(options: Sequence[str]):
 def _opened(data: DataConfig, key: str) -> Sequence[Component]:
     """Opens the source once for all chunks of a job, because opening it may read all files."""
     del key
-    return components(data)
+    return components(with_local_path(data, cache_directory(data)))
 
 
 def _make_chunk_anywhere(
@@ -92,7 +97,7 @@ def _make_chunk_anywhere(
     split: str,
     tokenizer: Tokenizer,
     features: FeatureSpec,
-    partial: Path,
+    partial: str,
 ) -> None:
     """Makes chunk `number` of the job that has this key, on a worker."""
     for component in _opened(data, key):
@@ -101,7 +106,7 @@ def _make_chunk_anywhere(
         job = PreparationJob(splits.digest, split, examples, tokenizer, features)
         # Equal keys mean equal text, tokenizer and code, and so equal chunks.
         if job.key == key:
-            make_chunk(job, partial, number)
+            make_chunk(job, remote_path(partial) if is_remote(partial) else Path(partial), number)
             return
     raise ConfigError(
         f"a Beam worker finds another {split!r} split, or other code, than the machine that "

@@ -159,8 +159,9 @@ class DataConfig:
     def problems(self) -> Iterator[str]:
         yield from path_problems("data.path", self.path, OBJECT_STORAGE)
         yield from path_problems("data.tokenizer", self.tokenizer, (*OBJECT_STORAGE, HUB))
-        for key in ("name", "cache_dir"):
-            yield from path_problems(f"data.{key}", getattr(self, key))
+        yield from path_problems("data.cache_dir", self.cache_dir, OBJECT_STORAGE)
+        schemes = OBJECT_STORAGE if self.source == "tfds" else ()
+        yield from path_problems("data.name", self.name, schemes)
         if not self.mixes_tasks:
             for what, _ in self.mixture:
                 source, _, place = what.partition(":")

@@ -12,6 +12,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import os
@@ -27,10 +28,12 @@ from absl import logging
 from tqdm import tqdm
 
 from experiment.schema import ConfigError
-from input_pipeline.atomic_directory import make_directory, make_directory_atomically
+from input_pipeline.atomic_directory import make_directory_atomically
+from input_pipeline.bucket_cache import LocalCache
 from input_pipeline.sources.base import BadRecordError, Example, content_digest
 from input_pipeline.token_table import FeatureSpec, TokenTable, open_table, table_of, write_table
 from input_pipeline.tokenizers.tokenizer import Tokenizer
+from storage.object_store import is_remote, read_object, write_object
 
 # Raise this when the same source and tokenizer give another table than before.
 VERSION = 2
@@ -82,16 +85,25 @@ def prepare(
     make_chunks: ChunkMaker = in_threads,
     max_bad_records: int = 0,
     verify: bool = True,
+    shared: LocalCache = LocalCache(),  # noqa: B008 - it has no state
 ) -> TokenTable:
     """Opens the table of a split in the cache; makes it first if it is missing.
 
     `verify` compares a table that is there with its digests, and makes it again if it differs.
-    Raises ConfigError if more than `max_bad_records` records cannot be read.
+    `shared`: what else the cache is made of, if it is in a bucket. Raises ConfigError if more than
+    `max_bad_records` records cannot be read.
     """
-    directory, partial = cache_dir / job.key, cache_dir / f"{job.key}.partial"
+    directory, partial, is_fetched = cache_dir / job.key, None, None
     while (table := opened(directory, verify=verify)) is None:
+        if is_fetched is None:
+            is_fetched = shared.fetch(directory)
+            if is_fetched:
+                continue
+        if is_fetched:  # and damaged
+            shared.discard(directory)
+            is_fetched = False
         try:
-            make_directory(partial)
+            partial = shared.partial(directory)
             # Closing the iterator stops its threads if too many records are bad.
             with contextlib.closing(make_chunks(job, partial)) as made:
                 _refuse_bad_chunks(job, made, max_bad_records)
@@ -99,14 +111,16 @@ def prepare(
             make_directory_atomically(directory, functools.partial(write_table, chunks=chunks))
         except FileNotFoundError:
             # Another process has finished the table and removed the chunks.
-            if not directory.exists():
+            if not (directory.exists() or shared.fetch(directory)):
                 raise
         except OSError as error:
             raise ConfigError(
-                f"data.cache_dir={cache_dir} cannot be written ({error.strerror}); free some "
-                "space there, or choose another"
+                f"data.cache_dir={shared.url or cache_dir} cannot be written "
+                f"({error.strerror or error}); free some space there, or choose another"
             ) from error
-        shutil.rmtree(partial, ignore_errors=True)
+    shared.publish(directory)
+    if partial is not None:
+        shared.remove(partial)
     refuse_bad_records(table.bad, max_bad_records)
     for message in table.bad:
         logging.warning("skipped: %s", message)
@@ -194,6 +208,11 @@ def chunk_path(partial: Path, number: int) -> Path:
 def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
     """Writes a chunk, which appears at once and complete."""
     bad = np.frombuffer(json.dumps(table.bad).encode(), np.uint8)
+    if is_remote(partial):
+        content = io.BytesIO()
+        np.savez(content, **table.arrays, bad=bad)
+        write_object(chunk_path(partial, number), content.getvalue())
+        return
     with tempfile.NamedTemporaryFile(dir=partial, suffix=".writing", delete=False) as file:
         np.savez(file, **table.arrays, bad=bad)
     os.replace(file.name, chunk_path(partial, number))
@@ -201,7 +220,9 @@ def write_chunk(partial: Path, number: int, table: TokenTable) -> None:
 
 def read_chunk(partial: Path, number: int) -> TokenTable:
     """Reads a chunk."""
+    path = chunk_path(partial, number)
     # Opened here, because NumPy leaves a damaged file open.
-    with chunk_path(partial, number).open("rb") as file, np.load(file) as saved:
+    opened = io.BytesIO(read_object(path)) if is_remote(path) else path.open("rb")
+    with opened as file, np.load(file) as saved:
         arrays = {name: saved[name] for name in saved.files}
     return TokenTable(arrays, json.loads(arrays.pop("bad").tobytes()))

@@ -11,7 +11,7 @@ from absl import logging
 
 from experiment.schema import ConfigError
 from input_pipeline import packing
-from input_pipeline.atomic_directory import make_directory_atomically
+from input_pipeline.bucket_cache import BucketCache, LocalCache
 from input_pipeline.config import DataConfig, tokenizer_problems
 from input_pipeline.object_copy import local_tokenizer
 from input_pipeline.packing import Plan
@@ -34,6 +34,7 @@ from input_pipeline.tokenizers.train_vocabulary import (
     spelling_problem,
     train_tokenizer,
 )
+from storage.object_store import is_remote
 
 TEXT_FIELDS = ("source", "target", "text", "text_pair")
 CHAT_FIELDS = ("messages", "prompt", "chosen", "rejected")
@@ -44,8 +45,12 @@ TRAINING_CHARACTERS = 100_000_000  # a tokenizer learns little from more text
 
 
 def cache_directory(data: DataConfig) -> Path:
-    """Where tokenized data is kept: data.cache_dir, or the default."""
-    return cache_directory_of(data.cache_dir)
+    """Where tokenized data is on this disk: data.cache_dir, or the default.
+
+    The default also has the copies of a data.cache_dir in a bucket. Names are digests of contents,
+    so several caches can share it.
+    """
+    return cache_directory_of("" if is_remote(data.cache_dir) else data.cache_dir)
 
 
 def cache_directory_of(cache_dir: str) -> Path:
@@ -62,6 +67,8 @@ class TokenCache:
     def __init__(self, data: DataConfig, make_chunks: ChunkMaker = in_threads):
         self._data, self._make_chunks = data, make_chunks
         self.directory = cache_directory(data)
+        is_in_bucket = is_remote(data.cache_dir)
+        self._shared = BucketCache(data.cache_dir) if is_in_bucket else LocalCache()
         self.tables: list[tuple[str, TokenTable]] = []  # (split, table) of every `table` call
 
     def tokenizer(self, splits: Sequence[Splits]) -> Tokenizer | None:
@@ -84,11 +91,12 @@ class TokenCache:
         settings += f" {options}" if options else ""
         key = content_digest([settings, *(each.digest for each in splits)])[:32]
         directory = self.directory / f"tokenizer-{key}"
-        if not directory.exists():
-            lowercase = self._data.lowercase
-            texts = _texts(splits)
-            tokenizer = train_tokenizer(name, texts, size, lowercase=lowercase, **options)
-            make_directory_atomically(directory, tokenizer.save)
+
+        def train(path: Path) -> None:
+            texts, lowercase = _texts(splits), self._data.lowercase
+            train_tokenizer(name, texts, size, lowercase=lowercase, **options).save(path)
+
+        self._shared.make(directory, train)
         tokenizer = load_tokenizer(directory)
         if name == "item":
             if tokenizer.vocab_size == size:
@@ -118,23 +126,38 @@ class TokenCache:
             make_chunks=self._make_chunks,
             max_bad_records=self._data.max_bad_records,
             verify=self._data.verify_cache,
+            shared=self._shared,
         )
         self.tables.append((split, table))
         return table
+
+    @property
+    def place(self) -> str:
+        """data.cache_dir, as messages call it."""
+        return self._shared.url or str(self.directory)
 
     def plan(self, sizes: np.ndarray, capacities: Sequence[int]) -> Plan:
         """A packing plan; arguments as for `packing.plan`."""
         sizes = np.ascontiguousarray(sizes, np.int64)
         key = content_digest([str(packing.VERSION), sizes.data, str(list(capacities))])[:32]
         directory = self.directory / f"plan-{key}"
-        try:
-            with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
-                return Plan(**saved)
-        except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
-            shutil.rmtree(directory, ignore_errors=True)  # the plan is missing or damaged
-        plan = packing.plan(sizes, capacities)
-        make_directory_atomically(directory, lambda path: np.savez(path / "plan", **plan._asdict()))
-        return plan
+        if (plan := _read_plan(directory)) is not None:
+            return plan
+        shutil.rmtree(directory, ignore_errors=True)  # the plan is missing or damaged
+
+        def make(path: Path) -> None:
+            np.savez(path / "plan", **packing.plan(sizes, capacities)._asdict())
+
+        self._shared.make(directory, make)
+        return _read_plan(directory)
+
+
+def _read_plan(directory: Path) -> Plan | None:
+    try:
+        with (directory / "plan.npz").open("rb") as file, np.load(file) as saved:
+            return Plan(**saved)
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile):
+        return None
 
 
 def _texts(splits: Sequence[Splits]) -> Iterator[str]:

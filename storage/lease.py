@@ -10,10 +10,9 @@ import json
 import os
 import platform
 import secrets
-import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from storage.object_store import as_os_errors, filesystem
 NAME = ".lease.json"
 SECONDS = 60.0  # how long a lease lasts without renewal
 RENEW_SECONDS = 15.0
-LOOK_SECONDS = 1.0  # between two looks at a lease that may expire
+POLL_SECONDS = 2.0  # while waiting for the end of a lease
 SETTLE_SECONDS = 1.0  # after taking over an expired lease, which two runs may do at once
 
 
@@ -34,12 +33,11 @@ class LeaseLostError(OSError):
 class Lease:
     """Holds the lease of a run's directory. Entering the context refuses one that is in use.
 
-    It waits for the lease of a run that was killed on another machine, such as a VM that was
-    preempted: its successor must not be refused.
+    If the holder is on another machine, it waits until the lease is renewed or expires.
     """
 
-    def __init__(self, url: str):
-        self._url = url.rstrip("/")
+    def __init__(self, url: str, warn: Callable[[str], None] = lambda text: None):
+        self._url, self._warn = url.rstrip("/"), warn
         self._files = filesystem(url)
         self._id = secrets.token_hex(8)
         self._ended, self._lost = threading.Event(), False
@@ -49,7 +47,9 @@ class Lease:
         with as_os_errors():
             found = self._read()
             if found and _is_held(found):
-                found = self._when_expired(found)
+                if _is_here(found):
+                    raise ConfigError(_in_use(self._url, found))
+                found = self._wait(found)
             if found:
                 self._write()
                 time.sleep(SETTLE_SECONDS)
@@ -71,23 +71,22 @@ class Lease:
         except OSError:
             pass  # it expires
 
-    def _when_expired(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Waits until a lease has expired or was given back; refuses if its holder is alive."""
-        if _is_of_this_machine(found):
-            raise ConfigError(_in_use(self._url, found))
-        seconds = found.get("expires", 0) - time.time()
-        print(
-            f"{self._url} is in use by another run ({found.get('holder', 'unknown')}); waiting up "
-            f"to {max(seconds, 0):.0f} s to see whether that run is dead",
-            file=sys.stderr,
-            flush=True,
+    def _wait(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Waits for the end of a lease, which its holder may not renew; returns the object.
+
+        A job whose machine was taken away starts on another one before its lease has expired.
+        """
+        seconds = found["expires"] - time.time()
+        self._warn(
+            f"{self._url} is leased to another run ({found.get('holder', 'unknown')}); if that "
+            f"run is dead, this one starts in {seconds:.0f} s"
         )
-        while found and _is_held(found):
-            time.sleep(LOOK_SECONDS)
-            newer = self._read()
-            if newer.get("expires", 0) > found.get("expires", 0):
-                raise ConfigError(_in_use(self._url, newer))
-            found = newer
+        while _is_held(found):
+            time.sleep(POLL_SECONDS)
+            now = self._read()
+            if now and now.get("expires") != found["expires"]:
+                raise ConfigError(_in_use(self._url, now))
+            found = now
         return found
 
     def confirm(self) -> None:
@@ -142,10 +141,11 @@ def _is_held(found: Mapping[str, Any]) -> bool:
     """Whether a lease is in use: not if it expired, or if its process is known to be dead."""
     if found.get("expires", 0) < time.time():
         return False
-    return not _is_of_this_machine(found) or Path("/proc", str(found.get("pid"))).exists()
+    return not _is_here(found) or Path("/proc", str(found.get("pid"))).exists()
 
 
-def _is_of_this_machine(found: Mapping[str, Any]) -> bool:
+def _is_here(found: Mapping[str, Any]) -> bool:
+    """Whether the holder of a lease is, or was, a process that this one can see."""
     return bool(_machine()) and found.get("machine") == _machine()
 
 

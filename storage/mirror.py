@@ -21,6 +21,7 @@ from typing import Any
 from etils import epath
 
 from experiment.schema import RUN_SCHEMES, ConfigError, refuse_remote
+from storage import orbax_on_s3
 from storage.object_store import as_os_errors, filesystem, is_remote, remote_path
 
 SOURCE = ".mirror_of"  # the file of a mirror that holds the URL
@@ -61,7 +62,10 @@ def open_run_directory(name: str, workdir: str | os.PathLike) -> Path:
     try:
         mirror.download()
     except OSError as error:
-        raise ConfigError(f"{name}={workdir} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"{name}={workdir} cannot be read ({error.strerror}); check the bucket, your "
+            "credentials and the network"
+        ) from error
     return mirror.directory
 
 
@@ -78,6 +82,8 @@ def source_of(directory: str | os.PathLike) -> str:
 def checkpoint_directory(workdir: str | os.PathLike, name: str) -> Path | epath.Path:
     """Returns where the checkpoints of a run are: in its directory, or in the bucket."""
     url = source_of(workdir)
+    if url.startswith(orbax_on_s3.SCHEME):
+        orbax_on_s3.enable()
     return remote_path(url) / name if url else Path(workdir, name).resolve()
 
 
@@ -134,7 +140,7 @@ class Mirror:
         """Returns a digest that changes with the records in the bucket; downloads nothing."""
         with as_os_errors():
             entries = sorted(
-                (name, entry["size"], str(entry.get("generation") or entry.get("etag")))
+                (name, entry["size"], str(entry.get("generation") or entry.get("ETag")))
                 for name, entry in self._remote_entries()
             )
         return _digest(repr(entries).encode())

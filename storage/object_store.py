@@ -1,7 +1,9 @@
 """Access to gs:// and s3:// through fsspec and etils.epath, as Orbax does it."""
 
 import contextlib
+import logging
 import os
+import secrets
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -11,6 +13,9 @@ from etils import epath
 
 from experiment.schema import OBJECT_STORAGE, ConfigError
 
+# As patient as gcsfs, which bridges an outage of half a minute. The other modes do not repeat what
+# a server refuses with 429 and no error code of Amazon's.
+S3_RETRIES = {"mode": "legacy", "max_attempts": 7}
 # Packages whose exceptions are about the network or the store. Most are not OSErrors.
 CLIENTS = ("aiobotocore", "aiohttp", "asyncio", "botocore", "gcsfs", "google", "requests", "s3fs")
 
@@ -35,7 +40,10 @@ def filesystem(url: str | PathLike) -> fsspec.AbstractFileSystem:
     for name in ("gcs", "gs", "s3"):
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
     if scheme == "gs":
+        # It logs each error with a traceback, and then raises it.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         return fsspec.filesystem("gcs", finalize_on_close=True)
+    fsspec.config.conf[scheme].setdefault("config_kwargs", {"retries": S3_RETRIES})
     return fsspec.filesystem(scheme)
 
 
@@ -47,6 +55,18 @@ def sizes_below(directory: epath.Path) -> dict[str, int]:
     # Some tools write an empty object in place of a directory.
     files = {name: entry for name, entry in found.items() if entry["type"] == "file"}
     return {name.removeprefix(f"{root}/"): entry["size"] for name, entry in files.items()}
+
+
+def read_object(path: epath.Path) -> bytes:
+    """Reads an object."""
+    with as_os_errors():
+        return filesystem(path).cat_file(os.fspath(path))
+
+
+def write_object(path: epath.Path, data: bytes) -> None:
+    """Writes an object, which appears at once and complete."""
+    with as_os_errors():
+        filesystem(path).pipe_file(os.fspath(path), data)
 
 
 def read_range(path: epath.Path, start: int, length: int) -> bytes:
@@ -69,6 +89,15 @@ def move(source: epath.Path, target: epath.Path) -> None:
             files.rm_file(each)
 
 
+def remove_below(url: str | PathLike) -> None:
+    """Removes all objects below a directory."""
+    files = filesystem(url)
+    with as_os_errors():
+        for path in files.find(os.fspath(url)):
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                files.rm_file(path)
+
+
 def upload_directory(directory: Path, url: str, last: str = "") -> None:
     """Copies all files below a local directory to objects below a URL.
 
@@ -84,7 +113,7 @@ def upload_directory(directory: Path, url: str, last: str = "") -> None:
 
 def refuse_unwritable_object(key: str, url: str) -> None:
     """Refuses an object that cannot be written, by writing another beside it. `key`: the flag."""
-    probe = f"{url}.writable-{os.getpid()}"
+    probe = f"{url}.writable-{secrets.token_hex(8)}"
     try:
         with as_os_errors():
             filesystem(url).pipe_file(probe, b"-")
@@ -101,11 +130,12 @@ def as_os_errors() -> Iterator[None]:
     """Raises what the clients of object stores raise as OSError, with a message of one line."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):
         raise
     except Exception as error:
         is_client = type(error).__module__.split(".")[0] in CLIENTS
         if not (is_client or isinstance(error, OSError | TimeoutError)):
             raise
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = getattr(error, "strerror", None) or str(error)
+        text = " ".join(text.split()) or type(error).__name__
         raise OSError(getattr(error, "errno", None) or 5, text[:300]) from error

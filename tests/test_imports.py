@@ -23,7 +23,7 @@ ALLOWED = {
         "experiment", "storage", "model", "checkpointing", "evaluation", "input_pipeline", "jax",
         "flax", "numpy", "optax", "tensorboardX", "tqdm", "wandb",
     },
-    "storage": {"experiment", "etils", "fsspec", "huggingface_hub"},
+    "storage": {"experiment", "etils", "fsspec", "huggingface_hub", "orbax"},
     "checkpointing": {
         "experiment", "storage", "configs", "input_pipeline", "model", "pretrained", "training",
         "absl", "jax", "flax", "numpy", "orbax",

@@ -29,7 +29,7 @@ from tests.tiny import data_config
 ROOT = Path(__file__).resolve().parent.parent
 BUCKET = "gs://bucket/run"
 SAID = f"={BUCKET} has the scheme gs://, which is not supported here"
-KEYS = [f"data.{key}" for key in ("name", "cache_dir")]
+OTHER = "hdfs://host/run"
 NEEDS = f"={BUCKET} needs no_such_package: pip install -e '.[gcs]'"
 
 
@@ -55,15 +55,18 @@ def refusal(function, *args, **kwargs):
     return str(refused.value)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_keys(key, tmp_path):
-    config = changed(dates.get_config(), {key: BUCKET})
+@pytest.mark.parametrize(("key", "path"), [("data.name", BUCKET), ("data.cache_dir", OTHER)])
+def test_keys(key, path, tmp_path):
+    config = changed(dates.get_config(), {key: path})
     for run in (
         lambda: train.train_and_evaluate(config, tmp_path / "run"),
         lambda: prepare.prepare(config),
         lambda: sections.from_mapping(config),  # which is all that plan.py reads paths with
     ):
-        assert_short_and_clear(refusal(run), f"{key}{SAID}")
+        scheme = path.partition("://")[0]
+        assert_short_and_clear(
+            refusal(run), f"{key}={path} has the scheme {scheme}://, which is not supported here"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -80,7 +83,7 @@ def test_parts_of_a_mixture():
     assert "local" not in message.split(";")[0]
 
 
-@pytest.mark.parametrize("path", [Path(BUCKET), "s3://bucket/run", "hdfs://host/run"])
+@pytest.mark.parametrize("path", [Path(BUCKET), "abfs://c@host/run", "hdfs://host/run"])
 def test_workdirs(path):
     config = dates.get_config().to_dict()
     for run in (
@@ -101,7 +104,8 @@ def test_a_run_in_a_bucket_needs_the_extra(no_gcsfs, tmp_path):
         lambda: loaded_run.load(BUCKET),
     ):
         assert_short_and_clear(refusal(run), f"--workdir{NEEDS}")
-    keys = ("init_from", "task.teacher", "data.path", "data.tokenizer", "compilation_cache")
+    keys = ("init_from", "task.teacher", "data.path", "data.tokenizer", "data.cache_dir")
+    keys += ("compilation_cache",)
     for key in keys:
         other = changed(dates.get_config(), {key: BUCKET})
         assert f"{key}{NEEDS}" in refusal(train.train_and_evaluate, other, tmp_path / "run")
@@ -115,8 +119,8 @@ def test_a_run_in_a_bucket_needs_the_extra(no_gcsfs, tmp_path):
 
 
 def test_other_schemes_of_other_runs_are_refused():
-    assert "task.teacher=s3://bucket/run has" in refusal(
-        find_checkpoint, "s3://bucket/run:20", "task.teacher"
+    assert "task.teacher=hdfs://host/run has" in refusal(
+        find_checkpoint, "hdfs://host/run:20", "task.teacher"
     )
 
 
@@ -135,9 +139,10 @@ def test_images_as_prompts():
 
 
 def test_a_remote_tfds_directory_is_refused(monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", BUCKET)
+    monkeypatch.setenv("TFDS_DATA_DIR", OTHER)
     data = data_config(source="tfds", name="mnist", kind="images")
-    assert f"TFDS_DATA_DIR{SAID}" in refusal(tfds_source.load, data)
+    said = f"TFDS_DATA_DIR={OTHER} has the scheme hdfs://, which is not supported here"
+    assert said in refusal(tfds_source.load, data)
 
 
 COMMANDS = {
@@ -198,7 +203,7 @@ def test_local_paths_pass(path):
 
 def test_a_run_recorded_with_remote_cache_paths_still_loads(tmp_path):
     config = changed(
-        dates.get_config(), {"compilation_cache": BUCKET, "data.cache_dir": BUCKET, "seed": 7}
+        dates.get_config(), {"compilation_cache": OTHER, "data.cache_dir": OTHER, "seed": 7}
     )
     (tmp_path / "config.json").write_text(json.dumps(config))
     loaded = sections.from_mapping(loaded_run.recorded_config(tmp_path))

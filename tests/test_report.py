@@ -61,7 +61,7 @@ def test_the_page_of_a_notebook(tmp_path):
     [
         ([], "--workdirs is missing"),
         (["--workdirs={}/nowhere"], "nowhere is not a directory"),
-        (["--workdirs={}/a,s3://bucket/b"], "s3://bucket/b"),
+        (["--workdirs={}/a,hdfs://host/b"], "hdfs://host/b"),
         (["--workdirs={}/a", "--text", "--axis=tokes"], "axis"),
         (["--workdirs={}/old", "--svg={}/figures", "--axis=tokens"], "nothing to draw over tokens"),
         (["--workdirs={}/a", "--output={}/no/such/page.html"], "cannot be written"),

@@ -4,7 +4,8 @@ Reading them needs no TensorFlow. Preparing them from Python needs none either, 
 unpacks archives or imports TensorFlow (the command `tfds` always imports it). Preparing may
 download much, so a data set that is not prepared is refused, with the command that prepares it.
 TFDS_DATA_DIR is the directory of all data sets. data.name may also be the directory of one prepared
-version, which has dataset_info.json.
+version, which has dataset_info.json. Without TensorFlow, array_record files are read from disks
+only: a version in a bucket is copied first.
 """
 
 import contextlib
@@ -15,10 +16,13 @@ import shlex
 from pathlib import Path
 from typing import NoReturn
 
-from experiment.schema import ConfigError, did_you_mean, refuse_remote
+from experiment.schema import OBJECT_STORAGE, ConfigError, did_you_mean, refuse_remote
 from input_pipeline.config import DataConfig
+from input_pipeline.object_copy import local_copy
 from input_pipeline.sources import record_fields
 from input_pipeline.sources.base import Source, Splits, refusal_of_split
+from input_pipeline.token_cache import cache_directory
+from storage.object_store import is_remote, remote_path, sizes_below
 
 PREPARE = "download_and_prepare()"
 INFO = "dataset_info.json"
@@ -110,8 +114,20 @@ def _open(data: DataConfig):
     """The builder of the prepared files, which any version of TFDS may have written."""
     from tensorflow_datasets.core import file_adapters, read_only_builder, registered
 
-    if os.path.isfile(os.path.join(data.name, INFO)):
-        builder = read_only_builder.builder_from_directory(data.name)
+    data_dir = _data_dir()
+    refuse_remote("TFDS_DATA_DIR", data_dir, OBJECT_STORAGE)
+    place = data.name
+    if is_remote(data.name):
+        place = local_copy("data.name", data.name, cache_directory(data))
+        if not os.path.isfile(os.path.join(place, INFO)):
+            raise ConfigError(
+                f"data.name={data.name} is no data set: it has no {INFO}; give the directory of "
+                "one version, such as gs://BUCKET/mnist/3.0.1"
+            )
+    elif is_remote(data_dir) and not os.path.isdir(data.name):
+        place = _copied_version(data, data_dir)
+    if os.path.isfile(os.path.join(place, INFO)):
+        builder = read_only_builder.builder_from_directory(place)
         if data.version not in ("", str(builder.version)):
             raise ConfigError(
                 f"data.version={data.version!r}, but {data.name} holds {builder.version}; "
@@ -132,10 +148,40 @@ def _open(data: DataConfig):
     return builder
 
 
-def _from_data_dir(data: DataConfig, read_only_builder, registered):
+def _data_dir() -> str:
     # TFDS reads the variable only once, when it is imported.
-    data_dir = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
-    refuse_remote("TFDS_DATA_DIR", data_dir)
+    return os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+
+
+def _copied_version(data: DataConfig, data_dir: str) -> str:
+    """The local copy of the version that data.name and data.version choose in a bucket."""
+    from tensorflow_datasets.core import Version
+
+    url = f"{data_dir.rstrip('/')}/{data.name}"
+    try:
+        below = sizes_below(remote_path(url))
+    except FileNotFoundError:
+        below = {}
+    except OSError as error:
+        raise ConfigError(
+            f"TFDS_DATA_DIR={data_dir} cannot be read ({error.strerror}); check the bucket, your "
+            "credentials and the network"
+        ) from error
+    versions = [name.split("/")[0] for name in below if name.endswith(f"/{INFO}")]
+    versions = sorted((each for each in versions if Version.is_valid(each)), key=Version)
+    chosen = [each for each in versions if not data.version or Version(each).match(data.version)]
+    if not chosen:
+        has = f"which has {', '.join(versions)} of it" if versions else "which has none of it"
+        raise ConfigError(
+            f"data.name={data.name!r}, data.version={data.version!r} is not in {data_dir} "
+            f"(TFDS_DATA_DIR), {has}; prepare it on a disk, with file_format='array_record', and "
+            "copy its directory there"
+        )
+    return local_copy("TFDS_DATA_DIR", f"{url}/{chosen[-1]}", cache_directory(data))
+
+
+def _from_data_dir(data: DataConfig, read_only_builder, registered):
+    data_dir = _data_dir()
     version = {"version": data.version} if data.version else {}
     try:
         return read_only_builder.builder_from_files(data.name, data_dir=data_dir, **version)

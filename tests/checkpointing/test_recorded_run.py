@@ -163,8 +163,8 @@ def test_a_directory_without_a_run_is_refused(tmp_path, has_directory):
 
 
 def test_a_remote_directory_is_refused_as_elsewhere():
-    with pytest.raises(ConfigError, match="s3://bucket/run"):
-        read_run("s3://bucket/run")
+    with pytest.raises(ConfigError, match="hdfs://host/run"):
+        read_run("hdfs://host/run")
 
 
 def test_a_deep_json_does_not_end_the_report(tmp_path):

@@ -6,13 +6,16 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+import train
+from configs import dates
 from storage.object_store import filesystem
+from tests.cloud.proxy import Proxy
+from tests.cloud.runs import STEPS
+from tests.runs import tiny
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytest.importorskip("gcp_storage_emulator", reason="needs pip install -e '.[cloud-test]'")
@@ -60,15 +63,18 @@ def gcs_environment(port: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def gcs():
-    """Google's protocol, with the bucket gs://bucket; the environment of this process names it."""
+def gcs_proxy():
+    """What is between the clients and the server of Google's protocol."""
     port = free_port()
-    environment = gcs_environment(port)
-    with (
-        server("-m", "tests.cloud.gcs_server", str(port), port=port),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in environment.items():
+    with server("-m", "tests.cloud.gcs_server", str(port), port=port), Proxy(port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def gcs(gcs_proxy):
+    """Google's protocol, with the bucket gs://bucket; the environment of this process names it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in gcs_environment(gcs_proxy.port).items():
             patch.setenv(name, value)
         yield "gs://bucket"
 
@@ -87,6 +93,12 @@ def copy_run(source: str, target: str) -> None:
         objects.pipe_file(f"{target}{name}", objects.cat_file(path))
 
 
+def objects(url: str) -> dict[str, bytes]:
+    """The content of all objects below an address, by name."""
+    files, root = filesystem(url), url.partition("://")[2]
+    return {name.removeprefix(f"{root}/"): files.cat_file(name) for name in files.find(url)}
+
+
 def child(script: str, *arguments: str) -> subprocess.Popen:
     """Starts a script as a process of its own."""
     return subprocess.Popen(
@@ -99,47 +111,50 @@ def child(script: str, *arguments: str) -> subprocess.Popen:
     )
 
 
-def ask(path: str) -> str:
-    with urllib.request.urlopen(os.environ["STORAGE_EMULATOR_HOST"] + path) as answer:
-        return answer.read().decode()
-
-
 @pytest.fixture
-def gcs_faults(gcs):
+def gcs_faults(gcs, gcs_proxy):
     """A context in which requests fail: the next `count` whose line contains `what`."""
-
-    @contextlib.contextmanager
-    def faults(status: int, what: str, count: int = 10**6):
-        ask(f"/test/faults?{urllib.parse.urlencode(dict(status=status, count=count, what=what))}")
-        try:
-            yield
-        finally:
-            ask("/test/faults?status=0&count=0")
-
-    return faults
+    return gcs_proxy.faults
 
 
 @pytest.fixture
-def gcs_requests(gcs):
+def gcs_requests(gcs, gcs_proxy):
     """The number of requests so far."""
-    return lambda: int(ask("/test/requests"))
+    return lambda: len(gcs_proxy.lines)
 
 
 @pytest.fixture(scope="session")
-def s3():
-    """Amazon's protocol, with the bucket s3://bucket."""
+def s3_proxy():
+    """What is between the clients and the server of Amazon's protocol."""
     port = free_port()
-    environment = {
+    command = "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)
+    with server(*command, port=port), Proxy(port) as proxy:
+        yield proxy
+
+
+def s3_environment(port: int) -> dict[str, str]:
+    """What makes s3fs and tensorstore use the server on `port`."""
+    return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    with (
-        server("-m", "moto.server", "-H", "127.0.0.1", "-p", str(port), port=port),
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in environment.items():
+
+
+@pytest.fixture(scope="session")
+def s3(s3_proxy):
+    """Amazon's protocol, with the bucket s3://bucket."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment(s3_proxy.port).items():
             patch.setenv(name, value)
         filesystem("s3://bucket").mkdir("bucket")
         yield "s3://bucket"
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory):
+    """The run on a disk that all others are compared with."""
+    workdir = tmp_path_factory.mktemp("local") / "run"
+    train.train_and_evaluate(tiny(dates, STEPS), workdir)
+    return workdir

@@ -12,7 +12,9 @@ from training import processes
 
 
 @pytest.mark.slow
-def test_two_processes_save_together(url):
+@pytest.mark.parametrize("store", ["gcs", "s3"])
+def test_two_processes_save_together(store, request):
+    url = f"{request.getfixturevalue(store)}/two-processes"
     common = {processes.ADDRESS: f"localhost:{free_port()}", processes.COUNT: "2"}
     first, second = ended(*(start(url, 2, **common, **{processes.INDEX: str(n)}) for n in range(2)))
     assert json.loads(first.splitlines()[-1])["step"] == 3

@@ -9,10 +9,11 @@ from absl import logging
 from PIL import Image
 
 from experiment.schema import ConfigError
+from input_pipeline import pipeline
 from input_pipeline.sources import huggingface_source, record_fields
 from input_pipeline.sources.base import BadRecordError, MissingSplitError
 from input_pipeline.sources.files import labelled_text
-from tests.tiny import data_config
+from tests.tiny import data_config, masking
 
 
 @pytest.fixture
@@ -290,6 +291,30 @@ def test_the_configuration_is_named_after_a_colon(datasets, monkeypatch):
         (("glue", "sst2"), {"revision": "abc"}),
         (("lm1b", None), {"revision": None}),
     ]
+
+
+def test_processes_read_disjoint_shares_of_an_epoch(datasets, tmp_path):
+    """Together, what one process reads, in a random order that all of them know."""
+    rows = {"text": [f"text {n}" for n in range(32)], "label": [n % 2 for n in range(32)]}
+    made = datasets.Dataset.from_dict(rows)
+    parts = {"train": made.select(range(24)), "test": made.select(range(24, 32))}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
+    data = data_config(
+        source="huggingface", name=str(tmp_path / "set"), kind="labelled", eval_split="test",
+        batch_size=4, length=16, cache_dir=str(tmp_path / "tables"),
+    )  # fmt: skip
+
+    def epoch(index, count):
+        loaded = pipeline.load(
+            data, objective="classify_text", masking=masking(), seed=0,
+            process_index=index, process_count=count,
+        )  # fmt: skip
+        return [loaded.train_ids(n) for n in range(6)]
+
+    first, second, alone = epoch(0, 2), epoch(1, 2), epoch(0, 1)
+    assert [a + b for a, b in zip(first, second, strict=True)] == alone
+    flat = [each for batch in alone for each in batch]
+    assert len(set(flat)) == len(flat) == 24 and flat != sorted(flat)
 
 
 def test_the_missing_package_is_named(monkeypatch):
