@@ -70,13 +70,14 @@ def read_text(path: str | PathLike, most: int) -> str:
 def parse_json(text: str | bytes, unique: Callable[..., dict] | None = None) -> Any:
     """Parses JSON; raises ValueError for what Python's parser accepts and programs stumble over.
 
-    Those are: deep nesting, numbers beyond float64, NaN and infinity, and integers of thousands of
-    digits. `unique` builds objects from their pairs.
+    Those are: deep nesting, numbers beyond float64 (integers too), NaN and infinity. `unique` builds
+    objects from their pairs.
     """
     try:
         found = json.loads(
-            text, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=unique
-        )
+            text, parse_float=_finite, parse_int=_finite_int, parse_constant=_no_constant,
+            object_pairs_hook=unique,
+        )  # fmt: skip
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if _is_deeper(found, DEEPEST_JSON):
@@ -88,6 +89,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"the number {text[:20]} is too large")
     return value
+
+
+def _finite_int(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def _no_constant(text: str) -> float:
