@@ -17,7 +17,7 @@ from tokenizers import Encoding, Tokenizer, models
 
 from experiment.schema import ConfigError
 from experiment.untrusted_files import no_panic, require_regular
-from input_pipeline.tokenizers import time_limit
+from input_pipeline.tokenizers import bounded_encoding
 from input_pipeline.tokenizers.file_checks import may_be_slow
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, read_template
 
@@ -154,7 +154,7 @@ class SubwordTokenizer(SpecialTokens):
     def _encode(self, text: str) -> Encoding:
         with _named_faults(text):
             if self._may_be_slow:
-                return time_limit.encode(self._tokenizer, text, add_special_tokens=False)
+                return bounded_encoding.encode(self._tokenizer, text, add_special_tokens=False)
             return self._tokenizer.encode(text, add_special_tokens=False)
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -189,7 +189,7 @@ class SubwordTokenizer(SpecialTokens):
         """`encode` for many texts, on all cores."""
         with _named_faults(*texts[:1]):
             if self._may_be_slow:
-                encode = functools.partial(time_limit.encode_batch, self._tokenizer)
+                encode = functools.partial(bounded_encoding.encode_batch, self._tokenizer)
             else:
                 encode = self._tokenizer.encode_batch_fast
             encodings = encode(texts, add_special_tokens=False)
@@ -215,7 +215,7 @@ class SubwordTokenizer(SpecialTokens):
         ids = ids[~self._is_special[ids]].tolist()
         with _named_faults():
             if self._may_be_slow:
-                return time_limit.decode(self._tokenizer, ids)
+                return bounded_encoding.decode(self._tokenizer, ids)
             return self._tokenizer.decode(ids)
 
     def unspelt(self, text: str) -> str:

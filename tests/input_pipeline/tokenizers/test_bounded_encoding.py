@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from experiment.schema import ConfigError
-from input_pipeline.tokenizers import file_checks, published_files, time_limit
+from input_pipeline.tokenizers import bounded_encoding, file_checks, published_files
 from input_pipeline.tokenizers.published_files import open_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,8 +29,8 @@ def write(directory, pattern=CUBIC, model=None):
 
 def test_a_slow_expression_is_an_error_in_time(tmp_path, monkeypatch):
     tokenizer = open_tokenizer(write(tmp_path))
-    monkeypatch.setattr(time_limit, "LIMIT_SECONDS", 0.0)
-    monkeypatch.setattr(time_limit, "SLOWEST", 10**5)  # 15 ms for the text
+    monkeypatch.setattr(bounded_encoding, "LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(bounded_encoding, "SLOWEST", 10**5)  # 15 ms for the text
     for encode in (tokenizer.encode, lambda text: tokenizer.encode_batch(["d", text])):
         with pytest.raises(ConfigError, match=r"cannot encode '(aaa|d).*its rules need more than"):
             encode(SLOW_TEXT)
@@ -38,7 +38,7 @@ def test_a_slow_expression_is_an_error_in_time(tmp_path, monkeypatch):
 
 def test_the_trial_of_a_new_file_has_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(published_files, "TRIAL", SLOW_TEXT)
-    monkeypatch.setattr(time_limit, "LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(bounded_encoding, "LIMIT_SECONDS", 0.0)
     with pytest.raises(ConfigError, match=r"json cannot be read .*its rules need more"):
         open_tokenizer(write(tmp_path))
 
@@ -54,7 +54,7 @@ def test_with_the_limit_ids_spans_and_texts_are_the_same(tmp_path):
         assert spans.tolist() == [list(span) for span in expected.offsets]
         assert limited.encode_batch([text, "d"])[0].tolist() == expected.ids
     assert limited.decode([1, 2]) == library.decode([1, 2])
-    pair = time_limit.encode(library, ("d", "c"))
+    pair = bounded_encoding.encode(library, ("d", "c"))
     assert (pair.ids, pair.sequence_ids) == ([1, 2], [0, 1])
 
 
@@ -70,10 +70,10 @@ def test_a_process_whose_tokenizer_is_stuck_ends(tmp_path):
     program = (
         "import sys\n"
         "from experiment.schema import ConfigError\n"
-        "from input_pipeline.tokenizers import time_limit\n"
+        "from input_pipeline.tokenizers import bounded_encoding\n"
         "from input_pipeline.tokenizers.published_files import open_tokenizer\n"
         f"tokenizer = open_tokenizer({str(tmp_path)!r})\n"
-        "time_limit.LIMIT_SECONDS = 0.1\n"
+        "bounded_encoding.LIMIT_SECONDS = 0.1\n"
         "try:\n    tokenizer.encode('a' * 30_000 + 'dc')\n"
         "except ConfigError as error:\n    sys.exit(str(error))\n"
     )
@@ -106,6 +106,6 @@ def test_an_expression_of_the_decoder_has_the_limit(tmp_path, monkeypatch):
     tokenizer.decoder = decoders.Replace(Regex(CUBIC), "x")
     tokenizer.save(str(path))
     opened = open_tokenizer(path)
-    monkeypatch.setattr(time_limit, "LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(bounded_encoding, "LIMIT_SECONDS", 0.05)
     with pytest.raises(ConfigError, match="its rules need more than"):
         opened.decode([1])
