@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGETS = (
-    "configs", "flags", "published_configs", "conversions", "tensor_headers", "tokenizers",
-    "line_files", "images", "run_directories",
+    "configs", "flags", "published_configs", "conversions", "tensor_headers", "gguf_files",
+    "tokenizers", "line_files", "images", "run_directories",
 )  # fmt: skip
 START_SECONDS = 600  # to import everything and train a small run, on a busy machine
 QUICK = {

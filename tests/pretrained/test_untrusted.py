@@ -323,6 +323,7 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("mistral", dict(sliding_window=True), "sliding_window=True is not supported"),
         ("qwen2", dict(layer_types=["full_attention"]), "it must list the kinds of 2 layers"),
         ("qwen2", dict(layer_types=["chunked_attention"] * 2), "'chunked_attention' is not supp"),
+        ("qwen3", dict(num_hidden_layers=10**9, layer_types="gone"), "1000000000 layers, but"),
         ("qwen2", dict(layer_types=[["x"]] * 2), "['x'] is not supported"),
         ("qwen2", dict(use_sliding_window=False), "there is no sliding_window"),
         ("qwen3", dict(attention_bias=True), "the weights lack"),
