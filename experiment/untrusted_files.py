@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 from experiment.schema import ConfigError
 
 LARGEST_JSON = 2**24  # the most bytes of a config or an index
-LARGEST_TOKENIZER = 2**28  # the most bytes of a tokenizer's file; gemma-3's has 33 MB
 DEEPEST_JSON = 200  # nested lists and objects; transformers' configs have about 5
 # Text shrinks to a tenth or a fifth. Only made files shrink to a hundredth, so those above this
 # size are taken for an attempt to fill the memory.
