@@ -69,8 +69,8 @@ def read_text(path: str | PathLike, most: int) -> str:
 def parse_json(text: str | bytes, unique: Callable[..., dict] | None = None) -> Any:
     """Parses JSON; raises ValueError for what Python's parser accepts and programs stumble over.
 
-    Those are: deep nesting, numbers beyond float64 (integers too), NaN and infinity. `unique` builds
-    objects from their pairs.
+    Those are: deep nesting, numbers beyond float64, also integers, NaN and infinity. `unique`
+    builds objects from their pairs.
     """
     try:
         found = json.loads(
