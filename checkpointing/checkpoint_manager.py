@@ -167,9 +167,13 @@ class Checkpoints:
     def newest_valid(self, warn: Callable[[str], None]) -> int | None:
         """Returns the newest step whose files are intact; None if there is no checkpoint.
 
-        Damaged checkpoints are moved to CORRUPT, with a warning.
+        Damaged checkpoints are moved to CORRUPT, with a warning. A run whose config was changed by
+        hand since that checkpoint is refused.
         """
-        return self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
+        step = self._first_valid(sorted(self._manager.all_steps(), reverse=True), warn)
+        if step is not None:
+            run_identity.refuse_changed_config(self._workdir, self._directory / str(step))
+        return step
 
     def regular_before(self, step: int, warn: Callable[[str], None]) -> int | None:
         """Like `newest_valid`, among the regular checkpoints up to `step`."""

@@ -6,7 +6,7 @@ during a run, which its digests protect.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from checkpointing.run_directory import CONFIG, MODEL, PROVENANCE
 from experiment.schema import ConfigError
 
 FILE = "run_identity.json"
+FILES = (MODEL, CONFIG, PROVENANCE)  # the records that it copies from
 RECORDED = ("model.", "task.", *run_directory.DIGESTS)
 OF_THE_DATA = ("labels", "text_pairs")  # in model.json, beside the model
 OF_A_SOURCE = ("alpha", "step")  # in origins.json; digests of parameters are compared elsewhere
@@ -28,16 +29,30 @@ def write(workdir: Path, checkpoint: Path) -> None:
         (checkpoint / FILE).write_text(json.dumps(found) + "\n")
 
 
+def refuse_changed_config(workdir: Path, checkpoint: Path) -> None:
+    """Refuses to resume with another config.json than a checkpoint's run had.
+
+    The other records are written again when a run is resumed, or compared with its parameters.
+    """
+    _compare(workdir, checkpoint, (CONFIG,))
+
+
 def refuse_changed(workdir: Path, checkpoint: Path) -> None:
     """Refuses a run whose records differ from those in a checkpoint; older ones have none."""
+    _compare(workdir, checkpoint, FILES)
+
+
+def _compare(workdir: Path, checkpoint: Path, files: Sequence[str]) -> None:
     try:
         then = json.loads((checkpoint / FILE).read_text())
     except (OSError, ValueError, RecursionError):  # missing, or damaged
         return
     if not (isinstance(then, dict) and all(isinstance(each, dict) for each in then.values())):
         return  # damaged: the digests notice that
-    now = _identity(workdir)
+    now = _identity(workdir, files)
     for file, values in then.items():
+        if file not in files:
+            continue
         if file not in now:
             raise ConfigError(
                 f"{workdir / file} is missing, which the run had when the checkpoint of step "
@@ -53,17 +68,18 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
                 )
 
 
-def _identity(workdir: Path) -> dict[str, dict[str, Any]]:
+def _identity(workdir: Path, files: Sequence[str] = FILES) -> dict[str, dict[str, Any]]:
     """What may not change during a run, by file and name."""
     found = {}
-    if (workdir / MODEL).exists():
+    files = [name for name in files if (workdir / name).exists()]
+    if MODEL in files:
         record = run_directory.read_record(workdir / MODEL, "restore it")
         found[MODEL] = {name: record[name] for name in OF_THE_DATA if name in record}
         found[MODEL] |= _unchangeable({"model": record.get("model", {})})
-    if (workdir / CONFIG).exists():
+    if CONFIG in files:
         record = run_directory.read_record(workdir / CONFIG, "restore it")
         found[CONFIG] = _unchangeable(record)
-    if (workdir / PROVENANCE).exists():
+    if PROVENANCE in files:
         record = run_directory.read_record(workdir / PROVENANCE, "restore it")
         # The other runs may move, so their paths may change.
         found[PROVENANCE] = {

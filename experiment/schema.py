@@ -107,7 +107,10 @@ def path_problems(name: str, path: str | PathLike, schemes: Collection[str] = ()
     Python would treat it as a local directory named `gs:`, which is lost with the machine. A scheme
     in `schemes` needs its package. An address of the hub is not checked further.
     """
-    if found := SCHEME.match(text := fspath(path)):
+    if not is_utf8(text := fspath(path)):
+        yield not_utf8(name, text)
+        return
+    if found := SCHEME.match(text):
         scheme, second_slash = found.groups()
         instead = INSTEAD_OF.get(scheme.lower(), "copy it to a local disk, or mount it there")
         if scheme == HUB and scheme in schemes and second_slash:
@@ -123,6 +126,20 @@ def path_problems(name: str, path: str | PathLike, schemes: Collection[str] = ()
             f"{name}={text} has the scheme {scheme}://, which is not supported here; {instead}"
         )
         yield (problem + ("" if second_slash else f"; a local path of this name is ./{text}"))
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written in UTF-8; names of files may contain other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_utf8(name: str, text: str) -> str:
+    """The problem of a flag, key or file whose name or value is not `is_utf8`."""
+    return f"{name}={text!r} is no text in UTF-8; rename it"
 
 
 def refuse_remote(name: str, path: str | PathLike, schemes: Collection[str] = ()) -> None:
@@ -226,4 +243,6 @@ def _check_scalar(name: str, value: Any, kind: type) -> tuple[Any, str | None]:
             value = math.inf
         if not math.isfinite(value):
             return None, f"{name}={value} must be a finite number"
+    if isinstance(value, str) and not is_utf8(value):
+        return None, not_utf8(name, value)
     return kind(value), None

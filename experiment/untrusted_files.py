@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 from experiment.schema import ConfigError
 
 LARGEST_JSON = 2**24  # the most bytes of a config or an index
-LARGEST_TOKENIZER = 2**28  # the most bytes of a tokenizer's file; gemma-3's has 33 MB
 DEEPEST_JSON = 200  # nested lists and objects; transformers' configs have about 5
 # Text shrinks to a tenth or a fifth. Only made files shrink to a hundredth, so those above this
 # size are taken for an attempt to fill the memory.
@@ -70,13 +69,14 @@ def read_text(path: str | PathLike, most: int) -> str:
 def parse_json(text: str | bytes, unique: Callable[..., dict] | None = None) -> Any:
     """Parses JSON; raises ValueError for what Python's parser accepts and programs stumble over.
 
-    Those are: deep nesting, numbers beyond float64, NaN and infinity, and integers of thousands of
-    digits. `unique` builds objects from their pairs.
+    Those are: deep nesting, numbers beyond float64, also integers, NaN and infinity. `unique`
+    builds objects from their pairs.
     """
     try:
         found = json.loads(
-            text, parse_float=_finite, parse_constant=_no_constant, object_pairs_hook=unique
-        )
+            text, parse_float=_finite, parse_int=_finite_int, parse_constant=_no_constant,
+            object_pairs_hook=unique,
+        )  # fmt: skip
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if _is_deeper(found, DEEPEST_JSON):
@@ -88,6 +88,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"the number {text[:20]} is too large")
     return value
+
+
+def _finite_int(text: str) -> int:
+    _finite(text)
+    return int(text)
 
 
 def _no_constant(text: str) -> float:

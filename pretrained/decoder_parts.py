@@ -273,7 +273,7 @@ def read_layer_types(
     types = config.get("layer_types") or default(config, layers)
     if not isinstance(types, list) or len(types) != layers:
         config.refuse("layer_types", types, f"it must list the kinds of {layers} layers")
-    unknown = [each for each in types if each not in LAYER_TYPES]
+    unknown = [each for each in types if each not in list(LAYER_TYPES)]
     if unknown:
         config.refuse("layer_types", unknown[0], f"supported are: {', '.join(LAYER_TYPES)}")
     return types

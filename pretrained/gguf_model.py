@@ -172,6 +172,12 @@ class _Metadata:
             raise ConfigError(f"{self._file.path} has no {self._name}.{key}; download it again")
         return value
 
+    def size(self, key: str, default: int | None = None) -> int:
+        value = self.need(key) if default is None else self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self.refuse(key, value, "it must be a positive number")
+        return value
+
     def refuse(self, key: str, value: Any, why: str):
         raise ConfigError(f"{self._file.path}: {self._name}.{key}={value!r}: {why}")
 
@@ -183,13 +189,10 @@ class _Metadata:
                 f"mixtures of experts are not read from GGUF; {TAKE_SAFETENSORS}",
             )  # fmt: skip
         config = dict(model_type=self._name, architectures=[architecture.class_name])
-        config |= {theirs: self.need(key) for theirs, key in SIZES.items()}
+        config |= {theirs: self.size(key) for theirs, key in SIZES.items()}
         heads = config["num_attention_heads"]
-        kv_heads = self.get("attention.head_count_kv", heads)
-        for key, value in (("attention.head_count", heads), ("attention.head_count_kv", kv_heads)):
-            if not isinstance(value, int) or value < 1:
-                self.refuse(key, value, "it must be a positive number")
-        size = self.get("attention.key_length", config["hidden_size"] // heads)
+        kv_heads = self.size("attention.head_count_kv", heads)
+        size = self.size("attention.key_length", config["hidden_size"] // heads)
         for key in ("attention.value_length", "rope.dimension_count"):
             if (value := self.get(key, size)) != size:
                 self.refuse(key, value, f"it must be the size of a head of keys, {size}")
@@ -219,6 +222,8 @@ class _Metadata:
 
     def _rope(self, size: int) -> dict[str, Any]:
         theta = self.get("rope.freq_base", 10_000.0)
+        if not isinstance(theta, int | float) or not 0 < theta < math.inf:
+            self.refuse("rope.freq_base", theta, "it must be a number above 0")
         kind = self.get("rope.scaling.type", "none")
         rope = dict(rope_theta=theta, rope_type="default")
         if ROPE_FACTORS in self._file.tensors:
@@ -281,8 +286,11 @@ def _llama3(file: GgufFile, theta: float, size: int) -> dict[str, Any]:
 
 def _ends(file: GgufFile) -> list[int]:
     """All ids that end an answer, if there are others than eos."""
-    ids = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", *MORE_ENDS)]
-    ids = list(dict.fromkeys(id for id in ids if id is not None))
+    names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", *MORE_ENDS)]
+    ids = [file.metadata[name] for name in names if name in file.metadata]
+    if not all(isinstance(id, int) for id in ids):
+        raise ConfigError(f"{file.path}: {' or '.join(names)} is no id; download it again")
+    ids = list(dict.fromkeys(ids))
     return ids if len(ids) > 1 else []
 
 

@@ -232,6 +232,7 @@ def read(
     model = dict(architecture.style)
     for ours, (theirs, default) in architecture.keys.items():
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
+    _refuse_more_layers_than_tensors(directory, model, tensors.shapes)  # lists of layers are made
     model |= architecture.read_more(options, tensors.shapes, head)
     generation = None
     if architecture.generates and (directory / model_files.GENERATION).exists():
@@ -254,12 +255,7 @@ def read(
         problems.append(known_keys.refusal(config, unknown, path, architecture.model_type))
     if problems:
         raise ConfigError(problems)
-    layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
-    if layers > len(tensors.shapes):
-        raise ConfigError(
-            f"{directory}: {layers} layers, but {len(tensors.shapes)} tensors; "
-            f"{model_files.SAME_MODEL}"
-        )
+    _refuse_more_layers_than_tensors(directory, model, tensors.shapes)
     if labels:
         model["num_classes"] = len(labels)
     task = dict(objective=head.objective, next_sentence=head.next_sentence)
@@ -273,6 +269,16 @@ def read(
         directory, architecture, head, model, task, labels, specials, notes, zeros,
         str(config.get("tokenizer_class") or ""), tensors,
     )  # fmt: skip
+
+
+def _refuse_more_layers_than_tensors(
+    directory: Path, model: Mapping[str, Any], tensors: Collection[str]
+) -> None:
+    layers = max(model.get("encoder_layers", 0), model.get("decoder_layers", 0))
+    if layers > len(tensors):
+        raise ConfigError(
+            f"{directory}: {layers} layers, but {len(tensors)} tensors; {model_files.SAME_MODEL}"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -176,6 +176,7 @@ def test_flags(command):
         ("https://host/a.txt", "download it first"),
         ("file:///data/a.txt", "write the path without file://"),
         ("abfs://c@host/run", "copy it to a local disk, or mount it"),
+        ("runs/\udcff", "--workdir='runs/\\udcff' is no text in UTF-8; rename it"),
         ("gs:/bucket/run", "a local path of this name is ./gs:/bucket/run"),
     ],
 )

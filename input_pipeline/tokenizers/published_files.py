@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
 from experiment.untrusted_files import no_panic, require_regular
-from input_pipeline.tokenizers import byte_level, sentencepiece
+from input_pipeline.tokenizers import bounded_encoding, byte_level, sentencepiece
 from input_pipeline.tokenizers.added_tokens import (
     CONFIG_FILE_NAME,
     FILES_BESIDE,
@@ -94,7 +94,7 @@ def open_tokenizer(path: str | Path, limit: int | None = None) -> SubwordTokeniz
         opened = _open(path)
         for each in filter(None, (opened.tokenizer, opened.target)):
             add_tokens(each, path, limit)
-            each.encode(TRIAL)
+            bounded_encoding.encode(each, TRIAL)
         return _with_roles(opened, named_tokens(config_beside(path)))
 
 

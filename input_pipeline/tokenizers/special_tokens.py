@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from input_pipeline.tokenizers import bounded_encoding
+
 Ids = tuple[int, ...]
 
 
@@ -139,16 +141,17 @@ def read_template(tokenizer: Tokenizer) -> Template:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     text = _spelt_text(tokenizer)
-    (prefix, suffix), _, _ = _parts(tokenizer.encode(text), 1)
-    pair, types, text_types = _parts(tokenizer.encode(text, text), 2)
+    (prefix, suffix), _, _ = _parts(bounded_encoding.encode(tokenizer, text), 1)
+    pair, types, text_types = _parts(bounded_encoding.encode(tokenizer, (text, text)), 2)
     return Template(prefix, suffix, pair, types, text_types)
 
 
 def _spelt_text(tokenizer: Tokenizer) -> str:
     """Any text that has at least one id."""
-    for text in itertools.chain("a0xe", sorted(tokenizer.get_vocab())):
-        if tokenizer.encode(text, add_special_tokens=False).ids:
-            return text
+    for texts in ("a0xe", sorted(tokenizer.get_vocab())):
+        found = bounded_encoding.encode_batch(tokenizer, list(texts), add_special_tokens=False)
+        if spelt := [text for text, each in zip(texts, found, strict=True) if each.ids]:
+            return spelt[0]
     raise ValueError("its vocabulary spells no text")
 
 

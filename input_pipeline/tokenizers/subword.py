@@ -17,6 +17,8 @@ from tokenizers import Encoding, Tokenizer, models
 
 from experiment.schema import ConfigError
 from experiment.untrusted_files import no_panic, require_regular
+from input_pipeline.tokenizers import bounded_encoding
+from input_pipeline.tokenizers.file_checks import may_be_slow
 from input_pipeline.tokenizers.special_tokens import SpecialTokens, Template, read_template
 
 FILE_NAME, ROLES_FILE_NAME = "tokenizer.json", "tokenizer_roles.json"
@@ -84,7 +86,9 @@ class SubwordTokenizer(SpecialTokens):
         self._added_ids = np.array(sorted(added), np.int64)
         special |= {id for id in roles.values() if id is not None} | set(self.sentinel_ids.tolist())
         self._is_special = np.isin(np.arange(self.vocab_size), list(special))
-        self.unknown_id = _unknown_id(json.loads(content), pieces)
+        layout = json.loads(content)
+        self.unknown_id = _unknown_id(layout, pieces)
+        self._may_be_slow = may_be_slow(layout)
         if self.published.get(POST_PROCESSOR):
             self.template = self.own_template
             self.reads_mask = self.mask_id in added
@@ -148,7 +152,9 @@ class SubwordTokenizer(SpecialTokens):
         return np.array(self._encode(text).ids, np.int32)
 
     def _encode(self, text: str) -> Encoding:
-        with _named_panic(text):
+        with _named_faults(text):
+            if self._may_be_slow:
+                return bounded_encoding.encode(self._tokenizer, text, add_special_tokens=False)
             return self._tokenizer.encode(text, add_special_tokens=False)
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +187,12 @@ class SubwordTokenizer(SpecialTokens):
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         """`encode` for many texts, on all cores."""
-        with _named_panic(*texts[:1]):
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        with _named_faults(*texts[:1]):
+            if self._may_be_slow:
+                encode = functools.partial(bounded_encoding.encode_batch, self._tokenizer)
+            else:
+                encode = self._tokenizer.encode_batch_fast
+            encodings = encode(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def byte_sizes(self, text: str) -> np.ndarray:
@@ -202,7 +212,11 @@ class SubwordTokenizer(SpecialTokens):
         """The text of ids, without special ids and ids beyond the vocabulary."""
         ids = np.asarray(ids, np.int64)
         ids = ids[ids < self.vocab_size]
-        return self._tokenizer.decode(ids[~self._is_special[ids]].tolist())
+        ids = ids[~self._is_special[ids]].tolist()
+        with _named_faults():
+            if self._may_be_slow:
+                return bounded_encoding.decode(self._tokenizer, ids)
+            return self._tokenizer.decode(ids)
 
     def unspelt(self, text: str) -> str:
         """The first character, or else the first word, that becomes the unknown id; "" if none."""
@@ -268,14 +282,15 @@ class SubwordTokenizer(SpecialTokens):
 
 
 @contextlib.contextmanager
-def _named_panic(text: str = "") -> Iterator[None]:
+def _named_faults(text: str = "") -> Iterator[None]:
+    """Raises ConfigError for panics of the library, and when its time is over."""
     try:
         with no_panic():
             yield
     except ValueError as error:
         raise ConfigError(
-            f"the tokenizer cannot encode {text[:40]!r} or a text after it ({error}); its file is "
-            "damaged: fetch it again, or name another"
+            f"the tokenizer cannot encode {text[:40]!r} or a text after it ({error}); if its file "
+            "is damaged, fetch it again, or name another"
         ) from error
 
 

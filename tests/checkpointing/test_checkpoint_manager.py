@@ -90,6 +90,29 @@ def test_a_state_comes_back_bit_by_bit(tmp_path, ema):
         assert_same(checkpoints.restore(7, abstract(state)), state)
 
 
+@pytest.mark.parametrize("fsync", [True, False])
+def test_files_are_flushed_to_the_disk_before_a_checkpoint_gets_its_name(
+    tmp_path, monkeypatch, fsync
+):
+    final, flushed = tmp_path / "checkpoints" / "1", []
+
+    def note(descriptor):
+        flushed.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")), final.exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    save(tmp_path, [{}], fsync=fsync)
+    if not fsync:
+        assert flushed == []
+        return
+    *before, (last, is_named) = flushed
+    assert is_named and last == final.parent  # the name itself
+    (temporary,) = {path.relative_to(final.parent).parts[0] for path, _ in before}
+    assert temporary.startswith("1.") and not any(is_named for _, is_named in before)
+    of_orbax = set(map(Path, digests.NOT_LISTED)) - {Path(digests.MANIFEST)}  # written at the end
+    written = {path.relative_to(final) for path in (final, *final.rglob("*"))} - of_orbax
+    assert {path.relative_to(final.parent / temporary) for path, _ in before} >= written
+
+
 def test_a_state_may_change_while_it_is_being_saved(tmp_path):
     """The next step reuses the memory of a state that is still being written."""
     state = make_state()

@@ -66,6 +66,26 @@ def test_both_records_changed_alike_are_refused(section, key, value, run):
         loaded_run.load(run)
 
 
+def test_a_run_is_not_resumed_with_a_config_that_was_changed_by_hand(config, run):
+    """Not even if the command agrees with it: the checkpoint knows how it was trained."""
+    edit(run / "config.json", lambda record: record["task"].update(label_smoothing=0.3))
+    changed = {**config, "steps": 4, "task": {**config["task"], "label_smoothing": 0.3}}
+    message = r"config\.json has another value of task\.label_smoothing than when the checkpoint of"
+    with pytest.raises(ConfigError, match=message):
+        train.train_and_evaluate(changed, run)
+    assert list(saved_steps(run)) == [2]
+
+
+def test_a_run_is_not_resumed_without_its_config(config, run):
+    (run / "config.json").unlink()
+    other = {**config, "steps": 4, "seed": 5}
+    with pytest.raises(
+        ConfigError, match=r"has checkpoints but no config\.json, .* restore config"
+    ):
+        train.train_and_evaluate(other, run)
+    assert not (run / "config.json").exists() and list(saved_steps(run)) == [2]
+
+
 def test_what_a_resumed_run_may_change_is_not_compared(config, run):
     edit(run / "config.json", lambda record: record["optimizer"].update(learning_rate=0.5))
     edit(run / "config.json", lambda record: record["model"].update(remat="full"))

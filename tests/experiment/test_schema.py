@@ -84,6 +84,8 @@ def test_values_become_what_the_annotation_says(key, given, arrives):
         ("factor", -math.inf, "model.factor=-inf must be a finite number"),
         ("factor", 10**400, "model.factor=inf must be a finite number"),
         ("rate", math.nan, "model.rate=nan must be a finite number"),
+        ("name", "a\udcff", r"model.name='a\udcff' is no text in UTF-8; rename it"),
+        ("tags", ("a", "\ud800"), r"model.tags[1]='\ud800' is no text in UTF-8; rename it"),
         ("scale", 0.0, "model.scale=0.0 must be at most 2 and above 0"),
         ("scale", 2.5, "model.scale=2.5 must be at most 2 and above 0"),
         (

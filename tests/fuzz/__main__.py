@@ -5,7 +5,8 @@ or hangs it. Findings are: an exception other than a refusal, a process that end
 than --limit seconds, or growth by more than 4 GB. Each is printed with the command that repeats it,
 and its files are kept in --keep. The exit code is 1 if there is any.
 
---only=TARGET:SEED repeats one try; --only=TARGET makes tries of one target.
+--only=TARGET:SEED repeats one try; --only=TARGET makes tries of one target. SIGTERM ends it with
+the counts so far. On a busy machine raise --limit: it is not the seconds of a processor.
 """
 
 import argparse
@@ -26,9 +27,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGETS = (
-    "configs", "flags", "published_configs", "conversions", "tensor_headers", "tokenizers",
-    "line_files", "images", "run_directories",
+    "configs", "flags", "published_configs", "conversions", "tensor_headers", "gguf_files",
+    "tokenizers", "line_files", "images", "run_directories",
 )  # fmt: skip
+_stopped: list = []  # filled by a signal
 START_SECONDS = 600  # to import everything and train a small run, on a busy machine
 QUICK = {
     "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -114,7 +116,7 @@ def fuzz(
         worker = Worker(Path(place), **options)
         end = time.monotonic() + seconds
         for name, number in tries:
-            if time.monotonic() > end:
+            if time.monotonic() > end or _stopped:
                 break
             directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
             kind, text = worker.attempt(name, number, directory, limit)
@@ -133,6 +135,11 @@ def fuzz(
         worker.close()
     counts["different findings"] = len(known)
     return counts
+
+
+def stop(*given) -> None:
+    """Ends `fuzz` after the current try."""
+    _stopped.append(given)
 
 
 def show(kind: str, what: str, text: str, directory: Path, target: Path) -> None:
@@ -157,6 +164,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="TARGET or TARGET:SEED")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "fuzz-findings"))
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, stop)
     counts = fuzz(given.seconds, seeds(given.seed, given.only), given.keep, given.limit)
     for name, count in sorted(counts.items()):
         print(f"{count:7,}  {name}")

@@ -30,6 +30,7 @@ from input_pipeline.sources.image_decoding import infer_image_spec, read
 from input_pipeline.tokenizers.published_files import open_tokenizer
 from pretrained import published
 from tests.fuzz.mutations import HOSTILE, mutate_file, mutated_bytes, mutated_json
+from tests.gguf_files import letters_metadata, metadata_of, tensors_of, write_gguf
 from tests.runs import tiny
 from training.exits import EndedError
 
@@ -101,6 +102,41 @@ def tensor_headers(rng: random.Random, directory: Path) -> None:
     published.read(directory, ())
 
 
+def gguf_files(rng: random.Random, directory: Path) -> None:
+    """A small GGUF file, in which metadata or bytes, mostly of the header, are changed."""
+    source = PUBLISHED / rng.choice(("llama", "qwen2", "qwen3"))
+    config = json.loads((source / "config.json").read_text())
+    metadata = metadata_of(config) | letters_metadata(config["vocab_size"])
+    if rng.random() < 0.5:
+        changed = mutated_json(rng, metadata)
+        metadata = changed if isinstance(changed, dict) else metadata
+    metadata = {key: in_gguf(value) for key, value in metadata.items() if key}
+    path = directory / "model.gguf"
+    write_gguf(path, config["model_type"], metadata, tensors_of(source, config))
+    if rng.random() < 0.6:
+        content = path.read_bytes()
+        end = rng.choice((64, 300, 3000, len(content)))
+        path.write_bytes(mutated_bytes(rng, content[:end]) + content[end:])
+    convert.convert(str(path), str(directory / "run"))
+
+
+def in_gguf(value):
+    """The value as one that the format can hold."""
+    match value:
+        case bool() | None:
+            return value
+        case int():
+            return value % 2**31
+        case float():
+            return max(-1e38, min(1e38, value))
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case list():  # of one type
+            found = [in_gguf(each) for each in value if type(each) is type(value[0])]
+            return [each for each in found if isinstance(each, int | float | str)]
+    return None
+
+
 def tokenizers(rng: random.Random, directory: Path) -> None:
     _copy(rng.choice([path for path in sorted(TOKENIZERS.iterdir()) if path.is_dir()]), directory)
     files = sorted(path for path in directory.iterdir() if path.is_file())
@@ -159,8 +195,9 @@ def run_directories(rng: random.Random, directory: Path) -> None:
 
 TARGETS: dict[str, Target] = {
     "configs": configs, "flags": flags, "published_configs": published_configs,
-    "conversions": conversions, "tensor_headers": tensor_headers, "tokenizers": tokenizers,
-    "line_files": line_files, "images": images, "run_directories": run_directories,
+    "conversions": conversions, "tensor_headers": tensor_headers, "gguf_files": gguf_files,
+    "tokenizers": tokenizers, "line_files": line_files, "images": images,
+    "run_directories": run_directories,
 }  # fmt: skip
 
 

@@ -63,3 +63,16 @@ def test_targets_reach_what_they_fuzz(name, tmp_path, monkeypatch):
         directory = tmp_path / str(seed)
         directory.mkdir()
         targets.attempt(name, seed, directory)
+
+
+def test_a_signal_ends_it_with_the_counts_so_far(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzzer, "_stopped", [])
+
+    def tries():
+        for number in range(9):
+            if number == 3:
+                fuzzer.stop()
+            yield "noise", number
+
+    counts = fuzzer.fuzz(600, tries(), tmp_path, limit=60, module="tests.fuzz.faults")
+    assert counts["noise accepted"] == 3

@@ -18,6 +18,13 @@ from inference import sampling_options
         (dict(method="sampel"), "--method='sampel' is not one of: greedy, beam, sample. Did you"),
         (dict(method="sample", top_p=1.5), "--top_p=1.5 must be at most 1 and above 0"),
         (dict(method="sample", temperature=0.0), "--temperature=0.0 must be at least 1e-06"),
+        (dict(method="sample", temperature=1e-38), "--temperature=1e-38 must be at least 1e-06"),
+        (dict(method="sample", num_outputs=10**9), "must be at least 1 and at most 65536"),
+        (
+            dict(method="beam", beam_size=10**6),
+            "--beam_size=1000000 must be at least 1 and at",
+        ),
+        (dict(max_new_tokens=10**9), "must be at least 0 and at most 16777216"),
         (dict(num_outputs=2), "--num_outputs=2 does not go with --method=greedy, which has one"),
         (dict(method="beam", num_outputs=5), "--num_outputs=5 exceeds --beam_size=4, "),
         (dict(max_new_tokens=-1), "--max_new_tokens=-1 must be at least 0"),

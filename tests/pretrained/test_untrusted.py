@@ -323,6 +323,8 @@ def test_a_tensor_may_not_be_in_two_files(copy):
         ("mistral", dict(sliding_window=True), "sliding_window=True is not supported"),
         ("qwen2", dict(layer_types=["full_attention"]), "it must list the kinds of 2 layers"),
         ("qwen2", dict(layer_types=["chunked_attention"] * 2), "'chunked_attention' is not supp"),
+        ("qwen3", dict(num_hidden_layers=10**9, layer_types="gone"), "1000000000 layers, but"),
+        ("qwen2", dict(layer_types=[["x"]] * 2), "['x'] is not supported"),
         ("qwen2", dict(use_sliding_window=False), "there is no sliding_window"),
         ("qwen3", dict(attention_bias=True), "the weights lack"),
         ("gemma", dict(hidden_act="relu"), "hidden_act='relu' is not supported"),
@@ -498,6 +500,7 @@ def test_a_pipe_in_place_of_a_file(name, copy):
         ("[" * 5000, "nested"),
         ('{"a": ' * 300 + "1" + "}" * 300, "nested"),
         ('{"a": 1e400}', "large"),
+        ('{"a": 1' + "0" * 400 + "}", "large"),
     ],
 )
 def test_json_that_is_deep_or_has_huge_numbers(content, reason, copy):

@@ -26,6 +26,9 @@ PYTHON = (
 )  # fmt: skip
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "seq2seq"}
 FAMILIES = tuple(OBJECTIVES)
+# Seconds after which a process hangs: a busy machine needs minutes for what an idle one does in
+# seconds.
+PATIENCE = 1200
 # RELIABILITY=short pytest -m slow ...: the same checks with fewer steps and kills, for .ci/run.
 SHORT = os.environ.get("RELIABILITY") == "short"
 
@@ -157,7 +160,7 @@ class Command:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def wait(self, seconds: float = 300) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Its exit code."""
         try:
             return self._process.wait(seconds)
@@ -169,7 +172,7 @@ class Command:
     def text(self) -> str:
         return Path(self._out.name).read_text()
 
-    def until(self, condition, what: str, seconds: float = 240) -> None:
+    def until(self, condition, what: str, seconds: float = PATIENCE) -> None:
         """Waits for something to become true; fails if the run ends before, or never does it."""
         end = time.monotonic() + seconds
         while not condition():

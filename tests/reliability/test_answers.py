@@ -11,7 +11,7 @@ import pytest
 
 import train
 from tests.pretrained.make_fixtures import FIXTURES
-from tests.reliability.commands import PYTHON, ROOT, config_of
+from tests.reliability.commands import PATIENCE, PYTHON, ROOT, config_of
 from training.exits import AT_ONCE
 
 LINES = [f"line {'x' * (7 * n % 40)} {n}" for n in range(24)]
@@ -47,7 +47,7 @@ def start(trained, tmp_path):
 
 
 def finished(process, code=0):
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, errors
     return errors
 

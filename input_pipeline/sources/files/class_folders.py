@@ -6,6 +6,7 @@
 
 import dataclasses
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 
 from absl import logging
 
-from experiment.schema import ConfigError, did_you_mean
+from experiment.schema import ConfigError, did_you_mean, is_utf8
 from experiment.untrusted_files import require_regular
 from input_pipeline.config import DataConfig
 from input_pipeline.sources.base import SHARE_BY_HASH, MissingSplitError, hash_fraction
@@ -85,6 +86,11 @@ class ClassFolders:
             files = train + eval_files
             digests, headers = self._scanned(directory, files)
             cut, description = [], {}
+        if wrong := [name for name in classes if not is_utf8(name)]:
+            raise ConfigError(
+                f"{directory}: the folder {wrong[0]!r} is no text in UTF-8, so it cannot be the "
+                "name of a class; rename it"
+            )
         parts = (data.train_split, data.eval_split, *cut, *digests)
         found = list(zip((path for path, _ in files), headers, strict=True))
         return LabelledFiles(tuple(classes), train, eval_files, found, parts, description)
@@ -195,7 +201,7 @@ class ClassFolders:
                 header = self.read_header(file)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        return path.relative_to(directory).as_posix().encode() + content, header
+        return os.fsencode(path.relative_to(directory).as_posix()) + content, header
 
 
 def _folders(directory: Path) -> list[str]:

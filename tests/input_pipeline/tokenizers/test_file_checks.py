@@ -107,3 +107,41 @@ def test_ids_that_would_fill_the_memory_are_refused(tmp_path):
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(ConfigError, match=r"vocab\.json .*the id of '<unk>' is 300000000"):
         open_tokenizer(tmp_path / "vocab.json")
+
+
+def replace(string: str, content: str) -> dict:
+    return {"type": "Replace", "pattern": {"String": string}, "content": content}
+
+
+def sequence(*rules: dict) -> dict:
+    return {"type": "Sequence", "normalizers": list(rules)}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        dict(normalizer=replace("a", "a" * 1001)),
+        dict(normalizer=sequence(*[replace("a", "aa")] * 10)),  # 2^10
+        dict(normalizer=sequence(replace("a", "b" * 40), sequence(replace("b", "c" * 40)))),
+        dict(normalizer=sequence({"type": "Prepend", "prepend": "a" * 40}, replace("a", "b" * 40))),
+        dict(normalizer=charsmap(struct.pack("<I", 4) + bytes(4) + b"x" * 1001 + b"\0")),
+        dict(normalizer=sequence(*[{**replace("", "a"), "pattern": {"Regex": ""}}] * 10)),
+        dict(pre_tokenizer={"type": "Sequence", "pretokenizers": [BYTES] * 10}),
+        dict(decoder={"type": "Sequence", "decoders": [replace("a", "aa")] * 10}),
+    ],
+)
+def test_rules_that_expand_a_text_without_end_are_refused(parts, tmp_path):
+    with pytest.raises(ConfigError, match=r"tokenizer\.json .*more than 1000 times as long"):
+        open_tokenizer(saved(tmp_path, **parts))
+
+
+def test_rules_of_published_tokenizers_are_within_the_bound(tmp_path):
+    # Llama's spaces, T5's double spaces, ALBERT's quotation marks, ChatGLM's names of blanks.
+    blanks = [replace(" " * n, f"<|blank_{n}|>") for n in range(80, 1, -1)]
+    spaces = {**replace("", "▁"), "pattern": {"Regex": " {2,}"}}
+    stages = [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁"), replace("``", '"'), *blanks]
+    path = saved(tmp_path, normalizer=sequence(*stages, {"type": "NFKC"}, spaces))
+    assert open_tokenizer(path).encode("ab").tolist()[-2:] == [1, 2]

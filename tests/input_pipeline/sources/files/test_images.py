@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from absl import logging
@@ -49,6 +51,18 @@ def refusal(directory, **keys):
         load(directory, **keys)
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
+
+
+def test_names_of_files_and_folders_that_are_no_text(directory):
+    """File systems allow any bytes; Python reads the others as halves of characters."""
+    as_bytes = os.fsencode(directory / "train/dog")
+    os.rename(as_bytes + b"/c.png", as_bytes + b"/\xff.png")
+    assert len(load(directory).train) == 4
+    for split in ("train", "validation"):
+        folder = os.fsencode(directory / split)
+        os.rename(folder + b"/dog", folder + b"/d\xffg")
+    line = refusal(directory)
+    assert "the folder 'd\\udcffg' is no text in UTF-8" in line and line.isascii()
 
 
 def test_saved_images_are_read_exactly(directory):
