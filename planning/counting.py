@@ -170,9 +170,32 @@ class _Counter:
         operands = computation.operands(instruction)
         if opcode == "fusion":
             (inside,) = self._program.called(instruction)
+            if _ends_collective(inside):
+                return 0  # counted where it starts
+            in_flight = _in_flight(inside, instruction)
             given = zip(inside.parameters, operands, strict=True)
-            read = sum(self._read(inside, parameter) for parameter, o in given if _in_memory(o))
-            return read + sum(self._written(inside, inside.root))
+            read = sum(
+                self._read(inside, parameter)
+                for place, (parameter, o) in enumerate(given)
+                if _in_memory(o) and (place not in in_flight.values() or _starts_collective(inside))
+            )
+            results = [inside.root]
+            if inside.root.opcode == "tuple":
+                results = inside.operands(inside.root)
+            if _starts_collective(
+                inside
+            ):  # the root is the collective: its results are the fusion's
+                return read + sum(
+                    array.bytes
+                    for place, array in enumerate(instruction.arrays)
+                    if array.in_main_memory and place not in in_flight
+                )
+            return read + sum(
+                written
+                for place, result in enumerate(results)
+                if place not in in_flight
+                for written in self._written(inside, result)
+            )
         if opcode in READ_IN_PART:
             return 2 * _size(instruction)
         if opcode in WRITTEN_IN_PART:
@@ -245,6 +268,27 @@ def _started(instruction: Instruction, operands: list[Instruction]) -> int:
     given = [array for operand in operands for array in operand.arrays]
     results = [array for array in instruction.arrays if array not in given and array.size > 1]
     return sum(array.bytes for array in (*given, *results) if array.in_main_memory)
+
+
+def _in_flight(inside: Computation, fusion: Instruction) -> dict[int, int]:
+    """Returns the buffers of an asynchronous collective that a fusion passes on: result -> operand.
+
+    TPU programs spread a collective over fusions, and each takes its buffers and returns them. The
+    collective reads and writes them once, whatever the number of fusions.
+    """
+    if not any(part.opcode in SENT for part in inside.instructions.values()):
+        return {}
+    aliases = fusion.attribute(r"output_to_operand_aliasing=\{(.*?\))\}")
+    found = re.findall(r"\{(\d*)\}: \((\d+), \{\}", aliases)
+    return {int(result or 0): int(operand) for result, operand in found}
+
+
+def _starts_collective(inside: Computation) -> bool:
+    return 'custom_call_target="AsyncCollectiveStart"' in inside.root.attributes
+
+
+def _ends_collective(inside: Computation) -> bool:
+    return 'custom_call_target="AsyncCollectiveDone"' in inside.root.attributes
 
 
 def _size(instruction: Instruction) -> int:
