@@ -63,6 +63,7 @@ class Stack(nn.Module):
         if prefix_bt is not None:
             for reason in config.refusals("prefix"):
                 raise ValueError(reason)
+        positions_are_columns = positions_bt is None and cache is None
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
         if config.has_global_tokens:
@@ -77,7 +78,9 @@ class Stack(nn.Module):
             cache_slot = cache.index % cache.segments_bs.shape[1]
             cache, keys = add_tokens(cache, queries, cache_slot)
 
-        mask_spec = MaskSpec(queries, keys, self.causal)
+        mask_spec = MaskSpec(
+            queries, keys, self.causal, positions_are_columns=positions_are_columns
+        )
         context = AttentionContext(
             mask_spec=mask_spec,
             bias=self._bias(),
