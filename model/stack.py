@@ -303,7 +303,8 @@ def _saved_by(remat: str):
     """Returns the policy: which values the forward pass saves besides the inputs of blocks."""
     match remat:
         case "dots":
-            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS)
+            # The output of attention is a matmul's too, and dear to compute again.
+            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS, SAVED_ATTENTION)
         case "save_attention":
             return jax.checkpoint_policies.save_only_these_names(SAVED_ATTENTION)
     return None
