@@ -14,7 +14,7 @@ from model.config import TransformerConfig
 from model.dropout import dropout
 from model.mixed_precision import add_bias, embed, matmul
 from model.quantization import quantized_matmul
-from model.sharding import constrain, is_sharded
+from model.sharding import constrain, is_sharded, split_residual
 
 # model.remat=dots saves the arrays of this name for the backward pass. jax's own policies do not
 # see matmuls inside functions with custom gradients, so the results of matmuls are named.
@@ -195,7 +195,7 @@ class Embedding(nn.Module):
 
     def __call__(self, ids: Array, dtype: str | None = None) -> Array:
         x_btd = embed(self.embedding, ids, dtype or self.config.dtype, self.row_axis)
-        return constrain(x_btd, "batch", "length", "hidden")
+        return split_residual(x_btd)
 
     def logits(self, x_btd: Array) -> Array:
         """Returns x times the transposed table, (B, T, rows)."""

@@ -29,7 +29,7 @@ from model.mixed_precision import add_bias
 from model.mixers import ATTENTION
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.routing import ROUTER
-from model.sharding import constrain, platform
+from model.sharding import gather_residual, platform, split_residual
 
 
 class Stack(nn.Module):
@@ -114,6 +114,7 @@ class Stack(nn.Module):
         x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
         if config.has_final_norm:
             x_btd = Norm(config, name="final_norm")(x_btd)
+        x_btd = gather_residual(x_btd)
         if cache is not None:
             cache = cache.replace(layers=layer_caches, index=cache.index + x_btd.shape[1])
         return x_btd, cache
@@ -137,7 +138,7 @@ class Stack(nn.Module):
                 config, (config.width,), ("width", "mixed"), bias=True, name="embedding_projection"
             )
             x_btd = projection(x_btd)
-        return constrain(x_btd, "batch", "length", "hidden")
+        return split_residual(x_btd)
 
     def _bias(self) -> ScoreBias | None:
         """Returns the bias of relative positions that all layers share."""
