@@ -16,7 +16,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "length": ("sequence",),
     "hidden": (),
     # Columns of the residual stream, between sublayers. With its tokens split instead (Megatron's
-    # sequence parallelism), the TPU compiler sends more: see docs/plan.md.
+    # sequence parallelism), the TPU compiler sends more: see docs/performance.md.
     "residual": ("tensor",),
     # parameters
     "width": ("fsdp",),
@@ -61,8 +61,13 @@ def platform() -> str:
     This is the platform of the mesh, which may be on another machine (plan.py). Without a mesh, it
     is jax's default.
     """
+    return mesh_platform() or jax.default_backend()
+
+
+def mesh_platform() -> str | None:
+    """Returns the platform of the mesh; None without a mesh."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    return None if device is None else device.platform
 
 
 def is_sharded() -> bool:

@@ -20,7 +20,7 @@ from model.attention.fused import (
 from model.attention.ring import ring_attention
 from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias
-from model.sharding import devices_along, dividing_axes, is_sharded, platform
+from model.sharding import devices_along, dividing_axes, is_sharded, mesh_platform
 
 
 def flash_attention(
@@ -88,8 +88,9 @@ def _attend(
             kernels["cuda"] = fused(cudnn_may, cudnn_attention)
     if not kernels:
         return in_blocks(*given)
-    if platform() == "tpu":
-        # A choice at lowering time would save the residuals of all platforms' code.
+    if mesh_platform() == "tpu":
+        # Where the platform is known, only its code is traced: otherwise, the backward pass would
+        # keep the inputs of every platform's code.
         return kernels.get("tpu", in_blocks)(*given)
     return jax.lax.platform_dependent(*given, **kernels, default=in_blocks)
 

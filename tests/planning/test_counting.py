@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planning import hlo
-from planning.counting import Collective, by_kind, cost
+from planning.collectives import Collective, by_kind
+from planning.counting import cost
 
 LAYERS, ROWS, WIDTH = 6, 32, 48
 

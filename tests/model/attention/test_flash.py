@@ -160,7 +160,7 @@ def test_the_platform_is_that_for_which_the_program_is_lowered():
 
 def test_on_a_tpu_no_check_is_left_where_no_positions_are_given(monkeypatch):
     """Without the model's knowledge, the check would be in the program, and its branch as well."""
-    monkeypatch.setattr(flash, "platform", lambda: "tpu")
+    monkeypatch.setattr(flash, "mesh_platform", lambda: "tpu")
     model = Transformer(tiny_config(family="decoder", attention="flash", max_length=T))
     inputs_bt = jnp.ones((1, T), jnp.int32)
     params = jax.eval_shape(
