@@ -208,8 +208,8 @@ def get_config(arg=None):
             # Products with the weights of the blocks: float (in dtype) | int8 | fp8. Parameters
             # keep their type. 8 bits need pip install -e '.[quantized]'; see docs/platforms.md
             matmul="float",
-            # What the backward pass recomputes: none | dots (all but products with parameters) |
-            # save_attention (all but the output of attention) | full
+            # What the backward pass recomputes: none | dots (all but products with parameters and
+            # the output of attention) | save_attention (all but the output of attention) | full
             remat="none",
             # Layers per step of the scan over layers; 0: all on CPU without remat, 1 elsewhere
             unroll=0,
@@ -332,6 +332,9 @@ def get_config(arg=None):
             # How updates of bfloat16 parameters are rounded: nearest (loses small updates) |
             # stochastic (up or down at random, unbiased) | master (keeps a float32 copy)
             rounding="nearest",
+            # The type in which devices sum the gradients of kernels. bfloat16 halves the bytes
+            # sent; for models with dtype=bfloat16 and param_dtype=float32
+            gradient_dtype="float32",
             offload=False,  # keep the optimizer state in host memory between updates
         )
     )

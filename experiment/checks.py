@@ -11,6 +11,7 @@ from training.mup import mup_problems
 from training.pruning_schedule import prune_problems
 from training.section_checks import (
     finetune_problems,
+    gradient_problems,
     metric_problems,
     precision_problems,
     reference_problems,
@@ -36,6 +37,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from mup_problems(model, experiment.optimizer, experiment.finetune)
     yield from metric_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
+    yield from gradient_problems(experiment.optimizer, model.dtype, model.param_dtype, model.matmul)
     objective = task.objective_spec
     if model.family not in objective.families:
         suitable = [name for name, each in OBJECTIVES.items() if model.family in each.families]

@@ -15,7 +15,7 @@ from model.experts import ExpertFeedForward
 from model.layers import Dropout, FeedForward, Norm
 from model.mixers import ATTENTION
 from model.mixers.token_mixer import TokenMixer
-from model.sharding import constrain
+from model.sharding import gather_residual, split_residual
 
 Sublayer = Callable[[Array], tuple[Array, LayerCache | None]]
 
@@ -82,27 +82,28 @@ class Block(nn.Module):
         norm = Norm(config, name=norm_name)
         if not normed and self.is_initializing():
             norm(x_btd)  # declares it: the layers' parameters are stacked
-        y_btd, new_cache = sublayer(norm(x_btd) if config.norms_input and normed else x_btd)
+        y_btd = norm(x_btd) if config.norms_input and normed else x_btd
+        y_btd, new_cache = sublayer(gather_residual(y_btd))
+        y_btd = split_residual(y_btd)
         if config.norm_placement == "sandwich":
             y_btd = Norm(config, name=f"{norm_name}_after")(y_btd)
         elif config.norms_output:
             y_btd = norm(y_btd)
         y_btd = self._added(y_btd)
-        x_btd = x_btd + y_btd if config.residual else y_btd
-        x_btd = constrain(x_btd, "batch", "length", "hidden")
+        x_btd = split_residual(x_btd + y_btd if config.residual else y_btd)
         return norm(x_btd) if config.norm_placement == "post" else x_btd, new_cache
 
     def _parallel(
         self, x_btd: Array, mixer: Sublayer, norm_name: str, feed_forward: Sublayer
     ) -> tuple[Array, LayerCache | None]:
         """Returns x + mixer(norm(x)) + feed_forward(norm(x)), and the mixer's cache."""
-        mixer_input = other_input = Norm(self.config, name=norm_name)(x_btd)
+        mixer_input = other_input = gather_residual(Norm(self.config, name=norm_name)(x_btd))
         if self.config.parallel_residual == "two_norms":
-            other_input = Norm(self.config, name="feed_forward_norm")(x_btd)
+            other_input = gather_residual(Norm(self.config, name="feed_forward_norm")(x_btd))
         y_btd, cache = mixer(mixer_input)
         other_btd, _ = feed_forward(other_input)
         x_btd = x_btd + self._added(y_btd) + self._added(other_btd)
-        return constrain(x_btd, "batch", "length", "hidden"), cache
+        return split_residual(x_btd), cache
 
     def _added(self, y_btd: Array) -> Array:
         """Returns what a sublayer adds to the residual stream: its output after dropout."""

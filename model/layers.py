@@ -12,9 +12,9 @@ from jax.ad_checkpoint import checkpoint_name
 
 from model.config import TransformerConfig
 from model.dropout import dropout
-from model.mixed_precision import add_bias, embed, matmul
+from model.mixed_precision import add_bias, embed, keep_inputs, matmul
 from model.quantization import quantized_matmul
-from model.sharding import constrain, is_sharded
+from model.sharding import constrain, is_sharded, split_residual
 
 # model.remat=dots saves the arrays of this name for the backward pass. jax's own policies do not
 # see matmuls inside functions with custom gradients, so the results of matmuls are named.
@@ -155,25 +155,33 @@ class Norm(nn.Module):
         config = self.config
         if config.norm == "none":
             return x.astype(config.dtype)
-        x_32, over = x.astype(jnp.float32), tuple(range(-self.over, 0))
-        if config.norm == "layernorm":
-            x_32 -= x_32.mean(axis=over, keepdims=True)
-        mean_square = jnp.square(x_32).mean(axis=over, keepdims=True)
-        y = x_32 * jax.lax.rsqrt(mean_square + config.norm_epsilon)
-        shape = x.shape[-len(self.axes) :]
-        if config.norm_zero_centered:
-            y *= 1 + self._parameter("scale", nn.initializers.zeros, shape)
-        else:
-            y *= self._parameter("scale", nn.initializers.ones, shape)
+        shape, bias = x.shape[-len(self.axes) :], None
+        init = nn.initializers.zeros if config.norm_zero_centered else nn.initializers.ones
+        scale = self._parameter("scale", init, shape)
         has_bias = config.bias or config.norm_bias if self.bias is None else self.bias
         if config.norm == "layernorm" and has_bias:
-            y += self._parameter("bias", nn.initializers.zeros, shape)
-        return y.astype(config.dtype)
+            bias = self._parameter("bias", nn.initializers.zeros, shape)
+        return keep_inputs(functools.partial(_normed, config, self.over), x, scale, bias)
 
     def _parameter(self, name: str, init, shape: tuple[int, ...]) -> Array:
         dtype = jnp.dtype(self.config.param_dtype)
         value = self.param(name, nn.with_logical_partitioning(init, self.axes), shape, dtype)
         return value.astype(jnp.float32)
+
+
+def _normed(
+    config: TransformerConfig, count: int, x: Array, scale: Array, bias: Array | None
+) -> Array:
+    """Returns x, normalised over its last `count` axes."""
+    x_32, over = x.astype(jnp.float32), tuple(range(-count, 0))
+    if config.norm == "layernorm":
+        x_32 -= x_32.mean(axis=over, keepdims=True)
+    mean_square = jnp.square(x_32).mean(axis=over, keepdims=True)
+    y = x_32 * jax.lax.rsqrt(mean_square + config.norm_epsilon)
+    y *= 1 + scale if config.norm_zero_centered else scale
+    if bias is not None:
+        y += bias
+    return y.astype(config.dtype)
 
 
 class Embedding(nn.Module):
@@ -195,7 +203,7 @@ class Embedding(nn.Module):
 
     def __call__(self, ids: Array, dtype: str | None = None) -> Array:
         x_btd = embed(self.embedding, ids, dtype or self.config.dtype, self.row_axis)
-        return constrain(x_btd, "batch", "length", "hidden")
+        return split_residual(x_btd)
 
     def logits(self, x_btd: Array) -> Array:
         """Returns x times the transposed table, (B, T, rows)."""
@@ -255,6 +263,15 @@ class Dropout(nn.Module):
 
 def activate(name: str, x: Array) -> Array:
     """Applies the nonlinearity of a feed-forward layer, or of its gate."""
+    return keep_inputs(functools.partial(_activate, name), x)
+
+
+def gated(name: str, gate: Array, x: Array) -> Array:
+    """Returns x times the nonlinearity of its gate."""
+    return keep_inputs(lambda gate, x: x * _activate(name, gate), gate, x)
+
+
+def _activate(name: str, x: Array) -> Array:
     match name:
         case "relu" | "reglu":
             return jax.nn.relu(x)
@@ -292,7 +309,7 @@ class FeedForward(nn.Module):
             gate_btf, hidden_btf = apply_together(
                 x_btd, dense(*inner, name="gate"), dense(*inner, name="in")
             )
-            hidden_btf *= activate(config.activation, gate_btf)
+            hidden_btf = gated(config.activation, gate_btf, hidden_btf)
         else:
             hidden_btf = activate(config.activation, dense(*inner, name="in")(x_btd))
         hidden_btf = constrain(hidden_btf, "batch", "length", "feed_forward")

@@ -98,6 +98,9 @@ class MaskSpec:
     keys: SequenceInfo
     causal: bool
     locality: Locality | None = None  # None: distance does not limit
+    # Whether this is known while tracing: queries and keys are the same tokens, and their positions
+    # are their columns. Then kernels that compare columns need not look at the positions.
+    positions_are_columns: bool = False
 
     def mask_b1ts(self) -> Array:
         """Returns the explicit mask (B, 1, T, S): True where a query may attend to a key."""
@@ -117,7 +120,9 @@ class MaskSpec:
 jax.tree_util.register_dataclass(
     SequenceInfo, ["positions_bt", "segments_bt", "prefix_bt", "global_bt"], meta_fields=[]
 )
-jax.tree_util.register_dataclass(MaskSpec, ["queries", "keys"], ["causal", "locality"])
+jax.tree_util.register_dataclass(
+    MaskSpec, ["queries", "keys"], ["causal", "locality", "positions_are_columns"]
+)
 
 
 @functools.cache

@@ -5,11 +5,26 @@ the sum over devices would be in bfloat16. Here the gradient is summed in the pa
 inside the matmul and over devices.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from model.sharding import constrain
+
+
+def keep_inputs(function: Callable[..., Array], x: Array, *others: Array | None) -> Array:
+    """Returns function(x, *others), of which the backward pass keeps only these arguments.
+
+    For pointwise functions and norms of bfloat16 that compute in float32: what they compute on the
+    way takes twice the memory of x each time, and is quickly computed again. In float32, what is
+    kept is left to jax.
+    """
+    if x.dtype == jnp.float32:
+        return function(x, *others)
+    # Blocks run in a scan, which already prevents common-subexpression elimination.
+    return jax.checkpoint(function, prevent_cse=False)(x, *others)
 
 
 def matmul(x: Array, kernel: Array) -> Array:

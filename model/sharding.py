@@ -1,5 +1,6 @@
 """Logical axis names of parameters and activations, and the table that maps them to a mesh."""
 
+import functools
 import math
 
 import jax
@@ -14,15 +15,18 @@ RULES: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "length": ("sequence",),
     "hidden": (),
+    # Columns of the residual stream, between sublayers. With its tokens split instead (Megatron's
+    # sequence parallelism), the TPU compiler sends more: see docs/performance.md.
+    "residual": ("tensor",),
     # parameters
     "width": ("fsdp",),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "head_size": (),
     "feed_forward": ("tensor",),
-    # Activations between layers are the same on all devices of `tensor`, so each device can apply
-    # its own experts to all of its tokens, and one sum over `tensor`, which a dense feed-forward
-    # layer needs as well, adds up their outputs.
+    # The input of a sublayer is the same on all devices of `tensor`, so each device can apply its
+    # own experts to all of its tokens, and one sum over `tensor`, which a dense feed-forward layer
+    # needs as well, adds up their outputs.
     "expert": ("tensor",),
     "expert_feed_forward": (),  # columns of one expert
     "router": (),  # scores of experts
@@ -57,8 +61,13 @@ def platform() -> str:
     This is the platform of the mesh, which may be on another machine (plan.py). Without a mesh, it
     is jax's default.
     """
+    return mesh_platform() or jax.default_backend()
+
+
+def mesh_platform() -> str | None:
+    """Returns the platform of the mesh; None without a mesh."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+    return None if device is None else device.platform
 
 
 def is_sharded() -> bool:
@@ -91,3 +100,48 @@ def constrain(x: Array, *names: str | None) -> Array:
         for size, axes in zip(x.shape, mesh_axes(names), strict=True)
     ]
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def split_residual(x_btd: Array) -> Array:
+    """Constrains the residual stream, or what is added to it, (B, T, D), to its own sharding.
+
+    The devices of `tensor` share its columns: each saves, normalises and adds only its part. The
+    output of a sublayer is a sum over these devices, of which each then needs only a part, too.
+    """
+    return _reshard(x_btd, SPLIT, WHOLE) if _splits(x_btd) else constrain(x_btd, *WHOLE)
+
+
+def gather_residual(x_btd: Array) -> Array:
+    """The reverse of `split_residual`, for the input of a sublayer, which needs all columns."""
+    return _reshard(x_btd, WHOLE, SPLIT) if _splits(x_btd) else x_btd
+
+
+SPLIT, WHOLE = ("batch", "length", "residual"), ("batch", "length", "hidden")
+
+
+def _splits(x_btd: Array) -> bool:
+    # A single token, as in decoding, has so little to share that more collectives cost more.
+    if not is_sharded() or x_btd.shape[1] == 1:
+        return False
+    return devices_along(dividing_axes("residual", x_btd.shape[2])) > 1
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _reshard(x: Array, to: tuple[str, ...], back: tuple[str, ...]) -> Array:
+    """Constrains x to `to`, and its gradient to `back`.
+
+    The gradient of a plain constraint is the same constraint. For an array that is gathered, it
+    would be the whole sum on every device, and not a part of it on each.
+    """
+    return constrain(x, *to)
+
+
+def _reshard_forward(x, to, back):
+    return constrain(x, *to), None
+
+
+def _reshard_backward(to, back, _, gradient):
+    return (constrain(gradient, *back),)
+
+
+_reshard.defvjp(_reshard_forward, _reshard_backward)

@@ -29,7 +29,7 @@ from model.mixed_precision import add_bias
 from model.mixers import ATTENTION
 from model.positions import ScoreBias, alibi_slopes, sinusoidal
 from model.routing import ROUTER
-from model.sharding import constrain, platform
+from model.sharding import gather_residual, platform, split_residual
 
 
 class Stack(nn.Module):
@@ -63,6 +63,7 @@ class Stack(nn.Module):
         if prefix_bt is not None:
             for reason in config.refusals("prefix"):
                 raise ValueError(reason)
+        positions_are_columns = positions_bt is None and cache is None
         positions_bt = positions_or_default(positions_bt, x_btd)
         segments_bt = segments_or_default(segments_bt, x_btd)
         if config.has_global_tokens:
@@ -77,7 +78,9 @@ class Stack(nn.Module):
             cache_slot = cache.index % cache.segments_bs.shape[1]
             cache, keys = add_tokens(cache, queries, cache_slot)
 
-        mask_spec = MaskSpec(queries, keys, self.causal)
+        mask_spec = MaskSpec(
+            queries, keys, self.causal, positions_are_columns=positions_are_columns
+        )
         context = AttentionContext(
             mask_spec=mask_spec,
             bias=self._bias(),
@@ -111,6 +114,7 @@ class Stack(nn.Module):
         x_btd, layer_caches = self._blocks(x_btd, context, cache and cache.layers, deterministic)
         if config.has_final_norm:
             x_btd = Norm(config, name="final_norm")(x_btd)
+        x_btd = gather_residual(x_btd)
         if cache is not None:
             cache = cache.replace(layers=layer_caches, index=cache.index + x_btd.shape[1])
         return x_btd, cache
@@ -134,7 +138,7 @@ class Stack(nn.Module):
                 config, (config.width,), ("width", "mixed"), bias=True, name="embedding_projection"
             )
             x_btd = projection(x_btd)
-        return constrain(x_btd, "batch", "length", "hidden")
+        return split_residual(x_btd)
 
     def _bias(self) -> ScoreBias | None:
         """Returns the bias of relative positions that all layers share."""
@@ -300,7 +304,8 @@ def _saved_by(remat: str):
     """Returns the policy: which values the forward pass saves besides the inputs of blocks."""
     match remat:
         case "dots":
-            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS)
+            # The output of attention is a matmul's too, and dear to compute again.
+            return jax.checkpoint_policies.save_only_these_names(SAVED_MATMULS, SAVED_ATTENTION)
         case "save_attention":
             return jax.checkpoint_policies.save_only_these_names(SAVED_ATTENTION)
     return None

@@ -5,7 +5,6 @@ possible one whose loops have known lengths: kernels have a slower substitute fo
 (model/attention/flash_attention.py).
 """
 
-import collections
 import dataclasses
 import math
 import re
@@ -13,19 +12,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from planning.hlo import Array, Computation, Instruction, Program, trip_count
+from planning.collectives import (
+    Collective,
+    collective,
+    ends_collective,
+    in_flight,
+    starts_collective,
+)
+from planning.hlo import Array, Computation, Instruction, Program, numbers, trip_count
 from planning.kernels import kernel_flops
 
-# Bytes that each device of a group of n sends per byte of its input, with the best algorithm.
-SENT = {
-    "all-gather": lambda n: n - 1,
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-    "ragged-all-to-all": lambda n: (n - 1) / n,
-    "collective-permute": lambda n: 1,
-    "collective-broadcast": lambda n: 1,
-}
 # Instructions that move no memory themselves.
 FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id",
@@ -35,16 +31,6 @@ CUBLAS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul", "__onednn$ma
 VIEWS = ("bitcast", "copy", "convert", "reshape", "transpose")  # inside a fusion
 READ_IN_PART = ("dynamic-slice", "slice", "gather")
 WRITTEN_IN_PART = {"dynamic-update-slice": 1, "scatter": 2}  # the operand with the update
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """Collectives of one kind and group size in a program."""
-
-    kind: str
-    group: int  # number of devices
-    count: float
-    bytes: float  # sent by each device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,17 +76,6 @@ def cost(program: Program) -> Cost:
     return _Counter(program).of(program.computations[program.entry])
 
 
-def by_kind(collectives: tuple[Collective, ...]) -> dict[tuple[str, int], Collective]:
-    """Returns the sum of collectives for each kind and group size."""
-    totals = collections.defaultdict(lambda: (0.0, 0.0))
-    for each in collectives:
-        if not each.bytes:  # a group of one device
-            continue
-        count, size = totals[each.kind, each.group]
-        totals[each.kind, each.group] = count + each.count, size + each.bytes
-    return {key: Collective(*key, *totals[key]) for key in sorted(totals)}
-
-
 class _Counter:
     def __init__(self, program: Program):
         self._program = program
@@ -140,7 +115,7 @@ class _Counter:
         self, computation: Computation, instruction: Instruction, channels: dict[str, Collective]
     ) -> Cost:
         """Returns FLOPs and collectives, without memory: parts of a fusion move none."""
-        if found := _collective(computation, instruction):
+        if found := collective(computation, instruction):
             key = instruction.attribute(r"channel_id=(\d+)") or instruction.name
             channels.setdefault(key, found)
             return Cost()
@@ -170,9 +145,7 @@ class _Counter:
         operands = computation.operands(instruction)
         if opcode == "fusion":
             (inside,) = self._program.called(instruction)
-            given = zip(inside.parameters, operands, strict=True)
-            read = sum(self._read(inside, parameter) for parameter, o in given if _in_memory(o))
-            return read + sum(self._written(inside, inside.root))
+            return self._moved_by_fusion(inside, instruction, operands)
         if opcode in READ_IN_PART:
             return 2 * _size(instruction)
         if opcode in WRITTEN_IN_PART:
@@ -180,6 +153,31 @@ class _Counter:
         if opcode.endswith("-start"):
             return _started(instruction, operands)
         return sum(map(_size, operands)) + _size(instruction)
+
+    def _moved_by_fusion(
+        self, inside: Computation, fusion: Instruction, operands: list[Instruction]
+    ) -> int:
+        """Returns the bytes read and written by a fusion, without those of collectives in flight.
+
+        A collective's own bytes count where it starts.
+        """
+        if ends_collective(inside):
+            return 0
+        passed_on = in_flight(inside, fusion)
+        if starts_collective(inside):
+            results = enumerate(fusion.arrays)
+            new = [array for place, array in results if place not in passed_on]
+            given = [array for operand in operands for array in operand.arrays]
+            return sum(array.bytes for array in (*given, *new) if array.in_main_memory)
+        read = sum(
+            self._read(inside, inside.parameters[place])
+            for place, operand in enumerate(operands)
+            if _in_memory(operand) and place not in passed_on.values()
+        )
+        is_tuple = inside.root.opcode == "tuple"
+        results = inside.operands(inside.root) if is_tuple else [inside.root]
+        new = [result for place, result in enumerate(results) if place not in passed_on]
+        return read + sum(size for result in new for size in self._written(inside, result))
 
     def _read(self, inside: Computation, parameter: Instruction) -> int:
         """Returns the bytes that a fusion reads of a parameter: perhaps one of L layers only."""
@@ -266,7 +264,7 @@ def _matmul_cost(flops: int, left: Array, right: Array) -> Cost:
 
 
 def _dot_flops(instruction: Instruction, left: Array) -> int:
-    contracted = _numbers(instruction.attribute(r"lhs_contracting_dims=\{([\d,]*)\}"))
+    contracted = numbers(instruction.attribute(r"lhs_contracting_dims=\{([\d,]*)\}"))
     return 2 * instruction.array.size * math.prod(left.shape[axis] for axis in contracted)
 
 
@@ -325,7 +323,7 @@ def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
     target = instruction.attribute(r'custom_call_target="([^"]*)"')
     if target.startswith(CUBLAS):
         axes = instruction.attribute(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
-        contracted = math.prod(operands[0].shape[axis] for axis in _numbers(axes.replace('"', "")))
+        contracted = math.prod(operands[0].shape[axis] for axis in numbers(axes.replace('"', "")))
         return _matmul_cost(2 * instruction.array.size * contracted, *operands[:2])
     if target != "tpu_custom_call":
         return Cost()
@@ -333,31 +331,3 @@ def _custom_call(instruction: Instruction, operands: list[Array]) -> Cost:
     if flops is None:
         return Cost(unknown=(f"the kernel {instruction.name}",))
     return Cost(flops=flops, kernel_flops=flops)
-
-
-def _collective(computation: Computation, instruction: Instruction) -> Collective | None:
-    kind = instruction.opcode.removesuffix("-start")
-    if kind not in SENT:
-        return None
-    # TPU programs write a reduce-scatter as a fusion of an all-reduce and a slice.
-    if kind == "all-reduce" and computation.name.startswith("all-reduce-scatter"):
-        kind = "reduce-scatter"
-    given = sum(a.bytes for o in computation.operands(instruction) for a in o.arrays)
-    group = _group_size(instruction)
-    return Collective(kind, group, 1, given * SENT[kind](group))
-
-
-def _group_size(instruction: Instruction) -> int:
-    """Parses replica_groups={{0,1},{2,3}}, =[2,4]<=[8] or =mesh['x'=4,'y'=2] {'y'}."""
-    if listed := instruction.attribute(r"replica_groups=\{\{([\d,]+)\}"):
-        return len(_numbers(listed))
-    if shape := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
-        return _numbers(shape)[-1]
-    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", instruction.attributes):
-        sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named.group(1))}
-        return math.prod(sizes[name] for name in re.findall(r"'([^']+)'", named.group(2)))
-    return 1  # a permutation lists pairs instead
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number.strip()]

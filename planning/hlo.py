@@ -192,6 +192,11 @@ def _arrays(shape: str) -> tuple[Array, ...]:
     )
 
 
+def numbers(text: str) -> list[int]:
+    """Returns the numbers of a list such as 0,1,2."""
+    return [int(number) for number in text.split(",") if number.strip()]
+
+
 def trip_count(program: Program, computation: Computation, loop: Instruction) -> int | None:
     """Returns how often a loop's body runs; None if that depends on the data.
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
+from planning.collectives import by_kind
 from planning.compiled import Compiled, Memory, TooLargeError
-from planning.counting import Cost, by_kind
+from planning.counting import Cost
 from planning.roofline import Roofline, roofline
 from planning.targets import Target
 from training.chips import Chip

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from planning.counting import Collective, Cost
+from planning.collectives import Collective
+from planning.counting import Cost
 from training.chips import Chip
 
 NODE = 8  # devices with fast links between them; others are reached by the network

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import plan
+from benchmarks import plans
 from configs import dates, digits, pydoc
 from experiment import sections
 from experiment.schema import ConfigError
@@ -229,6 +230,16 @@ def test_bert_base_on_devices_that_are_not_here(device, package):
     assert found["memory"]["fits"]
     assert found["flops"]["ratio"] == pytest.approx(1, rel=0.02)
     assert found["time"]["mfu"] < 1
+    assert not found["uncounted"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the extra plan-tpu")
+@pytest.mark.parametrize(("name", "gib"), [("134M none", 6.59), ("134M dots", 5.45)])
+def test_small_jobs_take_the_memory_of_the_table_in_the_docs(name, gib):
+    """docs/performance.md; more is a mistake, less is an improvement to write down."""
+    found = plans.planned(plans.TABLE[name])
+    assert found["memory"]["total"] / 2**30 == pytest.approx(gib, rel=0.03)
     assert not found["uncounted"]
 
 

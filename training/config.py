@@ -160,6 +160,7 @@ class OptimizerConfig:
     ema_decay: HalfOpenUnit
     offload: bool
     rounding: Literal["nearest", "stochastic", "master"]
+    gradient_dtype: Literal["float32", "bfloat16"]
 
     def decay_end(self, steps: int) -> int:
         """Returns the number of updates after which the learning rate has its final value."""

@@ -90,6 +90,24 @@ def precision_problems(optimizer: OptimizerConfig, param_dtype: str) -> Iterator
         )
 
 
+def gradient_problems(
+    optimizer: OptimizerConfig, dtype: str, param_dtype: str, matmul: str
+) -> Iterator[str]:
+    """Yields a message for bfloat16 gradients of a model that does not multiply in bfloat16."""
+    if optimizer.gradient_dtype == "float32":
+        return
+    for key, value, needed in (
+        ("dtype", dtype, "bfloat16"),
+        ("param_dtype", param_dtype, "float32"),
+        ("matmul", matmul, "float"),
+    ):
+        if value != needed:
+            yield (
+                f"optimizer.gradient_dtype=bfloat16 needs model.{key}={needed}, not {value}; "
+                "set it to float32"
+            )
+
+
 def schedule_problems(optimizer: OptimizerConfig, run: RunConfig) -> Iterator[str]:
     """Yields a message for warm-up or decay that does not fit into the run."""
     end = optimizer.decay_end(run.steps)

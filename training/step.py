@@ -31,7 +31,7 @@ from training.losses import (
 from training.mesh import on_devices
 from training.model_for_task import forward
 from training.optimizer import ema_update
-from training.precision import updated
+from training.precision import rounded_kernels, updated
 from training.preference_loss import CHOSEN, MARGIN, REJECTED
 from training.quantile_loss import COVERAGE, MAE
 from training.router_losses import router_counts, router_metrics, router_terms
@@ -84,6 +84,8 @@ def make_train_step(
 
             def loss_of(trainable):
                 params = tuning.merge(tuning.join(trainable, frozen), frozen_inputs.base)
+                if config.gradient_dtype == "bfloat16":
+                    params = rounded_kernels(params)
                 outputs = forward(model, task, params, batch, dropout_key, features_key)
                 loss_sums, metrics = term_sums(task, outputs, batch, soft_targets)
                 if ROUTER in outputs:

@@ -1,5 +1,6 @@
 """Exact attention in linear memory, with the best kernel of the platform."""
 
+import dataclasses
 import functools
 
 import jax
@@ -19,7 +20,7 @@ from model.attention.fused import (
 from model.attention.ring import ring_attention
 from model.masks import MaskSpec, SequenceInfo
 from model.positions import ScoreBias
-from model.sharding import devices_along, dividing_axes, is_sharded
+from model.sharding import devices_along, dividing_axes, is_sharded, mesh_platform
 
 
 def flash_attention(
@@ -87,6 +88,10 @@ def _attend(
             kernels["cuda"] = fused(cudnn_may, cudnn_attention)
     if not kernels:
         return in_blocks(*given)
+    if mesh_platform() == "tpu":
+        # Where the platform is known, only its code is traced: otherwise, the backward pass would
+        # keep the inputs of every platform's code.
+        return kernels.get("tpu", in_blocks)(*given)
     return jax.lax.platform_dependent(*given, **kernels, default=in_blocks)
 
 
@@ -119,7 +124,7 @@ def _attend_on_a_mesh(
         PartitionSpec(batch, length, by_head),
         PartitionSpec(batch, by_key, by_head),
         PartitionSpec(batch, by_key, by_head),
-        MaskSpec(*infos, mask_spec.causal, mask_spec.locality),
+        dataclasses.replace(mask_spec, queries=infos[0], keys=infos[1]),
         # Heads are the last axis of alibi's slopes (H) and of t5's table (buckets, H).
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),

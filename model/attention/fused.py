@@ -32,8 +32,10 @@ def splash_can(q_bthk: Array, k_bsgk: Array, v_bsgk: Array, mask_spec: MaskSpec)
 
 
 def splash_may(mask_spec: MaskSpec) -> Array | bool:
-    """Whether the data meets the kernel's assumptions."""
-    return positions_follow_columns(mask_spec) if _goes_by_position(mask_spec) else True
+    """Whether the data meets the kernel's assumptions; True if that is known while tracing."""
+    if mask_spec.positions_are_columns or not _goes_by_position(mask_spec):
+        return True
+    return positions_follow_columns(mask_spec)
 
 
 def splash_attention(
@@ -113,7 +115,9 @@ def cudnn_may(mask_spec: MaskSpec) -> Array:
     queries, keys = mask_spec.queries.segments_bt, mask_spec.keys.segments_bt
     fits = _is_one_segment(queries) & _is_one_segment(keys)
     fits &= ((queries[:, :1] == keys[:, :1]) & (keys[:, :1] != PADDING)).all()
-    return fits & positions_follow_columns(mask_spec) if _goes_by_position(mask_spec) else fits
+    if mask_spec.positions_are_columns or not _goes_by_position(mask_spec):
+        return fits
+    return fits & positions_follow_columns(mask_spec)
 
 
 def cudnn_attention(

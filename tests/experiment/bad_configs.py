@@ -45,6 +45,7 @@ INVALID_CONFIGS = [
     ({"model.norm_epsilon": None}, "model.norm_epsilon=None must be a float"),
     ({"data.length": [64]}, "data.length=[64] must be an int"),
     ({"optimizer.learning_rate": "1e-3"}, "optimizer.learning_rate='1e-3' must be a float"),
+    ({"optimizer.gradient_dtype": "bfloat16"}, "needs model.dtype=bfloat16, not float32"),
     ({"optimizer.decay_embeddings": 0}, "optimizer.decay_embeddings=0 must be a bool"),
     ({"steps": 1e3}, "steps=1000.0 must be an int"),
     ({"init_from": None}, "init_from=None must be a str"),

@@ -91,13 +91,13 @@ def test_unrolling_is_in_the_program(unroll, expected):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_remat_recomputes_matmuls_in_the_program(dtype):
-    # "dots" repeats the two batched products of attention; "full" repeats every product but the
-    # feed-forward's last, whose result no gradient needs.
+    # "dots" repeats the scores of attention, which its gradients need; "full" repeats every product
+    # but the feed-forward's last, whose result no gradient needs.
     none, dots, full = (
         gradient_program(remat=remat, dtype=dtype).count("dot_general[")
         for remat in ("none", "dots", "full")
     )
-    assert (dots - none, full - none) == (2, 5)
+    assert (dots - none, full - none) == (1, 5)
 
 
 def test_attention_that_is_saved_is_not_computed_again():

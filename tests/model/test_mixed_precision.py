@@ -1,11 +1,12 @@
 """Gradients of float32 parameters through bfloat16 products, against NumPy."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from model.layers import Embedding
+from model.layers import Embedding, Norm, activate, gated
 from model.mixed_precision import add_bias, matmul
 from tests.tiny import tiny_config
 
@@ -68,3 +69,43 @@ def test_the_gradient_of_a_broadcast_bias_sums_over_rows(drawn):
 
     expected = as_numpy(slope).sum(0, keepdims=True)
     np.testing.assert_allclose(jax.grad(loss)(added), expected, rtol=1e-6, atol=1e-6)
+
+
+def kept(function, *given):
+    """The types and sizes of what the backward pass of a function keeps, but for its arguments."""
+    names = {id(x) for x in jax.tree.leaves(given)}
+    backward = jax.vjp(function, *given)[1]
+    return [(x.dtype, x.size) for x in jax.tree.leaves(backward) if id(x) not in names]
+
+
+NORMS = ("layernorm", "rmsnorm")
+POINTWISE = ("gelu", "gelu_tanh", "silu")
+BIG = 4 * 96  # elements of x
+
+
+@pytest.mark.parametrize("name", [*NORMS, *POINTWISE, "swiglu"])
+def test_in_bfloat16_no_inner_value_is_kept_for_the_backward_pass(name):
+    def run(dtype):
+        rng = np.random.default_rng(0)
+        x, gate = (jnp.asarray(rng.normal(size=(4, 96)), dtype) for _ in range(2))
+        if name == "swiglu":
+            function, given = lambda gate, x: gated(name, gate, x), (gate, x)
+        elif name in NORMS:
+            norm = Norm(tiny_config(norm=name, dtype=dtype))
+            params = jax.tree.map(
+                lambda leaf: jnp.linspace(0.5, 1.5, leaf.size),
+                nn.unbox(norm.init(jax.random.key(0), x)),
+            )
+            function, given = lambda x: norm.apply(params, x), (x,)
+        else:
+            function, given = lambda x: activate(name, x), (x,)
+        y, backward = jax.vjp(function, *given)
+        return y, backward(jnp.ones_like(y)), kept(function, *given)
+
+    y, gradients, saved = run("bfloat16")
+    assert not [(dtype, size) for dtype, size in saved if size >= BIG and dtype == jnp.float32]
+    assert sum(size for _, size in saved if size >= BIG) <= 2 * BIG  # copies of the arguments
+    # The same numbers as in float32, but rounded.
+    exact, exact_gradients, _ = run("float32")
+    for found, expected in zip((y, *gradients), (exact, *exact_gradients), strict=True):
+        np.testing.assert_allclose(as_numpy(found), as_numpy(expected, jnp.float32), atol=0.05)

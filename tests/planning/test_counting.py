@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planning import hlo
-from planning.counting import Collective, by_kind, cost
+from planning.collectives import Collective, by_kind
+from planning.counting import cost
 
 LAYERS, ROWS, WIDTH = 6, 32, 48
 
@@ -227,6 +228,84 @@ ENTRY %main (x: f32[8]) -> f32[16] {
 """
     (found,) = by_kind(cost(hlo.parse(text)).collectives).values()
     assert found == Collective("all-gather", 2, 1, 32)
+
+
+# From a program for v5e, with the names and sizes changed: an all-gather that starts, is carried
+# through a fusion with a matmul and one with an update of a stack, and ends.
+IN_FLIGHT = """HloModule test
+
+%start (p: bf16[64,128]) -> (bf16[64,128], bf16[256,128], u32[]) {
+  %p = bf16[64,128]{1,0} parameter(0)
+  %gather.1 = bf16[256,128]{1,0} all-gather(%p), channel_id=5, replica_groups=[1,4]<=[4], dimensions={0}
+  ROOT %begin = (bf16[64,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) custom-call(%gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.2 (p: bf16[64,128], g: bf16[256,128], u: u32[], a: bf16[32,48], b: bf16[48,16]) -> (f32[32,16], bf16[64,128], bf16[256,128], bf16[256,128], u32[]) {
+  %a = bf16[32,48]{1,0} parameter(3)
+  %b = bf16[48,16]{1,0} parameter(4)
+  %product = f32[32,16]{1,0} convolution(%a, %b), dim_labels=bf_io->bf
+  %p = bf16[64,128]{1,0} parameter(0)
+  %g = bf16[256,128]{1,0} parameter(1)
+  %gather.2 = bf16[256,128]{1,0} all-gather(%p), channel_id=5, replica_groups=[1,4]<=[4], dimensions={0}
+  %u = u32[]{:S(2)} parameter(2)
+  ROOT %t = (f32[32,16]{1,0}, bf16[64,128]{1,0}, bf16[256,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) tuple(%product, %p, %g, %gather.2, %u)
+}
+
+%async_collective_fusion.3 (p: bf16[64,128], g: bf16[256,128], u: u32[], stack: f32[12,32,16], new: f32[1,32,16], n: s32[]) -> (f32[12,32,16], bf16[64,128], bf16[256,128], bf16[256,128], u32[]) {
+  %stack = f32[12,32,16]{2,1,0} parameter(3)
+  %new = f32[1,32,16]{2,1,0} parameter(4)
+  %n = s32[]{:S(6)} parameter(5)
+  %zero = s32[] constant(0)
+  %updated = f32[12,32,16]{2,1,0} dynamic-update-slice(%stack, %new, %n, %zero, %zero)
+  %p = bf16[64,128]{1,0} parameter(0)
+  %g = bf16[256,128]{1,0} parameter(1)
+  %gather.3 = bf16[256,128]{1,0} all-gather(%p), channel_id=5, replica_groups=[1,4]<=[4], dimensions={0}
+  %u = u32[]{:S(2)} parameter(2)
+  ROOT %t = (f32[12,32,16]{2,1,0}, bf16[64,128]{1,0}, bf16[256,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) tuple(%updated, %p, %g, %gather.3, %u)
+}
+
+%end (p: bf16[64,128], g: bf16[256,128], u: u32[]) -> bf16[256,128] {
+  %p = bf16[64,128]{1,0} parameter(0)
+  %g = bf16[256,128]{1,0} parameter(1)
+  %gather.4 = bf16[256,128]{1,0} all-gather(%p), channel_id=5, replica_groups=[1,4]<=[4], dimensions={0}
+  %u = u32[]{:S(2)} parameter(2)
+  ROOT %finish = bf16[256,128]{1,0} custom-call(%p, %g, %gather.4, %u), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (x: bf16[64,128], a: bf16[32,48], b: bf16[48,16], stack: f32[12,32,16], new: f32[1,32,16], n: s32[]) -> bf16[256,128] {
+  %x = bf16[64,128]{1,0} parameter(0)
+  %a = bf16[32,48]{1,0} parameter(1)
+  %b = bf16[48,16]{1,0} parameter(2)
+  %stack = f32[12,32,16]{2,1,0} parameter(3)
+  %new = f32[1,32,16]{2,1,0} parameter(4)
+  %n = s32[]{:S(6)} parameter(5)
+  %started = (bf16[64,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) fusion(%x), kind=kCustom, output_to_operand_aliasing={{0}: (0, {})}, calls=%start
+  %p.1 = bf16[64,128]{1,0} get-tuple-element(%started), index=0
+  %g.1 = bf16[256,128]{1,0} get-tuple-element(%started), index=1
+  %u.1 = u32[]{:S(2)} get-tuple-element(%started), index=2
+  %one = (f32[32,16]{1,0}, bf16[64,128]{1,0}, bf16[256,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) fusion(%p.1, %g.1, %u.1, %a, %b), kind=kOutput, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (1, {}), {4}: (2, {})}, calls=%async_collective_fusion.2
+  %p.2 = bf16[64,128]{1,0} get-tuple-element(%one), index=1
+  %g.2 = bf16[256,128]{1,0} get-tuple-element(%one), index=3
+  %u.2 = u32[]{:S(2)} get-tuple-element(%one), index=4
+  %two = (f32[12,32,16]{2,1,0}, bf16[64,128]{1,0}, bf16[256,128]{1,0}, bf16[256,128]{1,0}, u32[]{:S(2)}) fusion(%p.2, %g.2, %u.2, %stack, %new, %n), kind=kLoop, output_to_operand_aliasing={{1}: (0, {}), {2}: (1, {}), {3}: (1, {}), {4}: (2, {})}, calls=%async_collective_fusion.3
+  %p.3 = bf16[64,128]{1,0} get-tuple-element(%two), index=1
+  %g.3 = bf16[256,128]{1,0} get-tuple-element(%two), index=3
+  %u.3 = u32[]{:S(2)} get-tuple-element(%two), index=4
+  ROOT %ended = bf16[256,128]{1,0} fusion(%p.3, %g.3, %u.3), kind=kCustom, output_to_operand_aliasing={{}: (1, {})}, calls=%end
+}
+"""  # noqa: E501
+
+
+def test_buffers_of_a_collective_in_flight_are_memory_traffic_once():
+    found = cost(hlo.parse(IN_FLIGHT))
+    gathered = 2 * 64 * 128 + 2 * 256 * 128  # a part is read, and the whole is written
+    product = 2 * 32 * 48 + 2 * 48 * 16 + 4 * 32 * 16
+    updated = 2 * 4 * 32 * 16  # of the stack, one layer
+    assert found.bytes == gathered + product + updated
+    assert found.flops == 2 * 32 * 48 * 16
+    assert by_kind(found.collectives) == {
+        ("all-gather", 4): Collective("all-gather", 4, 1, 3 * 2 * 64 * 128)
+    }
 
 
 def test_on_chip_buffers_are_no_memory_traffic():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from planning.counting import Collective, Cost
+from planning.collectives import Collective
+from planning.counting import Cost
 from planning.roofline import NODE, roofline
 from training.chips import Chip
 

@@ -11,6 +11,7 @@ from model.mixers import MIXERS
 from tests.devices import measured_on
 from tests.training.on_meshes import (
     DEVICES,
+    EVEN,
     EXPERTS,
     FAMILIES,
     HELD_ON,
@@ -108,20 +109,26 @@ def test_a_device_holds_no_more_than_its_share():
 def check_what_is_communicated(name, observed):
     """Every mesh sums gradients; every other collective belongs to an axis."""
     expected = {"all-reduce"}
-    if "fsdp" in name:
-        expected.add("all-gather")  # of matrices, before they are used
+    if "fsdp" in name or "tensor" in name:
+        expected.add("all-gather")  # of matrices or of the residual stream, before they are used
     if "sequence" in name:
         # Keys travel, or plain attention gathers them.
         expected.add("all-gather" if "ViT" in name else "collective-permute")
     # On several axes, parts of a matrix may change places on their way to where they are used.
     allowed = expected | ({"collective-permute"} if "2 x" in name else set())
-    if "sharing keys on tensor 8" in name:
-        allowed.add("all-gather")  # of four heads of keys, which eight devices do not split
+    if "tensor" in name:
+        # Outputs of sublayers are scattered; halves of sinusoidal positions change places.
+        allowed |= {"reduce-scatter", "all-to-all"}
     assert expected <= set(observed["collectives"]) <= allowed, name
     if "sequence" in name and "ViT" in name:
         return
-    matrices, others = map(tuple, observed["matrices"]), map(tuple, observed["gathered"])
-    assert set(others) <= set(matrices), f"{name}: more is gathered than a layer's matrices"
+    others = {tuple(shape) for shape in observed["gathered"]}
+    if "tensor" in name:
+        # The residual stream (B, T, D), and keys of four heads, which eight devices do not split.
+        widths = EVEN["width"], 4 * EVEN["head_size"]
+        others = {shape for shape in others if len(shape) != 3 or shape[-1] not in widths}
+    matrices = set(map(tuple, observed["matrices"]))
+    assert others <= matrices, f"{name}: more is gathered than a layer's matrices"
 
 
 def check_share(name, share):

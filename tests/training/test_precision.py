@@ -8,8 +8,14 @@ import pytest
 
 from tests.training.examples import make_batch, make_job
 from training.config import OptimizerConfig
-from training.precision import starting_from, stochastic_round, updated, with_precision
-from training.section_checks import precision_problems
+from training.precision import (
+    rounded_kernels,
+    starting_from,
+    stochastic_round,
+    updated,
+    with_precision,
+)
+from training.section_checks import gradient_problems, precision_problems
 
 BF16 = jnp.bfloat16
 
@@ -160,3 +166,59 @@ def test_rounding_where_it_has_no_meaning_is_refused():
     assert problem.endswith("not float32; set it to nearest")
     (problem,) = problems("bfloat16", rounding="stochastic", ema_decay=0.9)
     assert problem.startswith("optimizer.ema_decay=0.9 would not change in bfloat16")
+
+
+def test_gradients_in_bfloat16_are_those_in_float32_but_rounded():
+    batch = make_batch("causal_lm")
+
+    def step(gradient_dtype):
+        # Momentum without a clip: the optimizer's state is the gradient.
+        job = make_job(
+            "causal_lm", batch,
+            model=dict(dtype="bfloat16", tie_output=False),
+            optimizer=dict(name="sgd", beta1=0.5, clip_norm=0.0, gradient_dtype=gradient_dtype),
+        )  # fmt: skip
+        state, losses = job.run(job.init(jax.random.key(0)), batch, steps=1)
+        return losses, optax.tree.get(state.opt_state, "trace"), state.params
+
+    losses, exact, _ = step("float32")
+    same, rounded, params = step("bfloat16")
+    np.testing.assert_array_equal(same, losses)  # the forward pass does not change
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    has_bfloat16 = {}
+    for (path, found), expected in zip(
+        jax.tree.leaves_with_path(rounded), jax.tree.leaves(exact), strict=True
+    ):
+        assert found.dtype == jnp.float32
+        scale = float(jnp.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=2**-7, atol=2**-7 * scale)
+        is_rounded = bool((found == found.astype(BF16).astype(jnp.float32)).all())
+        has_bfloat16.setdefault(path[-1].key, set()).add(is_rounded)
+    assert has_bfloat16["kernel"] == {True}
+    assert has_bfloat16["embedding"] == {False}
+
+
+def test_gradients_in_bfloat16_are_for_models_in_bfloat16():
+    def problems(*model):
+        values = dict.fromkeys(OptimizerConfig.__dataclass_fields__, 0)
+        return list(
+            gradient_problems(OptimizerConfig(**values | dict(gradient_dtype="bfloat16")), *model)
+        )
+
+    assert problems("bfloat16", "float32", "float") == []
+    (problem,) = problems("bfloat16", "bfloat16", "float")
+    assert "needs model.param_dtype=float32, not bfloat16" in problem
+    (problem,) = problems("bfloat16", "float32", "int8")
+    assert "needs model.matmul=float, not int8" in problem
+
+
+def test_routers_and_tables_keep_their_type():
+    params = {
+        "router": {"kernel": jnp.ones(2)}, "in": {"kernel": jnp.ones(2), "bias": jnp.ones(2)},
+        "token_embedding": {"embedding": jnp.ones(2)},
+    }  # fmt: skip
+    found = jax.tree.map(lambda leaf: leaf.dtype == BF16, rounded_kernels(params))
+    assert found == {
+        "router": {"kernel": False}, "in": {"kernel": True, "bias": False},
+        "token_embedding": {"embedding": False},
+    }  # fmt: skip

@@ -158,6 +158,36 @@ def test_the_platform_is_that_for_which_the_program_is_lowered():
     assert "tpu_custom_call" not in lowered_for("cpu", mask_spec, qkv)
 
 
+def test_on_a_tpu_no_check_is_left_where_no_positions_are_given(monkeypatch):
+    """Without the model's knowledge, the check would be in the program, and its branch as well."""
+    monkeypatch.setattr(flash, "mesh_platform", lambda: "tpu")
+    model = Transformer(tiny_config(family="decoder", attention="flash", max_length=T))
+    inputs_bt = jnp.ones((1, T), jnp.int32)
+    params = jax.eval_shape(
+        functools.partial(model.init, method="decode"), jax.random.key(0), inputs_bt
+    )
+
+    def is_checked(**given):
+        def hidden(params):
+            return model.apply(params, inputs_bt, **given, method="decode")[0]
+
+        lowered = jax.jit(hidden).trace(params).lower(lowering_platforms=("tpu",)).as_text()
+        assert "tpu_custom_call" in lowered
+        return "stablehlo.case" in lowered
+
+    assert not is_checked()
+    assert not is_checked(segments_bt=inputs_bt)
+    assert is_checked(positions_bt=inputs_bt)
+
+
+def test_what_is_known_while_tracing_is_not_checked():
+    column = SequenceInfo(jnp.arange(T)[None], jnp.ones((1, T), jnp.int32))
+    mask_spec = mask_spec_of(column, True)
+    known = dataclasses.replace(mask_spec, positions_are_columns=True)
+    assert splash_may(known) is True
+    assert splash_may(mask_spec) is not True and bool(splash_may(mask_spec))
+
+
 PREFIX = dataclasses.replace(PACKED, prefix_bt=jnp.ones_like(PACKED.segments_bt))
 FLAGGED = dataclasses.replace(PACKED, global_bt=PACKED.positions_bt == 0)
 NOT_FUSED = {
