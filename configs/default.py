@@ -102,6 +102,9 @@ def get_config(arg=None):
             embedding_scale=False,  # multiply token embeddings by sqrt(width)
             embedding_multiplier=1.0,  # multiply token embeddings by this (Granite)
             embedding_norm=False,  # normalise the sum of the embeddings (BERT)
+            # Masked tokens have no embedding, and the others are scaled to make up for it (ESM-2)
+            token_dropout=False,
+            mask_id=0,  # the token that masks others, for token_dropout; 0: the tokenizer's
             share_embeddings=True,  # encoder_decoder: one token table for encoder and decoder
             tie_output=True,  # the output layer is the transposed token table
             output_scale=False,  # multiply the final hidden state by width ** -0.5 (T5 v1.0)

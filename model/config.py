@@ -84,6 +84,8 @@ class TransformerConfig:
     embedding_scale: bool
     embedding_multiplier: PositiveFloat
     embedding_norm: bool
+    token_dropout: bool
+    mask_id: Count
     share_embeddings: bool
     tie_output: bool
     output_scale: bool
@@ -325,6 +327,7 @@ class TransformerConfig:
         self,
         vocab_size: int = 0,
         separator_id: int = 0,
+        mask_id: int = 0,
         num_classes: int = 0,
         image_size: int = 0,
         image_channels: int = 0,
@@ -348,6 +351,7 @@ class TransformerConfig:
             sinusoidal_scale=self.sinusoidal_scale or sized._initial_embedding_std(),
             vocab_size=self.vocab_size or vocab_size,
             separator_id=self.separator_id or separator_id,
+            mask_id=self.mask_id or mask_id,
             kv_heads=self.kv_heads or self.heads,
             head_size=self.head_size or self.width // self.heads,
             num_classes=self.num_classes or num_classes,

@@ -170,6 +170,11 @@ def _family_problems(config: "TransformerConfig") -> Iterator[str]:
             f"model.embedding_size={config.embedding_size} is for the tokens of model.family="
             "encoder with model.embedding_scale=False; set it to 0"
         )
+    if config.token_dropout and (config.family != "encoder" or config.input == "patches"):
+        yield (
+            "model.token_dropout=True is for the masked tokens of model.family=encoder with "
+            "model.input=tokens; set it to False"
+        )
     if config.output_scale and not config.tie_output:
         yield (
             "model.output_scale=True undoes the scale of a tied table; "

@@ -12,6 +12,7 @@ from pretrained.bert import BERT
 from pretrained.cohere import COHERE, STABLELM, STARCODER2
 from pretrained.distilbert import DISTILBERT
 from pretrained.electra import ELECTRA
+from pretrained.esm import ESM
 from pretrained.gemma import GEMMA, GEMMA2, GEMMA3
 from pretrained.gpt2 import GPT2
 from pretrained.gpt_neox import FALCON, GPT_NEOX
@@ -29,7 +30,7 @@ from pretrained.vit import VIT
 ARCHITECTURES = {
     each.model_type: each
     for each in (
-        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET,
+        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET, ESM,
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
         MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, MARIAN, BART, MBART, PEGASUS,
@@ -45,7 +46,6 @@ REFUSED = {
     "albert": "layers with shared weights are not supported",
     "deberta": "its disentangled attention to positions is missing here",
     "deberta-v2": "its disentangled attention to positions is missing here",
-    "esm": "its scaling of masked tokens and its head for contacts are missing here",
     "dinov2": "its layer scale is missing here; models without one are published as vit",
     "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",
     "gpt_oss": "its attention sinks are missing here",

@@ -233,6 +233,7 @@ def read(
     for ours, (theirs, default) in architecture.keys.items():
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     model |= architecture.read_more(options, tensors.shapes, head)
+    model |= architecture.read_tensors(model, tensors)
     generation = None
     if architecture.generates and (directory / model_files.GENERATION).exists():
         generation = PublishedConfig(

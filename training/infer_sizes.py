@@ -28,6 +28,13 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
                 f"model.global_tokens={model.global_tokens} needs a token that separates texts, "
                 "which the tokenizer does not have; set model.separator_id, or global_tokens=first"
             )
+        if model.token_dropout:
+            sizes["mask_id"] = data.tokenizer.mask_id or 0
+        if model.token_dropout and not (model.mask_id or data.tokenizer.mask_id):
+            raise ConfigError(
+                "model.token_dropout=True needs a token that masks others, which the tokenizer "
+                "does not have; set model.mask_id, or model.token_dropout=False"
+            )
         if 0 < model.vocab_size < data.tokenizer.vocab_size:
             raise ConfigError(
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "

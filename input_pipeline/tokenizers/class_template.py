@@ -12,7 +12,7 @@ from input_pipeline.tokenizers.special_tokens import Ids, SpecialTokens, Templat
 FRAMES = {
     "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
     "electra": "bert", "mpnet": "roberta", "xlm-roberta": "roberta", "xlmroberta": "roberta",
-    "camembert": "roberta",
+    "camembert": "roberta", "esm": "esm",
     "t5": "eos", "mt5": "eos", "umt5": "eos", "pegasus": "eos", "marian": "eos",
 }  # fmt: skip
 # The classes that transformers takes for models with token types whose files name none.
@@ -89,6 +89,9 @@ def _frame(
         case "roberta" if bos is not None and eos is not None:
             start, end = (bos if cls is None else cls,), (eos if sep is None else sep,)
             return Template(start, end, (start, end + end, end), ((0,), (0, 0), (0,)), (0, 0))
+        case "esm" if cls is not None and eos is not None:
+            start, end = (cls,), (eos,)
+            return Template(start, end, (start, end, end), ((0,), (0,), (0,)), (0, 0))
         case "eos" if eos is not None:
             end = (eos,)
             return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))

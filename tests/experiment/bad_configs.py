@@ -226,6 +226,7 @@ INVALID_CONFIGS = [
     ({"model.first_norm": False, "model.norm_placement": "post"}, "leaves out the first norm of"),
     ({"model.pooler_norm": True}, "model.pooler_norm=True needs model.pooler=True"),
     ({"model.embedding_size": 8}, "model.embedding_size=8 is for the tokens of model.family="),
+    ({"model.token_dropout": True}, "model.token_dropout=True is for the masked tokens of model"),
     ({"model.own_relative_bias": True}, "needs model.position=t5_bias or model.relative_bias=True"),
     (
         {"model.position": "alibi", "model.relative_bias": True},

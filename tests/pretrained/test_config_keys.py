@@ -202,6 +202,13 @@ ON_THE_HUB = {
         "roberta_classifier",
         dict(gradient_checkpointing=False, output_past=True, finetuning_task="sentiment"),
     ),
+    "esm2_t6_8M_UR50D": (
+        "esm_masked_lm",
+        dict(
+            emb_layer_norm_before=False, hidden_act="gelu", token_dropout=True, bos_token_id=None,
+            esmfold_config=None, vocab_list=None, position_embedding_type="rotary",
+        ),
+    ),
     "distilbert-base-uncased": (
         "distilbert_masked_lm",
         dict(

@@ -117,6 +117,17 @@ def text(rng, config):
     return given
 
 
+def masked_text(rng, config):
+    """Masks in rows of several lengths, and a row without any."""
+    given = text(rng, config)
+    tokens, mask = given["input_ids"], given["attention_mask"]
+    masked = (rng.random(tokens.shape) < 0.4) & (mask == 1)
+    masked[:, 0] = False
+    masked[0, 1], masked[1] = True, False
+    tokens[masked] = config.mask_token_id
+    return given
+
+
 def long_text(rng, config):
     """Distances beyond the exact buckets of 32."""
     tokens, mask = padded(rng, (30, 7))
@@ -200,6 +211,15 @@ def mpnet(kind, **more):
     return lambda hf, draw: getattr(hf, f"MPNet{kind}")(
         hf.MPNetConfig(**{**draw.bert(**more), "max_position_embeddings": draw(36, 40)})
     )
+
+
+def esm(kind, **more):
+    def build(hf, draw):
+        sizes = draw.bert(pad_token_id=1, mask_token_id=3, token_dropout=True, **more)
+        del sizes["hidden_act"]
+        return getattr(hf, f"Esm{kind}")(hf.EsmConfig(**sizes))
+
+    return build
 
 
 def distilbert(kind, **more):
@@ -459,6 +479,13 @@ EXAMPLES = {
         mpnet("Model"), long_text, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
     "mpnet_masked_lm": Example(mpnet("ForMaskedLM", hidden_act="gelu"), text, ANSWERED),
+    "esm_masked_lm": Example(
+        esm("ForMaskedLM", position_embedding_type="rotary"), masked_text, ANSWERED
+    ),
+    "esm_classifier": Example(
+        esm("ForSequenceClassification", emb_layer_norm_before=True, **LABELLED),
+        masked_text, ANSWERED,
+    ),
     "distilbert_masked_lm": Example(
         distilbert("DistilBertForMaskedLM"), text, ANSWERED
     ),
@@ -575,6 +602,14 @@ MORE_CLASSES = {
     ),
     "MPNetForSequenceClassification": Example(
         mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
+    "EsmModel": Example(
+        esm("Model", position_embedding_type="rotary"), masked_text,
+        dict(encoder="last_hidden_state", embedding="pooler_output"),
+    ),
+    "EsmForTokenClassification": Example(
+        esm("ForTokenClassification", position_embedding_type="rotary", **LABELLED),
+        masked_text, ANSWERED,
     ),
     "MPNetForTokenClassification": Example(
         mpnet("ForTokenClassification", **LABELLED), text, ANSWERED
