@@ -114,6 +114,8 @@ def get_config(arg=None):
             # Blocks
             residual=True,  # add the input of a layer to its output
             residual_multiplier=1.0,  # multiply what a layer adds by this (Granite)
+            # Multiply what a layer adds by a learned vector that starts here (DINOv2); 0: none
+            layer_scale=0.0,
             # Attention and feed-forward layer both read the block's input: none (one after the
             # other) | one_norm (they share a norm: Cohere) | two_norms (GPT-NeoX)
             parallel_residual="none",
@@ -176,6 +178,9 @@ def get_config(arg=None):
             image_channels=0,  # 0: the data's
             patch_size=16,  # pixels, frames or steps of a side of a patch
             class_token=True,  # a learned token before the patches
+            # A second learned token (DeiT): none | token | head (it has its own classifier, and
+            # logits are the mean of both)
+            distillation="none",
             # Sounds and series
             # Sizes of the axes to cut into patches, one or two, and channels; (): the data's
             input_shape=(),
@@ -186,7 +191,9 @@ def get_config(arg=None):
             horizon=0,  # values to forecast; 0: the data's
             # Classification
             num_classes=0,  # 0: the data's
-            pooling="first",  # first | last | mean: which hidden state is classified
+            # Which hidden state is classified: first | last | mean | first_mean (the first, and the
+            # mean of the others, side by side: DINOv2)
+            pooling="first",
             pooler=False,  # a dense layer before the classifier (BERT)
             # tanh | relu (DistilBERT) | gelu (ModernBERT, ELECTRA): of the pooler
             pooler_activation="tanh",

@@ -71,10 +71,16 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
         )
     classifies = objective.head in ("classifier", "regressor")
     reads_to_classify = classifies and not objective.takes_patches
-    if reads_to_classify and model.family == "decoder" and model.pooling == "first":
+    reads_first = model.pooling in ("first", "first_mean")
+    if reads_to_classify and model.family == "decoder" and reads_first:
         yield (
-            "model.pooling=first in a decoder sees the first token alone; "
+            f"model.pooling={model.pooling} in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
+        )
+    if model.distillation == "head" and objective.head != "classifier":
+        yield (
+            f"model.distillation=head is a second classifier, but task.objective={task.objective} "
+            "has none; set it to token"
         )
     if objective.has_prefix:
         for reason in model.refusals("prefix"):

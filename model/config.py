@@ -95,6 +95,7 @@ class TransformerConfig:
 
     residual: bool
     residual_multiplier: PositiveFloat
+    layer_scale: NonNegativeFloat
     parallel_residual: Literal["none", "one_norm", "two_norms"]
     norm: Literal["layernorm", "rmsnorm", "none"]
     norm_placement: Literal["pre", "post", "sandwich", "reordered"]
@@ -134,13 +135,14 @@ class TransformerConfig:
     image_channels: SizeOrZero
     patch_size: Size
     class_token: bool
+    distillation: Literal["none", "token", "head"]
     input_shape: tuple[Size, ...]
     input_mean: tuple[float, ...]
     input_std: tuple[PositiveFloat, ...]
     horizon: SizeOrZero
 
     num_classes: SizeOrZero
-    pooling: Literal["first", "last", "mean"]
+    pooling: Literal["first", "last", "mean", "first_mean"]
     pooler: bool
     pooler_activation: Literal["tanh", "relu", "gelu"]
     pooler_norm: bool
@@ -217,8 +219,18 @@ class TransformerConfig:
 
     @property
     def patch_tokens(self) -> int:
-        """How many tokens an input becomes, with the class token."""
-        return math.prod(self.patches_per_axis) + self.class_token
+        """How many tokens an input becomes, with those before the patches."""
+        return math.prod(self.patches_per_axis) + self.leading_tokens
+
+    @property
+    def leading_tokens(self) -> int:
+        """How many learned tokens are before the patches."""
+        return self.class_token + (self.distillation != "none")
+
+    @property
+    def pooled_width(self) -> int:
+        """The number of columns of what a row is pooled to, before the pooler."""
+        return 2 * self.width if self.pooling == "first_mean" else self.width
 
     @property
     def norms_input(self) -> bool:

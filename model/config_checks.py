@@ -187,6 +187,11 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
         for key in ("input_shape", "input_mean", "input_std"):
             if value := getattr(config, key):
                 yield f"model.{key}={value} is for model.input=patches; set it to ()"
+        if config.distillation != "none":
+            yield (
+                f"model.distillation={config.distillation} is for model.input=patches; set it to "
+                "none"
+            )
         return
     shape = config.input_shape
     if shape and len(shape) not in (2, 3):
@@ -219,10 +224,20 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
         yield f"model.token_types={config.token_types} needs model.input=tokens"
     if config.embedding_scale:
         yield "model.embedding_scale=True scales token embeddings and needs model.input=tokens"
-    if config.pooling == "first" and not config.class_token:
+    if config.pooling in ("first", "first_mean") and not config.class_token:
         yield (
-            "model.pooling=first reads the class token; "
+            f"model.pooling={config.pooling} reads the class token; "
             "set model.class_token=True or model.pooling=mean"
+        )
+    if config.distillation != "none" and not config.class_token:
+        yield (
+            f"model.distillation={config.distillation} adds a token behind the class token; set "
+            "model.class_token=True, or it to none"
+        )
+    if config.distillation == "head" and (config.pooling != "first" or config.pooler):
+        yield (
+            "model.distillation=head is a second classifier like that of the class token; set "
+            "model.pooling=first and model.pooler=False, or it to token"
         )
     if config.image_size % config.patch_size:
         yield (

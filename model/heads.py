@@ -105,6 +105,8 @@ class LanguageModel(nn.Module):
 class Pool(nn.Module):
     """Pools a row to one vector (B, D): its first or last token, or the mean, without padding.
 
+    "first_mean" gives (B, 2 D): the first token, and the mean of the others.
+
     With `each_token`, it applies only the layers of the pooler, to every token (B, T, D).
     """
 
@@ -124,9 +126,11 @@ class Pool(nn.Module):
             case "last":
                 x_bd = _at(x_btd, x_btd.shape[1] - 1 - real_bt[:, ::-1].argmax(axis=1))
             case "mean":
-                weights_bt1 = real_bt[..., None].astype(jnp.float32)
-                total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
-                x_bd = (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
+                x_bd = _mean(x_btd, real_bt)
+            case "first_mean":
+                first_b = real_bt.argmax(axis=1)
+                is_other_bt = real_bt & (jnp.arange(x_btd.shape[1]) != first_b[:, None])
+                x_bd = jnp.concatenate([_at(x_btd, first_b), _mean(x_btd, is_other_bt)], axis=-1)
         if config.pooler:
             x_bd = _head_dense(config, "dense", config.width)(x_bd)
             name = config.pooler_activation
@@ -143,6 +147,12 @@ def _head_dense(config: TransformerConfig, name: str, width: int) -> Dense:
 
 def _at(x_btd: Array, slots_b: Array) -> Array:
     return jnp.take_along_axis(x_btd, slots_b[:, None, None], axis=1)[:, 0]
+
+
+def _mean(x_btd: Array, is_counted_bt: Array) -> Array:
+    weights_bt1 = is_counted_bt[..., None].astype(jnp.float32)
+    total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
+    return (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -221,6 +231,9 @@ class Classifier(nn.Module):
         pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
         pooled_bd = Dropout(config.dropout_residual, deterministic)(pooled_bd)
         logits_bc = _classes(config)(pooled_bd)
+        if config.distillation == "head":
+            second_bd = Dropout(config.dropout_residual, deterministic)(x_btd[:, 1])
+            logits_bc = (logits_bc + _classes(config, "distillation_classes")(second_bd)) / 2
         if self.masked_tokens:
             return logits_bc, _masked_tokens(config, x_btd, backbone)
         return logits_bc
@@ -254,10 +267,10 @@ class TokenClassifier(nn.Module):
         return _classes(config)(x_btd)
 
 
-def _classes(config: TransformerConfig) -> Dense:
+def _classes(config: TransformerConfig, name: str = "classes") -> Dense:
     """The output layer of classifiers. It belongs to the calling module."""
     axes = ("pooled", "classes")
-    return Dense(config, (config.num_classes,), axes, bias=config.class_bias, name="classes")
+    return Dense(config, (config.num_classes,), axes, bias=config.class_bias, name=name)
 
 
 class Forecaster(nn.Module):

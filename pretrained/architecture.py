@@ -56,7 +56,8 @@ PLAIN = dict(
     attention_bias="default", score_cap=0.0, qk_norm="none", experts=0, shared_experts=0,
     router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
     first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
-    relative_bias=False, own_relative_bias=False, token_dropout=False,
+    relative_bias=False, own_relative_bias=False, token_dropout=False, layer_scale=0.0,
+    distillation="none",
 )  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]

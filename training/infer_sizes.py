@@ -97,7 +97,7 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
         raise ConfigError(
             f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
         )
-    tokens = patches + model.class_token
+    tokens = patches + model.leading_tokens
     if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
         raise ConfigError(
             f"an image becomes {tokens} tokens, more than model.max_length={model.max_length}, "

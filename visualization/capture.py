@@ -153,7 +153,9 @@ def _texts(run: LoadedRun, given: ModelInput) -> dict[str, tuple[str, ...]]:
     """The tokens that each stack reads, as text."""
     config = run.model_config
     if config.input == "patches":
-        return {"encoder": (*(["[CLS]"] if config.class_token else []), *patch_names(run))}
+        return {
+            "encoder": (*["[CLS]", "[DISTILLATION]"][: config.leading_tokens], *patch_names(run))
+        }
     return {
         stack: token_texts(given.fields[field], run.tokenizer)
         for stack, field in _stacks_text(run).items()

@@ -3,6 +3,7 @@
 import math
 
 GONE = object()  # in place of a value: the key is taken out
+IMAGES = {"model.input": "patches", "model.family": "encoder", "task.objective": "classify_images"}
 
 # What changes in configs/default.py, an encoder-decoder that reads 64 tokens, and what the
 # refusal has to say.
@@ -226,6 +227,23 @@ INVALID_CONFIGS = [
     ({"model.first_norm": False, "model.norm_placement": "post"}, "leaves out the first norm of"),
     ({"model.pooler_norm": True}, "model.pooler_norm=True needs model.pooler=True"),
     ({"model.embedding_size": 8}, "model.embedding_size=8 is for the tokens of model.family="),
+    (
+        {"model.layer_scale": 0.1, "model.residual": False},
+        "model.layer_scale=0.1 is for residual connections",
+    ),
+    ({"model.distillation": "token"}, "model.distillation=token is for model.input=patches"),
+    (
+        IMAGES | {"model.distillation": "token", "model.class_token": False},
+        "adds a token behind the class token",
+    ),
+    (
+        IMAGES | {"model.distillation": "head", "model.pooler": True},
+        "is a second classifier like that of the class token",
+    ),
+    (
+        IMAGES | {"model.distillation": "head", "task.objective": "embed"},
+        "is a second classifier, but task.objective=embed has none",
+    ),
     ({"model.token_dropout": True}, "model.token_dropout=True is for the masked tokens of model"),
     ({"model.own_relative_bias": True}, "needs model.position=t5_bias or model.relative_bias=True"),
     (

@@ -17,7 +17,7 @@ STYLES = {
     "gemma 3": dict(
         norm="rmsnorm", norm_placement="sandwich", norm_zero_centered=True, qk_norm="head",
         attention="local,flash", attention_window=3, rope_local_theta=50.0, score_cap=2.0,
-        logit_cap=3.0, attention_multiplier=0.3, embedding_scale=True,
+        logit_cap=3.0, attention_multiplier=0.3, embedding_scale=True, layer_scale=0.7,
     ),
     "olmo 2 without positions in some layers": dict(
         norm_placement="reordered", qk_norm="full", rope_layers=(1, 0), rope_fraction=0.5,
@@ -31,6 +31,7 @@ STYLES = {
         parallel_residual="one_norm", qk_norm="heads", residual_multiplier=0.5,
         embedding_multiplier=2.0, logit_multiplier=0.5, bias=False, norm_bias=True,
         rope_scaling="yarn", rope_factor=4.0, rope_high_frequency=8.0, rope_original_length=16,
+        layer_scale=0.1,
     ),
 }  # fmt: skip
 

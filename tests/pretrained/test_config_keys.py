@@ -320,6 +320,16 @@ ON_THE_HUB = {
     "vit-base-patch16-224": (
         "vit_classifier", dict(qkv_bias=True, encoder_stride=16, transformers_version="4.13.0"),
     ),
+    "deit-base-distilled-patch16-224": (
+        "deit_classifier", dict(qkv_bias=True, transformers_version="4.13.0.dev0"),
+    ),
+    "dinov2-base": (
+        "dinov2_classifier",
+        dict(
+            drop_path_rate=0.0, use_swiglu_ffn=False, qkv_bias=True, apply_layernorm=True,
+            out_features=["stage1"], stage_names=["stem", "stage1"], reshape_hidden_states=True,
+        ),
+    ),
     "vit-base-patch16-224-in21k": (
         "vit_base", dict(pooler_act="tanh", encoder_stride=16, _name_or_path="google/vit"),
     ),
@@ -415,6 +425,7 @@ def test_harmless_keys_change_nothing_in_transformers(name, tmp_path):
     keys = published.read(tmp_path).architecture.harmless | {"chunk_size_feed_forward"}
     # Read where there is a pooler; of another meaning since transformers 5.
     keys -= {"pooler_act", "pooler_output_size", "num_hidden_layers"}
+    keys -= {"out_features", "out_indices", "stage_names"}  # numbers and names of its layers
     defaults = type(model.config)()
     config |= {key: other(getattr(defaults, key, None)) for key in keys}
     # Without it, transformers mixes up the two caches of an encoder-decoder.

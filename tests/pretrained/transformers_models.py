@@ -360,6 +360,20 @@ def vit(kind, **more):
     return lambda hf, draw: getattr(hf, kind)(hf.ViTConfig(**draw.vit(**more)))
 
 
+def deit(kind, **more):
+    return lambda hf, draw: getattr(hf, f"DeiT{kind}")(hf.DeiTConfig(**draw.vit(**more)))
+
+
+def dinov2(kind, **more):
+    def build(hf, draw):
+        sizes = draw.vit(**more)
+        del sizes["intermediate_size"]
+        config = hf.Dinov2Config(**sizes, mlp_ratio=draw(2, 3), layerscale_value=draw(0.1, 1.0))
+        return getattr(hf, f"Dinov2{kind}")(config)
+
+    return build
+
+
 YARN = dict(
     rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=2.0, beta_slow=1.0
 )
@@ -522,6 +536,16 @@ EXAMPLES = {
     "vit_classifier": Example(
         vit("ViTForImageClassification", **LABELLED), images, dict(logits="logits")
     ),
+    "deit_classifier": Example(
+        deit("ForImageClassificationWithTeacher", **LABELLED), images, dict(logits="logits")
+    ),
+    "dinov2_base": Example(
+        dinov2("Model", use_swiglu_ffn=True), images,
+        dict(encoder="last_hidden_state", embedding="pooler_output"),
+    ),
+    "dinov2_classifier": Example(
+        dinov2("ForImageClassification", **LABELLED), images, dict(logits="logits")
+    ),
     "marian": Example(marian, two_sides, BOTH),
     "bart": Example(bart, two_sides, BOTH),
 }  # fmt: skip
@@ -603,6 +627,12 @@ MORE_CLASSES = {
     "MPNetForSequenceClassification": Example(
         mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
+    "DeiTModel": Example(
+        deit("Model"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
+    "DeiTForImageClassification": Example(
+        deit("ForImageClassification", **LABELLED), images, dict(logits="logits")
+    ),
     "EsmModel": Example(
         esm("Model", position_embedding_type="rotary"), masked_text,
         dict(encoder="last_hidden_state", embedding="pooler_output"),
@@ -674,11 +704,11 @@ def save(name: str, seed: int, directory: Path) -> None:
     contiguous = {name: np.ascontiguousarray(array) for name, array in expected.items()}
     save_file(contiguous, directory / "expected.safetensors")
     (directory / "gradients").mkdir()
-    if any(".experts." in name for name in weights):
+    if any(".experts." in name or ".layer_scale1." in name for name in weights):
         # In memory they have other names and shapes than in files.
         with torch.no_grad():
             for weight, gradient in zip(weights.values(), gradients, strict=True):
-                weight.copy_(gradient)
+                weight.copy_(torch.zeros_like(weight) if gradient is None else gradient)
         model.float().save_pretrained(directory / "gradients")
         (directory / "gradients" / "generation_config.json").unlink(missing_ok=True)
         return
