@@ -536,6 +536,9 @@ EXAMPLES = {
     "vit_classifier": Example(
         vit("ViTForImageClassification", **LABELLED), images, dict(logits="logits")
     ),
+    "deit_base": Example(
+        deit("Model"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
     "deit_classifier": Example(
         deit("ForImageClassificationWithTeacher", **LABELLED), images, dict(logits="logits")
     ),
@@ -626,9 +629,6 @@ MORE_CLASSES = {
     ),
     "MPNetForSequenceClassification": Example(
         mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
-    ),
-    "DeiTModel": Example(
-        deit("Model"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
     "DeiTForImageClassification": Example(
         deit("ForImageClassification", **LABELLED), images, dict(logits="logits")
