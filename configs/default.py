@@ -39,6 +39,9 @@ def get_config(arg=None):
             width=128,  # D
             encoder_layers=2,  # of the encoder, if there is one
             decoder_layers=2,  # of the decoder, if there is one
+            # Groups of neighbouring layers that share their parameters: 1 is one set for all layers
+            # (ALBERT); 0: each layer has its own
+            layer_groups=0,
             heads=4,  # H
             kv_heads=0,  # G: heads of keys and values; 0: as many as query heads
             head_size=0,  # K; 0: width / heads

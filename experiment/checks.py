@@ -106,6 +106,12 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
                     f"position that model.position={model.position} can address; add "
                     f"--config.data.{key}={model.max_length}"
                 )
+    if model.layer_groups and experiment.finetune.layer_decay != 1:
+        yield (
+            f"finetune.layer_decay={experiment.finetune.layer_decay:g} gives each layer its own "
+            f"rate, but with model.layer_groups={model.layer_groups} layers share parameters; set "
+            "it to 1"
+        )
     if experiment.finetune.resize_vocabulary and model.input == "patches":
         yield (
             "finetune.resize_vocabulary=True is for tokens, but model.input=patches has none; "

@@ -46,6 +46,7 @@ class TransformerConfig:
     width: Size
     encoder_layers: SizeOrZero
     decoder_layers: SizeOrZero
+    layer_groups: SizeOrZero
     heads: Size
     kv_heads: SizeOrZero
     head_size: SizeOrZero

@@ -57,7 +57,7 @@ PLAIN = dict(
     router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
     first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
     relative_bias=False, own_relative_bias=False, token_dropout=False, layer_scale=0.0,
-    distillation="none",
+    distillation="none", layer_groups=0,
 )  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]

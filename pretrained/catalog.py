@@ -6,6 +6,7 @@ from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 from pretrained import model_files
+from pretrained.albert import ALBERT
 from pretrained.architecture import Architecture, Head
 from pretrained.bart import BART, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
@@ -31,7 +32,7 @@ from pretrained.vit import DEIT, DEIT_DISTILLED, VIT
 ARCHITECTURES = {
     each.model_type: each
     for each in (
-        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET, ESM,
+        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET, ESM, ALBERT,
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
         MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, DEIT, DINOV2, MARIAN, BART, MBART, PEGASUS,
@@ -43,7 +44,6 @@ EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each 
 REFUSED = {
     "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
     "clip": "its two towers and the space that they share are missing here; image encoders are vit",
-    "albert": "layers with shared weights are not supported",
     "deberta": "its disentangled attention to positions is missing here",
     "deberta-v2": "its disentangled attention to positions is missing here",
     "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",

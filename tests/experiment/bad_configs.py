@@ -244,6 +244,11 @@ INVALID_CONFIGS = [
         IMAGES | {"model.distillation": "head", "task.objective": "embed"},
         "is a second classifier, but task.objective=embed has none",
     ),
+    ({"model.layer_groups": 4}, "model.layer_groups=4 does not divide model.encoder_layers="),
+    (
+        {"model.layer_groups": 1, "finetune.layer_decay": 0.9},
+        "finetune.layer_decay=0.9 gives each layer its own rate, but with model.layer_groups=1",
+    ),
     ({"model.token_dropout": True}, "model.token_dropout=True is for the masked tokens of model"),
     ({"model.own_relative_bias": True}, "needs model.position=t5_bias or model.relative_bias=True"),
     (

@@ -27,6 +27,7 @@ STYLES = {
         attention="dot,local,local", attention_window=3, rope_local_theta=50.0, first_norm=False,
         relative_bias=True, own_relative_bias=True, bias=False, decoder_layers=5,
     ),
+    "groups of layers": dict(decoder_layers=4, layer_groups=2, attention="dot,local"),
     "parallel": dict(
         parallel_residual="one_norm", qk_norm="heads", residual_multiplier=0.5,
         embedding_multiplier=2.0, logit_multiplier=0.5, bias=False, norm_bias=True,

@@ -209,6 +209,14 @@ ON_THE_HUB = {
             esmfold_config=None, vocab_list=None, position_embedding_type="rotary",
         ),
     ),
+    "albert-base-v2": (
+        "albert_masked_lm",
+        dict(
+            classifier_dropout_prob=0.1, down_scale_factor=1, gap_size=0, inner_group_num=1,
+            layers_to_keep=[], net_structure_type=0, num_memory_blocks=0,
+            position_embedding_type="absolute",
+        ),
+    ),
     "distilbert-base-uncased": (
         "distilbert_masked_lm",
         dict(

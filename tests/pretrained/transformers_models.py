@@ -207,6 +207,15 @@ def electra(kind, **more):
     return build
 
 
+def albert(kind, **more):
+    def build(hf, draw):
+        sizes = draw.bert(embedding_size=draw(6, 7), num_hidden_groups=draw(1, 2), **more)
+        sizes |= dict(num_hidden_layers=4, hidden_act=draw("gelu", "relu", "gelu_new"))
+        return getattr(hf, f"Albert{kind}")(hf.AlbertConfig(**sizes))
+
+    return build
+
+
 def mpnet(kind, **more):
     return lambda hf, draw: getattr(hf, f"MPNet{kind}")(
         hf.MPNetConfig(**{**draw.bert(**more), "max_position_embeddings": draw(36, 40)})
@@ -489,6 +498,13 @@ EXAMPLES = {
     "electra_classifier": Example(
         electra("ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
+    "albert_base": Example(
+        albert("Model"), text, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
+    "albert_masked_lm": Example(albert("ForMaskedLM"), text, ANSWERED),
+    "albert_classifier": Example(
+        albert("ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
     "mpnet_base": Example(
         mpnet("Model"), long_text, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
@@ -632,6 +648,12 @@ MORE_CLASSES = {
     ),
     "DeiTForImageClassification": Example(
         deit("ForImageClassification", **LABELLED), images, dict(logits="logits")
+    ),
+    "AlbertForTokenClassification": Example(
+        albert("ForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+    "AlbertForPreTraining": Example(
+        albert("ForPreTraining"), text, dict(ENCODED, logits="prediction_logits")
     ),
     "EsmModel": Example(
         esm("Model", position_embedding_type="rotary"), masked_text,
