@@ -301,7 +301,7 @@ def get_config(arg=None):
     config.task = ml_collections.ConfigDict(
         dict(
             # seq2seq | causal_lm | fill_in_middle | prefix_lm | masked_lm | masked_items |
-            # span_corruption | dpo | classify_text | classify_tokens | regress_text |
+            # span_corruption | dpo | classify_text | classify_tokens | regress_text | answer_span |
             # classify_images | classify_sounds | forecast |
             # embed (only for published models; cannot be trained)
             objective="seq2seq",
@@ -320,6 +320,10 @@ def get_config(arg=None):
             teacher_temperature=2.0,  # divides the logits of both models
             quantiles=(0.1, 0.5, 0.9),  # forecast: levels of the quantiles that are predicted
             dpo_beta=0.1,  # dpo: scale of rewards; smaller: further from the reference
+            # answer_span: tokens of a long context that neighbouring windows share
+            window_overlap=128,
+            answer_tokens=30,  # answer_span: the most tokens of an answer that is found
+            unanswerable=False,  # answer_span: some questions have no answer in their context
             embedding="pooled",  # embed: pooled (as for classes) | first | mean hidden state
             normalize=False,  # embed: divide the embedding by its length
         )

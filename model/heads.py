@@ -267,6 +267,40 @@ class TokenClassifier(nn.Module):
         return _classes(config)(x_btd)
 
 
+class SpanPredictor(nn.Module):
+    """Logits (B, 2, T) of each token to be the first of an answer, and to be the last.
+
+    Those of padding are the lowest number, so that softmax over a row leaves them out.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs_bt: Array,
+        *,
+        positions_bt: Array | None = None,
+        segments_bt: Array | None = None,
+        token_types_bt: Array | None = None,
+        deterministic: bool = True,
+    ) -> Array:
+        config = self.config
+        x_btd = Transformer(config, name="backbone").encode(
+            inputs_bt,
+            positions_bt=positions_bt,
+            segments_bt=segments_bt,
+            token_types_bt=token_types_bt,
+            deterministic=deterministic,
+        )
+        x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
+        x_btd = Dropout(config.dropout_residual, deterministic)(x_btd)
+        places = Dense(config, (2,), ("pooled", "classes"), bias=config.class_bias, name="span")
+        logits_b2t = places(x_btd).astype(jnp.float32).swapaxes(1, 2)
+        is_real_b1t = (segments_or_default(segments_bt, x_btd) != PADDING)[:, None]
+        return jnp.where(is_real_b1t, logits_b2t, jnp.finfo(jnp.float32).min)
+
+
 def _classes(config: TransformerConfig, name: str = "classes") -> Dense:
     """The output layer of classifiers. It belongs to the calling module."""
     axes = ("pooled", "classes")

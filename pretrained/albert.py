@@ -34,6 +34,7 @@ def table(model, head, ids):
         "transform_norm": "predictions.LayerNorm",
         "vocabulary": "predictions",
         "classes": "classifier",
+        "span": "qa_outputs",
     }
 
 
@@ -47,9 +48,11 @@ def read_more(config, shapes, head):
     size = config.get("embedding_size", 128)
     if size < 1:
         config.refuse("embedding_size", size, "it must be at least 1")
-    pooled = {"embed": any("pooler.weight" in name for name in shapes), "classify_tokens": False}
+    has_pooler = not head.reads_tokens and (
+        head.objective != "embed" or any("pooler.weight" in name for name in shapes)
+    )
     return bert.read_more(config, shapes, head) | dict(
-        layer_groups=groups, embedding_size=size, pooler=pooled.get(head.objective, True)
+        layer_groups=groups, embedding_size=size, pooler=has_pooler
     )
 
 
@@ -75,6 +78,7 @@ ALBERT = Architecture(
         "AlbertForPreTraining": Head("masked_lm"),
         "AlbertForSequenceClassification": Head("classify_text"),
         "AlbertForTokenClassification": Head("classify_tokens"),
+        "AlbertForQuestionAnswering": Head("answer_span"),
     },
     style=bert.STYLE,
     keys={

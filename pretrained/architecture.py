@@ -33,6 +33,11 @@ class Head:
         """Whether it predicts a class or a number for a text."""
         return self.objective in ("classify_text", "regress_text")
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it predicts something for each token of a text, without pooling it."""
+        return self.objective in ("classify_tokens", "answer_span")
+
 
 @dataclasses.dataclass(frozen=True)
 class Specials:

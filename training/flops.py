@@ -127,6 +127,9 @@ def head_flops(config: TransformerConfig, head: str, length: int) -> int:
         case "token_classifier":
             pooler = config.width**2 if config.pooler else 0
             return 2 * length * (pooler + config.width * config.num_classes)
+        case "span":
+            pooler = config.width**2 if config.pooler else 0
+            return 2 * length * (pooler + config.width * 2)
         case "forecaster":  # of one quantile
             return 2 * pooled * config.horizon + 2 * pooler
         case "masked_language_model":

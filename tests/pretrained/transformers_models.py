@@ -442,6 +442,7 @@ LIKE_LLAMA = {
     ),
 }  # fmt: skip
 
+SPANS = dict(encoder="hidden_states.-1", start="start_logits", end="end_logits")
 LABELS = ("no", "perhaps", "yes")
 LABELLED = dict(id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)})
 ENCODED = dict(encoder="hidden_states.-1")
@@ -471,6 +472,10 @@ EXAMPLES = {
         like_roberta("Roberta", "ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
     "bert_tokens": Example(bert("BertForTokenClassification", **LABELLED), text, ANSWERED),
+    "bert_span": Example(bert("BertForQuestionAnswering"), without_padding, SPANS),
+    "modernbert_span": Example(
+        modernbert("ForQuestionAnswering", 2), without_padding, SPANS
+    ),
     "roberta_regression": Example(
         like_roberta("Roberta", "ForSequenceClassification", num_labels=1), text, ANSWERED
     ),
@@ -646,6 +651,24 @@ MORE_CLASSES = {
     "MPNetForSequenceClassification": Example(
         mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
+    **{
+        f"{kind}ForQuestionAnswering": Example(
+            like_roberta(kind, "ForQuestionAnswering"), without_padding, SPANS
+        )
+        for kind in ("Roberta", "XLMRoberta", "Camembert")
+    },
+    "DistilBertForQuestionAnswering": Example(
+        distilbert("DistilBertForQuestionAnswering"), without_padding, SPANS
+    ),
+    "ElectraForQuestionAnswering": Example(
+        electra("ForQuestionAnswering"), without_padding, SPANS
+    ),
+    "MPNetForQuestionAnswering": Example(
+        mpnet("ForQuestionAnswering"), without_padding, SPANS
+    ),
+    "AlbertForQuestionAnswering": Example(
+        albert("ForQuestionAnswering"), without_padding, SPANS
+    ),
     "DeiTForImageClassification": Example(
         deit("ForImageClassification", **LABELLED), images, dict(logits="logits")
     ),
@@ -771,7 +794,7 @@ def targets_of(inputs, found, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed + 1)
     mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     targets = {}
-    names = found.keys() & {"logits", "next_sentence", "embedding"}
+    names = found.keys() & {"logits", "next_sentence", "embedding", "start", "end"}
     names = names or {"decoder" if "decoder" in found else "encoder"}
     for name in names - {*scores_in(found)}:
         drawn = rng.integers(found[name].shape[-1], size=tuple(found[name].shape[:-1]))
