@@ -15,7 +15,7 @@ class Window(NamedTuple):
     first: int  # tokens of the context before the window
 
 
-class Answer(NamedTuple):
+class FoundAnswer(NamedTuple):
     """An answer, as characters of the context."""
 
     text: str
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 def best_answer(
     windows: Sequence[Window], context: str, spans: np.ndarray, most_tokens: int
-) -> Answer:
+) -> FoundAnswer:
     """The answer with the highest score, of at most `most_tokens` tokens.
 
     `spans` has the first character and the end of each token of the context, (n, 2). Tokens
@@ -55,4 +55,4 @@ def best_answer(
     start += len(text) - len(text.lstrip())  # tokens may begin with a space
     text = text.strip()
     none = min(float(window.logits_2t[0, 0] + window.logits_2t[1, 0]) for window in windows)
-    return Answer(text, start, start + len(text), float(best), none)
+    return FoundAnswer(text, start, start + len(text), float(best), none)

@@ -158,7 +158,7 @@ INVALID_CONFIGS = [
         "the scores of model.attention=additive are none",
     ),
     ({"model.dtype": "float16"}, "model.dtype='float16' is not one of: float32, bfloat16."),
-    ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean."),
+    ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean, first_mean."),
     ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits, "),
     ({"data.source": "text_file"}, "Did you mean 'text_files'?"),
     ({"task.objective": "casual_lm"}, "Did you mean 'causal_lm'?"),
@@ -243,6 +243,18 @@ INVALID_CONFIGS = [
     (
         IMAGES | {"model.distillation": "head", "task.objective": "embed"},
         "is a second classifier, but task.objective=embed has none",
+    ),
+    (
+        {"task.window_overlap": 64},
+        "task.window_overlap=64 goes with task.objective=answer_span, not seq2seq; set it to 128",
+    ),
+    (
+        {"task.objective": "answer_span", "model.family": "encoder", "task.label_smoothing": 0.1},
+        "task.label_smoothing=0.1 has no part in task.objective=answer_span",
+    ),
+    (
+        {"task.objective": "answer_span", "model.family": "encoder", "eval.metrics": ("bleu",)},
+        "bleu does not go with task.objective=answer_span; choose among: squad_exact_match",
     ),
     ({"model.layer_groups": 4}, "model.layer_groups=4 does not divide model.encoder_layers="),
     (

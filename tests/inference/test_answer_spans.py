@@ -86,19 +86,20 @@ def finder(tmp_path_factory):
     config.eval.update(dict(every=60, batch_size=16, samples=2))
     config.optimizer.learning_rate = 0.01
     train.train_and_evaluate(config.to_dict(), directory / "run")
-    records = (directory / "validation.jsonl").read_text().splitlines()
-    return directory / "run", [json.loads(record) for record in records]
+    lines = (directory / "validation.jsonl").read_text().splitlines()
+    return directory / "run", [json.loads(line) for line in lines]
 
 
 def test_answers_are_parts_of_the_context_and_scored_as_evaluated(finder):
-    run, records = finder
-    lines = ["{question}\t{context}".format(**record) for record in records]
+    run, examples = finder
+    lines = ["{question}\t{context}".format(**record) for record in examples]
     found = [output for (output,) in generate.generate(run, lines, batch_size=5)]
-    for record, output in zip(records, found, strict=True):
+    for record, output in zip(examples, found, strict=True):
         context = record["context"]
         assert output["answer"] == context[output["start"] : output["end"]]
     assert any(len(line) > 48 for line in lines), "some contexts have several windows"
-    exact = [output["answer"] == record["answer"] for record, output in zip(records, found)]  # noqa: B905
+    pairs = zip(examples, found, strict=True)
+    exact = [output["answer"] == record["answer"] for record, output in pairs]
     scores = evaluate.evaluate(run)
     assert scores["eval/validation/squad_exact_match"] == pytest.approx(100 * np.mean(exact))
     assert np.mean(exact) > 0.9

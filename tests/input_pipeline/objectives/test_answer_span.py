@@ -15,7 +15,7 @@ from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.tiny import data_config, masking
 
 CONTEXT = "0123456789abcdefghij"
-RECORDS = [
+QUESTIONS = [
     dict(question="q", context=CONTEXT, answer="78"),
     dict(question="who", context="Ada or Bob", answer=["Bob", "Ada"], answer_start=[7, 0]),
 ]
@@ -44,11 +44,11 @@ def test_a_span_has_all_tokens_that_touch_the_answer():
     assert token_span(spans, 7, 8) == (-1, -1)
 
 
-def write(directory, records=RECORDS):
+def write(directory, lines=QUESTIONS):
     directory.mkdir()
     for split in ("train", "validation"):
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (directory / f"{split}.jsonl").write_text(lines)
+        content = "".join(json.dumps(line) + "\n" for line in lines)
+        (directory / f"{split}.jsonl").write_text(content)
     return directory
 
 
@@ -74,7 +74,7 @@ def rows_of(data, name="validation"):
 
 
 def test_rows_of_a_long_context_by_hand(tmp_path):
-    rows = rows_of(load(write(tmp_path / "data", RECORDS[:1])))
+    rows = rows_of(load(write(tmp_path / "data", QUESTIONS[:1])))
     # 16 columns: cls, q, sep, 12 bytes of the context, sep. Windows share 4 bytes.
     assert [text for text, _ in rows] == ["|q|0123456789ab", "|q|89abcdefghij"]
     first, second = (row for _, row in rows)
@@ -86,7 +86,7 @@ def test_rows_of_a_long_context_by_hand(tmp_path):
 
 
 def test_the_answer_of_training_is_the_first_at_its_place(tmp_path):
-    ((text, row),) = rows_of(load(write(tmp_path / "data", RECORDS[1:]), length=20))
+    ((text, row),) = rows_of(load(write(tmp_path / "data", QUESTIONS[1:]), length=20))
     assert text == "|who|Ada or Bob"
     assert row["targets"] == [5 + 7, 5 + 9]
 
@@ -99,7 +99,7 @@ def test_a_long_question_has_half_of_a_row(tmp_path):
 
 
 def test_questions_without_answers_need_the_key(tmp_path):
-    directory = write(tmp_path / "data", [*RECORDS, dict(RECORDS[0], answer=[])])
+    directory = write(tmp_path / "data", [*QUESTIONS, dict(QUESTIONS[0], answer=[])])
     with pytest.raises(ConfigError, match=r"jsonl:3: no answer; set task\.unanswerable=True"):
         load(directory, over_long="truncate")
     rows = rows_of(load(directory, length=32, unanswerable=True))
@@ -127,7 +127,7 @@ def test_squads_form_is_read(tmp_path):
 def test_bad_records_are_named(changes, problem, tmp_path):
     directory = write(tmp_path / "data")
     with (directory / "train.jsonl").open("a") as file:
-        file.write(json.dumps(RECORDS[0] | changes) + "\n")
+        file.write(json.dumps(QUESTIONS[0] | changes) + "\n")
     with pytest.raises(ConfigError, match=rf"train\.jsonl:3: .*{problem}"):
         load(directory)
 
