@@ -1,7 +1,7 @@
 """Heads on top of the backbone: tokens, masked tokens, classes, quantiles, or an embedding."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -240,65 +240,53 @@ class Classifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Class logits (B, T, C) of every token."""
+    """Class logits (B, T, C) of every token; the options are those of Transformer.encode."""
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(
-        self,
-        inputs_bt: Array,
-        *,
-        positions_bt: Array | None = None,
-        segments_bt: Array | None = None,
-        token_types_bt: Array | None = None,
-        deterministic: bool = True,
+        self, inputs_bt: Array, *, segments_bt: Array | None = None, **options: Any
     ) -> Array:
-        config = self.config
-        x_btd = Transformer(config, name="backbone").encode(
-            inputs_bt,
-            positions_bt=positions_bt,
-            segments_bt=segments_bt,
-            token_types_bt=token_types_bt,
-            deterministic=deterministic,
-        )
-        x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
-        x_btd = Dropout(config.dropout_residual, deterministic)(x_btd)
-        return _classes(config)(x_btd)
+        x_btd = _token_states(self.config, inputs_bt, segments_bt, **options)
+        return _classes(self.config)(x_btd)
 
 
 class SpanPredictor(nn.Module):
     """Logits (B, 2, T) of each token to be the first of an answer, and to be the last.
 
-    Those of padding are the lowest number, so that softmax over a row leaves them out.
+    Those of padding are the lowest number, so that softmax over a row leaves them out. The options
+    are those of Transformer.encode.
     """
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(
-        self,
-        inputs_bt: Array,
-        *,
-        positions_bt: Array | None = None,
-        segments_bt: Array | None = None,
-        token_types_bt: Array | None = None,
-        deterministic: bool = True,
+        self, inputs_bt: Array, *, segments_bt: Array | None = None, **options: Any
     ) -> Array:
         config = self.config
-        x_btd = Transformer(config, name="backbone").encode(
-            inputs_bt,
-            positions_bt=positions_bt,
-            segments_bt=segments_bt,
-            token_types_bt=token_types_bt,
-            deterministic=deterministic,
-        )
-        x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
-        x_btd = Dropout(config.dropout_residual, deterministic)(x_btd)
-        places = Dense(config, (2,), ("pooled", "classes"), bias=config.class_bias, name="span")
-        logits_b2t = places(x_btd).astype(jnp.float32).swapaxes(1, 2)
+        x_btd = _token_states(config, inputs_bt, segments_bt, **options)
+        ends = Dense(config, (2,), ("pooled", "classes"), bias=config.class_bias, name="span")
+        logits_b2t = ends(x_btd).astype(jnp.float32).swapaxes(1, 2)
         is_real_b1t = (segments_or_default(segments_bt, x_btd) != PADDING)[:, None]
         return jnp.where(is_real_b1t, logits_b2t, jnp.finfo(jnp.float32).min)
+
+
+def _token_states(
+    config: TransformerConfig,
+    inputs_bt: Array,
+    segments_bt: Array | None,
+    *,
+    deterministic: bool = True,
+    **options: Any,
+) -> Array:
+    """The input (B, T, D) of a head for tokens. The layers belong to the calling module."""
+    x_btd = Transformer(config, name="backbone").encode(
+        inputs_bt, segments_bt=segments_bt, deterministic=deterministic, **options
+    )
+    x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
+    return Dropout(config.dropout_residual, deterministic)(x_btd)
 
 
 def _classes(config: TransformerConfig, name: str = "classes") -> Dense:

@@ -8,6 +8,7 @@ import pytest
 
 from experiment.schema import ConfigError
 from input_pipeline import pipeline
+from input_pipeline.batch_shapes import row_outline
 from input_pipeline.objectives.answer_span import WindowCutter, token_span
 from input_pipeline.sources.files.questions import Questions
 from input_pipeline.sources.files.reading import Lines
@@ -130,6 +131,16 @@ def test_bad_records_are_named(changes, problem, tmp_path):
         file.write(json.dumps(QUESTIONS[0] | changes) + "\n")
     with pytest.raises(ConfigError, match=rf"train\.jsonl:3: .*{problem}"):
         load(directory)
+
+
+def test_the_outline_of_a_batch_has_the_shapes_of_a_real_one(tmp_path):
+    path = write(tmp_path / "data")
+    given = dict(source="question_files", path=str(path), batch_size=2, length=16)
+    outline = row_outline(data_config(**given), objective="answer_span", masking=masking())
+    batch = load(path).train_batch(0)
+    assert {name: (x.shape, x.dtype) for name, x in batch.items()} == {
+        name: ((2, *np.shape(x)), np.asarray(x).dtype) for name, x in outline.items()
+    }
 
 
 def test_a_row_without_room_is_refused(tmp_path):
