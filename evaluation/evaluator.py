@@ -156,13 +156,9 @@ class Evaluator:
                 class_rows.append(rows)
             if finds_spans:
                 places = [batch[f"context_{key}"] for key in ("start", "end", "first")]
-                windows += map(
-                    Window,
-                    *(
-                        each.tolist() if n else each
-                        for n, each in enumerate(fetch((outputs, *places)))
-                    ),
-                )
+                logits_b2t, *places = fetch((outputs, *places))
+                columns = logits_b2t, *(each.tolist() for each in places)
+                windows += [Window(*row) for row in zip(*columns, strict=True)]
             if eval_set.has_target:
                 # One generation serves all metrics.
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)

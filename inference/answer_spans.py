@@ -32,7 +32,8 @@ def best_answer(
     """The answer with the highest score, of at most `most_tokens` tokens.
 
     `spans` has the first character and the end of each token of the context, (n, 2). Tokens
-    without text are no part of an answer. A context without tokens has the answer "".
+    without text are no part of an answer. A context without others has the answer "", with the
+    score of no answer.
     """
     best, place = -np.inf, (0, 0)
     for window in windows:
@@ -55,4 +56,5 @@ def best_answer(
     start += len(text) - len(text.lstrip())  # tokens may begin with a space
     text = text.strip()
     none = min(float(window.logits_2t[0, 0] + window.logits_2t[1, 0]) for window in windows)
-    return FoundAnswer(text, start, start + len(text), float(best), none)
+    score = float(best) if np.isfinite(best) else none
+    return FoundAnswer(text, start, start + len(text), score, none)

@@ -40,11 +40,14 @@ def _size_problems(config: "TransformerConfig") -> Iterator[str]:
             f"model.kv_heads={config.kv_heads} does not divide model.heads={config.heads}; "
             "each group of query heads shares one key/value head"
         )
-    for layers in ("encoder_layers", "decoder_layers"):
-        count, is_there = getattr(config, layers), getattr(config, f"has_{layers[:7]}")
-        if config.layer_groups and is_there and count % config.layer_groups:
+    stacks = {
+        "encoder_layers": config.encoder_layers if config.has_encoder else 0,
+        "decoder_layers": config.decoder_layers if config.has_decoder else 0,
+    }
+    for key, layers in stacks.items():
+        if config.layer_groups and layers % config.layer_groups:
             yield (
-                f"model.layer_groups={config.layer_groups} does not divide model.{layers}={count}; "
+                f"model.layer_groups={config.layer_groups} does not divide model.{key}={layers}; "
                 "groups have equally many layers"
             )
     if config.has_encoder and not config.encoder_layers:

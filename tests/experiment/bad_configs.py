@@ -256,6 +256,10 @@ INVALID_CONFIGS = [
         {"task.objective": "answer_span", "model.family": "encoder", "eval.metrics": ("bleu",)},
         "bleu does not go with task.objective=answer_span; choose among: squad_exact_match",
     ),
+    (
+        {"data.image_edge": 8, "data.image_size": 9},
+        "data.image_edge=8 must be at least data.image_size=9, which is cut out of it",
+    ),
     ({"model.layer_groups": 4}, "model.layer_groups=4 does not divide model.encoder_layers="),
     (
         {"model.layer_groups": 1, "finetune.layer_decay": 0.9},
