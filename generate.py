@@ -214,6 +214,8 @@ def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
     """
     if "label" in outputs[0]:
         return "{label}\t{probability:.4f}\n".format(**outputs[0])
+    if "answer" in outputs[0]:
+        return outputs[0]["answer"] + "\n"
     if "score" in outputs[0]:
         return "{score:.6g}\n".format(**outputs[0])
     if "tags" in outputs[0]:

@@ -58,8 +58,8 @@ KIND_PARAMETERS = {
 
 # Sizes of the model that training infers from the data if the config has 0.
 INFERRED = (
-    "vocab_size", "separator_id", "num_classes", "image_size", "image_channels", "input_shape",
-    "input_mean", "input_std", "horizon",
+    "vocab_size", "separator_id", "mask_id", "num_classes", "image_size", "image_channels",
+    "input_shape", "input_mean", "input_std", "horizon",
 )  # fmt: skip
 
 

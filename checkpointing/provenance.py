@@ -185,7 +185,7 @@ def _other_pixels(workdir: Path, experiment: Experiment) -> list[str]:
     config = run_directory.read_config(workdir)
     theirs = run_directory.with_defaults(config, {"data": IMAGE_KEYS})["data"]
     lines = []
-    for key in ("image_fit", "image_resample", "image_mean", "image_std"):
+    for key in ("image_edge", "image_fit", "image_resample", "image_mean", "image_std"):
         ours, before = getattr(experiment.data, key), theirs[key]
         if ours != before:
             lines.append(

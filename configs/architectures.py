@@ -14,7 +14,7 @@ from pathlib import Path
 
 # Files of a run: its config, its model section with the sizes from the data, and its weights.
 CONFIG, RECORD, CHECKPOINTS = "config.json", "model.json", "checkpoints"
-PIXELS = ("image_size", "image_fit", "image_resample", "image_mean", "image_std")
+PIXELS = ("image_size", "image_edge", "image_fit", "image_resample", "image_mean", "image_std")
 PUBLISHED = ("config.json", "model.safetensors", "model.safetensors.index.json")
 
 

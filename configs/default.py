@@ -39,6 +39,9 @@ def get_config(arg=None):
             width=128,  # D
             encoder_layers=2,  # of the encoder, if there is one
             decoder_layers=2,  # of the decoder, if there is one
+            # Groups of neighbouring layers that share their parameters: 1 is one set for all layers
+            # (ALBERT); 0: each layer has its own
+            layer_groups=0,
             heads=4,  # H
             kv_heads=0,  # G: heads of keys and values; 0: as many as query heads
             head_size=0,  # K; 0: width / heads
@@ -102,6 +105,9 @@ def get_config(arg=None):
             embedding_scale=False,  # multiply token embeddings by sqrt(width)
             embedding_multiplier=1.0,  # multiply token embeddings by this (Granite)
             embedding_norm=False,  # normalise the sum of the embeddings (BERT)
+            # Masked tokens have no embedding, and the others are scaled to make up for it (ESM-2)
+            token_dropout=False,
+            mask_id=0,  # the token that masks others, for token_dropout; 0: the tokenizer's
             share_embeddings=True,  # encoder_decoder: one token table for encoder and decoder
             tie_output=True,  # the output layer is the transposed token table
             output_scale=False,  # multiply the final hidden state by width ** -0.5 (T5 v1.0)
@@ -111,6 +117,8 @@ def get_config(arg=None):
             # Blocks
             residual=True,  # add the input of a layer to its output
             residual_multiplier=1.0,  # multiply what a layer adds by this (Granite)
+            # Multiply what a layer adds by a learned vector that starts here (DINOv2); 0: none
+            layer_scale=0.0,
             # Attention and feed-forward layer both read the block's input: none (one after the
             # other) | one_norm (they share a norm: Cohere) | two_norms (GPT-NeoX)
             parallel_residual="none",
@@ -173,6 +181,9 @@ def get_config(arg=None):
             image_channels=0,  # 0: the data's
             patch_size=16,  # pixels, frames or steps of a side of a patch
             class_token=True,  # a learned token before the patches
+            # A second learned token (DeiT): none | token | head (it has its own classifier, and
+            # logits are the mean of both)
+            distillation="none",
             # Sounds and series
             # Sizes of the axes to cut into patches, one or two, and channels; (): the data's
             input_shape=(),
@@ -183,7 +194,9 @@ def get_config(arg=None):
             horizon=0,  # values to forecast; 0: the data's
             # Classification
             num_classes=0,  # 0: the data's
-            pooling="first",  # first | last | mean: which hidden state is classified
+            # Which hidden state is classified: first | last | mean | first_mean (the first, and the
+            # mean of the others, side by side: DINOv2)
+            pooling="first",
             pooler=False,  # a dense layer before the classifier (BERT)
             # tanh | relu (DistilBERT) | gelu (ModernBERT, ELECTRA): of the pooler
             pooler_activation="tanh",
@@ -268,6 +281,9 @@ def get_config(arg=None):
             image_size=0,  # rows and columns to resize to; 0: all must be square and of one size
             # center_crop: resize the shorter side, then crop the centre | stretch: both sides |
             # crop: crop the centre, then resize it
+            # Resize images to this size first, and cut the centre of image_size out of them; 0: to
+            # image_size, which leaves nothing to cut from squares
+            image_edge=0,
             image_fit="center_crop",
             image_resample="bicubic",  # | nearest | box | bilinear | hamming | lanczos
             image_upright=True,  # turn photographs as their EXIF orientation says
@@ -288,7 +304,7 @@ def get_config(arg=None):
     config.task = ml_collections.ConfigDict(
         dict(
             # seq2seq | causal_lm | fill_in_middle | prefix_lm | masked_lm | masked_items |
-            # span_corruption | dpo | classify_text | classify_tokens | regress_text |
+            # span_corruption | dpo | classify_text | classify_tokens | regress_text | answer_span |
             # classify_images | classify_sounds | forecast |
             # embed (only for published models; cannot be trained)
             objective="seq2seq",
@@ -307,6 +323,10 @@ def get_config(arg=None):
             teacher_temperature=2.0,  # divides the logits of both models
             quantiles=(0.1, 0.5, 0.9),  # forecast: levels of the quantiles that are predicted
             dpo_beta=0.1,  # dpo: scale of rewards; smaller: further from the reference
+            # answer_span: tokens of a long context that neighbouring windows share
+            window_overlap=128,
+            answer_tokens=30,  # answer_span: the most tokens of an answer that is found
+            unanswerable=False,  # answer_span: some questions have no answer in their context
             embedding="pooled",  # embed: pooled (as for classes) | first | mean hidden state
             normalize=False,  # embed: divide the embedding by its length
         )

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -13,7 +14,7 @@ from evaluation.evaluator import EvalSet, Evaluator, refuse_metrics
 from experiment.sections import Experiment
 from input_pipeline.pipeline import Data
 from input_pipeline.sources.base import LazyList
-from training.config import TEXT_METRICS
+from training.config import SPAN_METRICS, TEXT_METRICS
 from training.mesh import put_batch, rows_of_batch
 
 
@@ -100,6 +101,8 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
     references = ()
     if has_target and any(metric in TEXT_METRICS for metric in experiment.eval.metrics):
         references = _references(name, data, size, len(batches), mesh)
+    if any(metric in SPAN_METRICS for metric in experiment.eval.metrics):
+        references = _of_rows(data.eval_examples(name, size * len(batches)), size, mesh)
     return EvalSet(
         batches=LazyList(lambda batch: put_batch(batch, mesh), batches),
         text_bytes=data.eval_bytes(name, size, most) if counts_bytes else 0,
@@ -111,6 +114,12 @@ def _make_eval_set(name: str, data: Data, experiment: Experiment, mesh: Mesh) ->
 def _references(name: str, data: Data, size: int, batches: int, mesh: Mesh) -> list[str | None]:
     """The target text of each row of each batch, not truncated; None for rows of padding."""
     texts = [example["target"] for example in data.eval_examples(name, size * batches)]
-    texts += [None] * (size * batches - len(texts))
+    return _of_rows(texts, size, mesh)
+
+
+def _of_rows(values: Sequence[Any], size: int, mesh: Mesh) -> list[Any]:
+    """The values, one for each row, in the order of the rows of batches of `size`; else None."""
+    batches = -(-len(values) // size)
+    values = [*values, *[None] * (size * batches - len(values))]
     rows = rows_of_batch(size, mesh)
-    return [texts[number * size + row] for number in range(batches) for row in rows]
+    return [values[number * size + row] for number in range(batches) for row in rows]

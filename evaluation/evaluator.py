@@ -20,8 +20,10 @@ from evaluation.metrics import (
     text_scores,
 )
 from evaluation.ranking import ranking_sums
+from evaluation.span_metrics import scores_of_windows
 from evaluation.target_rows import after_prompt, exact_rows, matching_rows, prompt_lengths
 from experiment.schema import ConfigError
+from inference.answer_spans import Window
 from inference.decoding import GREEDY, Ends, Sampling
 from inference.generation import Generator, Prompts
 from model.config import TransformerConfig
@@ -29,6 +31,7 @@ from training.config import (
     CLASS_METRICS,
     NUMERIC_METRICS,
     RANKING_METRICS,
+    SPAN_METRICS,
     TAG_METRICS,
     TEXT_METRICS,
     EvalConfig,
@@ -52,9 +55,9 @@ class EvalSet:
     batches: Sequence[Mapping[str, Array]]
     text_bytes: int  # bytes of the targets, for bits per byte; 0 if that has no meaning
     has_target: bool  # whether examples have a target text; running text has none
-    # The target text of each row of each batch; None for rows that only pad a batch. Empty if
-    # no metric needs text.
-    references: Sequence[str | None] = ()
+    # The target text of each row of each batch, or the example that has the answer to a question;
+    # None for rows that only pad a batch. Empty if no metric needs text.
+    references: Sequence[Any] = ()
 
 
 def metric_names(task: TaskConfig, eval_set: EvalSet, metrics: Sequence[str]) -> list[str]:
@@ -116,7 +119,7 @@ class Evaluator:
         """`reference`: the frozen parameters of objectives that compare with them."""
         self._objective, self._settings = task.objective_spec, settings
         self._tokenizer, self._labels = tokenizer, labels
-        self._main_term = next(iter(task.terms), None)
+        self._task, self._main_term = task, next(iter(task.terms), None)
         ranking = [metric for metric in settings.metrics if metric in RANKING_METRICS]
         step = make_eval_step(
             model,
@@ -142,7 +145,8 @@ class Evaluator:
         metrics = self._settings.metrics
         term = self._main_term
         keeps_rows = any(metric in (*CLASS_METRICS, *TAG_METRICS) for metric in metrics)
-        totals, hypotheses, class_rows = None, [], []
+        finds_spans = any(metric in SPAN_METRICS for metric in metrics)
+        totals, hypotheses, class_rows, windows = None, [], [], []
         for batch in eval_set.batches:
             found, outputs = self._eval_step(params, batch)
             if details is not None:
@@ -150,6 +154,11 @@ class Evaluator:
             if keeps_rows:
                 rows = fetch((batch[term.targets], outputs, batch[term.weights]))
                 class_rows.append(rows)
+            if finds_spans:
+                places = [batch[f"context_{key}"] for key in ("start", "end", "first")]
+                logits_b2t, *places = fetch((outputs, *places))
+                columns = logits_b2t, *(each.tolist() for each in places)
+                windows += [Window(*row) for row in zip(*columns, strict=True)]
             if eval_set.has_target:
                 # One generation serves all metrics.
                 tokens_bt, expected_bt, weights_bt = self._generate(params, batch, has_target=True)
@@ -174,6 +183,14 @@ class Evaluator:
             pairs = zip(hypotheses, eval_set.references, strict=True)
             real = [pair for pair in pairs if pair[1] is not None]
             scores |= text_scores(metrics, *zip(*real, strict=True))
+        if windows:
+            pairs = zip(eval_set.references, windows, strict=True)
+            scores |= scores_of_windows(
+                [pair for pair in pairs if pair[0] is not None],
+                self._tokenizer,
+                most_tokens=self._task.answer_tokens,
+                unanswerable=self._task.unanswerable,
+            )
         if class_rows and self._objective.head == "token_classifier":
             scores["entity_f1"] = self._entity_f1(class_rows)
         elif class_rows:
@@ -323,6 +340,16 @@ class Evaluator:
                     blocks.append(
                         " ".join(f"{word}/{tag} ({labels[own]})" for word, tag, own in words)
                     )
+                return "\n".join(blocks) + "\n"
+            case "span":
+                _, logits_b2t = self._eval_step(params, batch)
+                ids_bt, logits_b2t = jax.device_get((batch["inputs"], logits_b2t))
+                blocks = []
+                for row, ids_t, logits_2t in zip(examples, ids_bt, logits_b2t, strict=False):
+                    first, last = logits_2t.argmax(axis=1)
+                    found = self._tokenizer.decode(ids_t[first : last + 1])
+                    right = [row["text_pair"][start:end] for start, end in row["answers"]]
+                    blocks.append(f"{row['text']} -> {found!r} ({' | '.join(right)})")
                 return "\n".join(blocks) + "\n"
             case "forecaster":
                 _, quantiles_btc = self._eval_step(params, batch)

@@ -73,10 +73,16 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
         )
     classifies = objective.head in ("classifier", "regressor")
     reads_to_classify = classifies and not objective.takes_patches
-    if reads_to_classify and model.family == "decoder" and model.pooling == "first":
+    reads_first = model.pooling in ("first", "first_mean")
+    if reads_to_classify and model.family == "decoder" and reads_first:
         yield (
-            "model.pooling=first in a decoder sees the first token alone; "
+            f"model.pooling={model.pooling} in a decoder sees the first token alone; "
             "set model.pooling=last or mean"
+        )
+    if model.distillation == "head" and objective.head != "classifier":
+        yield (
+            f"model.distillation=head is a second classifier, but task.objective={task.objective} "
+            "has none; set it to token"
         )
     if objective.has_prefix:
         for reason in model.refusals("prefix"):
@@ -102,6 +108,12 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
                     f"position that model.position={model.position} can address; add "
                     f"--config.data.{key}={model.max_length}"
                 )
+    if model.layer_groups and experiment.finetune.layer_decay != 1:
+        yield (
+            f"finetune.layer_decay={experiment.finetune.layer_decay:g} gives each layer its own "
+            f"rate, but with model.layer_groups={model.layer_groups} layers share parameters; set "
+            "it to 1"
+        )
     if experiment.finetune.resize_vocabulary and model.input == "patches":
         yield (
             "finetune.resize_vocabulary=True is for tokens, but model.input=patches has none; "

@@ -54,6 +54,8 @@ class Experiment:
             auxiliary=task.auxiliary_masked_lm > 0,
             fim_rate=task.fim_rate,
             fim_spm_rate=task.fim_spm_rate,
+            window_overlap=task.window_overlap,
+            unanswerable=task.unanswerable,
         )
 
 

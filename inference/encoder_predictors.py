@@ -9,14 +9,17 @@ import numpy as np
 
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
+from inference.answer_spans import Window, best_answer
 from inference.prompts import (
     ImagePrompts,
     ItemPrompts,
     SignalPrompts,
     TextPrompts,
     TooLongError,
+    in_batches,
 )
 from input_pipeline.config import source_table
+from input_pipeline.objectives import answer_span
 from input_pipeline.objectives.classify_tokens import encode_words, framed
 from input_pipeline.rows import Fields
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
@@ -249,6 +252,73 @@ class TagPredictor(_EncoderPredictor):
                 probabilities[word] = float(probs_tc[place, best])
             found.append([{"tags": tags, "probabilities": probabilities}])
         return found
+
+
+class SpanAnswers(_EncoderPredictor):
+    """Finds the part of a context that answers a question: QUESTION, a tab, CONTEXT.
+
+    A context that is too long for a row of training is read in windows that overlap.
+    """
+
+    def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
+        if isinstance(tokenizer, IdTokenizer):
+            raise ConfigError("answers are parts of a text, and --ids has none; leave it out")
+        self._tokenizer = tokenizer
+        self._questions: list[tuple[str, np.ndarray, list[Fields]]] = []
+        super().__init__(model, tokenizer, strict=strict)
+        task, length = model.experiment.task, self.trained_length
+        self._cutter = answer_span.window_cutter(tokenizer, length, task.window_overlap)
+
+    def prompt(self, text: str, name: str) -> Fields:
+        parts = text.split("\t")
+        if len(parts) != 2 or not all(part.strip() for part in parts):
+            raise ConfigError(f"{name} must be a question and a context, with a tab between them")
+        for part in parts:
+            self._prompt(part, name)  # notes text that cannot be spelt
+        question = self._cutter.question(self._tokenizer.encode(parts[0]))
+        context, spans = self._tokenizer.encode_with_spans(parts[1])
+        windows = [
+            answer_span.answer_span(
+                dict(text=question, text_pair=context[first:stop], first=first, start=-1, end=-1),
+                np.random.default_rng(0),
+                tokenizer=self._tokenizer,
+            )
+            for first, stop in self._cutter.windows(len(question), len(context))
+        ]
+        self._questions.append((parts[1], spans, windows))
+        return {"inputs": windows[0]["inputs"], "question": np.int32(len(self._questions) - 1)}
+
+    @staticmethod
+    def _from_outputs(outputs: Mapping[str, jax.Array]) -> jax.Array:
+        return outputs["logits"]
+
+    def predict(self, batch: Mapping[str, np.ndarray], numbers: Sequence[int]) -> list[Outputs]:
+        asked = [self._questions[number] for number in batch["question"][: len(numbers)]]
+        rows = [(owner, row) for owner, (*_, windows) in enumerate(asked) for row in windows]
+        found: list[list[Window]] = [[] for _ in asked]
+        inputs = [{key: row[key] for key in ("inputs", "token_types")} for _, row in rows]
+        for chosen, part in in_batches(inputs, self.rows, self.max_prompt_length):
+            for number, logits_2t in zip(chosen, self._outputs(part), strict=False):
+                owner, row = rows[number]
+                places = (int(row[f"context_{key}"]) for key in ("start", "end", "first"))
+                found[owner].append(Window(logits_2t, *places))
+        return [self._answer(*each) for each in zip(asked, found, strict=True)]
+
+    def _answer(self, asked: tuple, windows: list[Window]) -> Outputs:
+        context, spans, _ = asked
+        task = self._model.experiment.task
+        best = best_answer(windows, context, spans, task.answer_tokens)
+        if task.unanswerable and best.no_answer > best.score:
+            best = best._replace(text="", start=0, end=0)
+        return [
+            {
+                "answer": best.text,
+                "start": best.start,
+                "end": best.end,
+                "score": best.score,
+                "no_answer_score": best.no_answer,
+            }
+        ]
 
 
 class Forecasts(_EncoderPredictor):

@@ -26,6 +26,7 @@ from inference.encoder_predictors import (
     Outputs,
     Recommender,
     ScorePredictor,
+    SpanAnswers,
     TagPredictor,
 )
 from inference.prompts import (
@@ -82,6 +83,7 @@ def make_predictor(
         "embedder": EmbeddingPredictor,
         "regressor": ScorePredictor,
         "token_classifier": TagPredictor,
+        "span": SpanAnswers,
         "forecaster": Forecasts,
     }
     predictor = predictors_by_head.get(head, ClassPredictor)(model, tokenizer, strict=strict)

@@ -28,7 +28,7 @@ def row_outline(
     """
     kind, tokenizer = data.example_kind, ByteTokenizer()
     outline = source_table()[data.source].outline
-    text_pairs = kind == "labelled" and bool(data.text_pair_field)
+    text_pairs = kind == "questions" or (kind == "labelled" and bool(data.text_pair_field))
     chosen = task_spec.choose_task_spec(
         objective, kind, data, tokenizer, masking, text_pairs=text_pairs
     )
@@ -52,5 +52,5 @@ def _example(image_shape: tuple[int, int, int]) -> Row:
     fields = ("text", "text_pair", "source", "target", "chat", "is_answer")
     fields += ("tags", "chosen_chat", "chosen_is_answer", "rejected_chat", "rejected_is_answer")
     image = np.zeros(image_shape, np.uint8)
-    numbers = {"label": 0, "score": 0.0}
+    numbers = {"label": 0, "score": 0.0, "first": 0, "start": 0, "end": 0}
     return {**dict.fromkeys(fields, text), "sentences": [text] * 2, "image": image, **numbers}

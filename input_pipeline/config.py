@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Keys for images only, and the values that they have without images.
 IMAGE_KEYS = {
     "image_size": 0,
+    "image_edge": 0,
     "image_fit": "center_crop",
     "image_resample": "bicubic",
     "image_upright": True,
@@ -105,6 +106,7 @@ class DataConfig:
     over_long: Literal["truncate", "split", "drop"]
     # Images
     image_size: Count
+    image_edge: Count
     image_fit: Literal["center_crop", "stretch", "crop"]
     image_resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
     image_upright: bool
@@ -166,6 +168,11 @@ class DataConfig:
             for what, _ in self.mixture:
                 source, _, place = what.partition(":")
                 yield from path_problems(f"data.mixture: {source}", place, OBJECT_STORAGE)
+        if self.image_edge and not 0 < self.image_size <= self.image_edge:
+            yield (
+                f"data.image_edge={self.image_edge} must be at least data.image_size="
+                f"{self.image_size}, which is cut out of it, and that must be set; or set it to 0"
+            )
         if self.crop_padding and 0 < self.crop_scale < 1:
             yield (
                 f"data.crop_padding={self.crop_padding} and data.crop_scale={self.crop_scale:g} "

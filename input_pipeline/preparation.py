@@ -181,11 +181,13 @@ def tokenized(
         try:
             example = examples[index]
             if features.encoder:
-                example = features.encoder(example)
+                example = features.encoder(example)  # or several entries of the table
         except BadRecordError as error:
             bad.append(str(error))
             continue
-        added = list(sentences(example)) if features.sentences else [example]
+        added = example if isinstance(example, list) else [example]
+        if features.sentences:
+            added = list(sentences(example))
         entries += added
         example_indices += [index] * len(added)
     return table_of(entries, tokenizer, features, example_indices, bad)

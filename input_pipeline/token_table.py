@@ -29,7 +29,9 @@ class Encoder(Protocol):
 
     key: str  # what the ids depend on beside the tokenizer
 
-    def __call__(self, example: Example) -> dict[str, np.ndarray]: ...
+    def __call__(self, example: Example) -> dict[str, Any] | list[dict[str, Any]]:
+        """The fields of an entry, or of several entries."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from model.attention.interface import AttentionContext
 from model.attention.module import Attention, LayerCache
 from model.config import TransformerConfig
 from model.experts import ExpertFeedForward
-from model.layers import Dropout, FeedForward, Norm
+from model.layers import Dropout, FeedForward, LayerScale, Norm
 from model.mixers import ATTENTION
 from model.mixers.token_mixer import TokenMixer
 from model.sharding import gather_residual, split_residual
@@ -89,7 +89,7 @@ class Block(nn.Module):
             y_btd = Norm(config, name=f"{norm_name}_after")(y_btd)
         elif config.norms_output:
             y_btd = norm(y_btd)
-        y_btd = self._added(y_btd)
+        y_btd = self._added(y_btd, norm_name)
         x_btd = split_residual(x_btd + y_btd if config.residual else y_btd)
         return norm(x_btd) if config.norm_placement == "post" else x_btd, new_cache
 
@@ -102,11 +102,15 @@ class Block(nn.Module):
             other_input = gather_residual(Norm(self.config, name="feed_forward_norm")(x_btd))
         y_btd, cache = mixer(mixer_input)
         other_btd, _ = feed_forward(other_input)
-        x_btd = x_btd + self._added(y_btd) + self._added(other_btd)
+        added_btd = self._added(y_btd, norm_name)
+        x_btd = x_btd + added_btd + self._added(other_btd, "feed_forward_norm")
         return split_residual(x_btd), cache
 
-    def _added(self, y_btd: Array) -> Array:
+    def _added(self, y_btd: Array, norm_name: str) -> Array:
         """Returns what a sublayer adds to the residual stream: its output after dropout."""
+        if self.config.layer_scale:
+            name = norm_name.removesuffix("norm") + "scale"
+            y_btd = LayerScale(self.config, name=name)(y_btd)
         y_btd = Dropout(self.config.dropout_residual, self.deterministic)(y_btd)
         multiplier = self.config.residual_multiplier
         return y_btd if multiplier == 1 else y_btd * jnp.asarray(multiplier, y_btd.dtype)

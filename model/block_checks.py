@@ -115,6 +115,11 @@ def block_problems(config: "TransformerConfig") -> Iterator[str]:
             f"model.residual_multiplier={config.residual_multiplier:g} is for residual "
             "connections, and model.residual=False has none; set it to 1"
         )
+    if config.layer_scale and not config.residual:
+        yield (
+            f"model.layer_scale={config.layer_scale:g} is for residual connections, and "
+            "model.residual=False has none; set it to 0"
+        )
     if config.embedding_multiplier != 1 and config.input == "patches":
         yield (
             f"model.embedding_multiplier={config.embedding_multiplier:g} scales token embeddings "

@@ -46,6 +46,7 @@ class TransformerConfig:
     width: Size
     encoder_layers: SizeOrZero
     decoder_layers: SizeOrZero
+    layer_groups: SizeOrZero
     heads: Size
     kv_heads: SizeOrZero
     head_size: SizeOrZero
@@ -84,6 +85,8 @@ class TransformerConfig:
     embedding_scale: bool
     embedding_multiplier: PositiveFloat
     embedding_norm: bool
+    token_dropout: bool
+    mask_id: Count
     share_embeddings: bool
     tie_output: bool
     output_scale: bool
@@ -93,6 +96,7 @@ class TransformerConfig:
 
     residual: bool
     residual_multiplier: PositiveFloat
+    layer_scale: NonNegativeFloat
     parallel_residual: Literal["none", "one_norm", "two_norms"]
     norm: Literal["layernorm", "rmsnorm", "none"]
     norm_placement: Literal["pre", "post", "sandwich", "reordered"]
@@ -132,13 +136,14 @@ class TransformerConfig:
     image_channels: SizeOrZero
     patch_size: Size
     class_token: bool
+    distillation: Literal["none", "token", "head"]
     input_shape: tuple[Size, ...]
     input_mean: tuple[float, ...]
     input_std: tuple[PositiveFloat, ...]
     horizon: SizeOrZero
 
     num_classes: SizeOrZero
-    pooling: Literal["first", "last", "mean"]
+    pooling: Literal["first", "last", "mean", "first_mean"]
     pooler: bool
     pooler_activation: Literal["tanh", "relu", "gelu"]
     pooler_norm: bool
@@ -215,8 +220,18 @@ class TransformerConfig:
 
     @property
     def patch_tokens(self) -> int:
-        """How many tokens an input becomes, with the class token."""
-        return math.prod(self.patches_per_axis) + self.class_token
+        """How many tokens an input becomes, with those before the patches."""
+        return math.prod(self.patches_per_axis) + self.leading_tokens
+
+    @property
+    def leading_tokens(self) -> int:
+        """How many learned tokens are before the patches."""
+        return self.class_token + (self.distillation != "none")
+
+    @property
+    def pooled_width(self) -> int:
+        """The number of columns of what a row is pooled to, before the pooler."""
+        return 2 * self.width if self.pooling == "first_mean" else self.width
 
     @property
     def norms_input(self) -> bool:
@@ -325,6 +340,7 @@ class TransformerConfig:
         self,
         vocab_size: int = 0,
         separator_id: int = 0,
+        mask_id: int = 0,
         num_classes: int = 0,
         image_size: int = 0,
         image_channels: int = 0,
@@ -348,6 +364,7 @@ class TransformerConfig:
             sinusoidal_scale=self.sinusoidal_scale or sized._initial_embedding_std(),
             vocab_size=self.vocab_size or vocab_size,
             separator_id=self.separator_id or separator_id,
+            mask_id=self.mask_id or mask_id,
             kv_heads=self.kv_heads or self.heads,
             head_size=self.head_size or self.width // self.heads,
             num_classes=self.num_classes or num_classes,

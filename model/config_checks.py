@@ -40,6 +40,16 @@ def _size_problems(config: "TransformerConfig") -> Iterator[str]:
             f"model.kv_heads={config.kv_heads} does not divide model.heads={config.heads}; "
             "each group of query heads shares one key/value head"
         )
+    stacks = {
+        "encoder_layers": config.encoder_layers if config.has_encoder else 0,
+        "decoder_layers": config.decoder_layers if config.has_decoder else 0,
+    }
+    for key, layers in stacks.items():
+        if config.layer_groups and layers % config.layer_groups:
+            yield (
+                f"model.layer_groups={config.layer_groups} does not divide model.{key}={layers}; "
+                "groups have equally many layers"
+            )
     if config.has_encoder and not config.encoder_layers:
         yield f"model.encoder_layers=0, but family={config.family} needs at least 1"
     if config.has_decoder and not config.decoder_layers:
@@ -170,6 +180,11 @@ def _family_problems(config: "TransformerConfig") -> Iterator[str]:
             f"model.embedding_size={config.embedding_size} is for the tokens of model.family="
             "encoder with model.embedding_scale=False; set it to 0"
         )
+    if config.token_dropout and (config.family != "encoder" or config.input == "patches"):
+        yield (
+            "model.token_dropout=True is for the masked tokens of model.family=encoder with "
+            "model.input=tokens; set it to False"
+        )
     if config.output_scale and not config.tie_output:
         yield (
             "model.output_scale=True undoes the scale of a tied table; "
@@ -182,6 +197,11 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
         for key in ("input_shape", "input_mean", "input_std"):
             if value := getattr(config, key):
                 yield f"model.{key}={value} is for model.input=patches; set it to ()"
+        if config.distillation != "none":
+            yield (
+                f"model.distillation={config.distillation} is for model.input=patches; set it to "
+                "none"
+            )
         return
     shape = config.input_shape
     if shape and len(shape) not in (2, 3):
@@ -214,10 +234,20 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
         yield f"model.token_types={config.token_types} needs model.input=tokens"
     if config.embedding_scale:
         yield "model.embedding_scale=True scales token embeddings and needs model.input=tokens"
-    if config.pooling == "first" and not config.class_token:
+    if config.pooling in ("first", "first_mean") and not config.class_token:
         yield (
-            "model.pooling=first reads the class token; "
+            f"model.pooling={config.pooling} reads the class token; "
             "set model.class_token=True or model.pooling=mean"
+        )
+    if config.distillation != "none" and not config.class_token:
+        yield (
+            f"model.distillation={config.distillation} adds a token behind the class token; set "
+            "model.class_token=True, or it to none"
+        )
+    if config.distillation == "head" and (config.pooling != "first" or config.pooler):
+        yield (
+            "model.distillation=head is a second classifier like that of the class token; set "
+            "model.pooling=first and model.pooler=False, or it to token"
         )
     if config.image_size % config.patch_size:
         yield (

@@ -1,7 +1,7 @@
 """Heads on top of the backbone: tokens, masked tokens, classes, quantiles, or an embedding."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -105,6 +105,8 @@ class LanguageModel(nn.Module):
 class Pool(nn.Module):
     """Pools a row to one vector (B, D): its first or last token, or the mean, without padding.
 
+    "first_mean" gives (B, 2 D): the first token, and the mean of the others.
+
     With `each_token`, it applies only the layers of the pooler, to every token (B, T, D).
     """
 
@@ -124,9 +126,11 @@ class Pool(nn.Module):
             case "last":
                 x_bd = _at(x_btd, x_btd.shape[1] - 1 - real_bt[:, ::-1].argmax(axis=1))
             case "mean":
-                weights_bt1 = real_bt[..., None].astype(jnp.float32)
-                total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
-                x_bd = (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
+                x_bd = _mean(x_btd, real_bt)
+            case "first_mean":
+                first_b = real_bt.argmax(axis=1)
+                is_other_bt = real_bt & (jnp.arange(x_btd.shape[1]) != first_b[:, None])
+                x_bd = jnp.concatenate([_at(x_btd, first_b), _mean(x_btd, is_other_bt)], axis=-1)
         if config.pooler:
             x_bd = _head_dense(config, "dense", config.width)(x_bd)
             name = config.pooler_activation
@@ -143,6 +147,12 @@ def _head_dense(config: TransformerConfig, name: str, width: int) -> Dense:
 
 def _at(x_btd: Array, slots_b: Array) -> Array:
     return jnp.take_along_axis(x_btd, slots_b[:, None, None], axis=1)[:, 0]
+
+
+def _mean(x_btd: Array, is_counted_bt: Array) -> Array:
+    weights_bt1 = is_counted_bt[..., None].astype(jnp.float32)
+    total_bd = (x_btd.astype(jnp.float32) * weights_bt1).sum(axis=1)
+    return (total_bd / jnp.maximum(weights_bt1.sum(axis=1), 1.0)).astype(x_btd.dtype)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -221,43 +231,68 @@ class Classifier(nn.Module):
         pooled_bd = Pool(config, name="pool")(x_btd, segments_bt)
         pooled_bd = Dropout(config.dropout_residual, deterministic)(pooled_bd)
         logits_bc = _classes(config)(pooled_bd)
+        if config.distillation == "head":
+            second_bd = Dropout(config.dropout_residual, deterministic)(x_btd[:, 1])
+            logits_bc = (logits_bc + _classes(config, "distillation_classes")(second_bd)) / 2
         if self.masked_tokens:
             return logits_bc, _masked_tokens(config, x_btd, backbone)
         return logits_bc
 
 
 class TokenClassifier(nn.Module):
-    """Class logits (B, T, C) of every token."""
+    """Class logits (B, T, C) of every token; the options are those of Transformer.encode."""
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(
-        self,
-        inputs_bt: Array,
-        *,
-        positions_bt: Array | None = None,
-        segments_bt: Array | None = None,
-        token_types_bt: Array | None = None,
-        deterministic: bool = True,
+        self, inputs_bt: Array, *, segments_bt: Array | None = None, **options: Any
+    ) -> Array:
+        x_btd = _token_states(self.config, inputs_bt, segments_bt, **options)
+        return _classes(self.config)(x_btd)
+
+
+class SpanPredictor(nn.Module):
+    """Logits (B, 2, T) of each token to be the first of an answer, and to be the last.
+
+    Those of padding are the lowest number, so that softmax over a row leaves them out. The options
+    are those of Transformer.encode.
+    """
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(
+        self, inputs_bt: Array, *, segments_bt: Array | None = None, **options: Any
     ) -> Array:
         config = self.config
-        x_btd = Transformer(config, name="backbone").encode(
-            inputs_bt,
-            positions_bt=positions_bt,
-            segments_bt=segments_bt,
-            token_types_bt=token_types_bt,
-            deterministic=deterministic,
-        )
-        x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
-        x_btd = Dropout(config.dropout_residual, deterministic)(x_btd)
-        return _classes(config)(x_btd)
+        x_btd = _token_states(config, inputs_bt, segments_bt, **options)
+        ends = Dense(config, (2,), ("pooled", "classes"), bias=config.class_bias, name="span")
+        logits_b2t = ends(x_btd).astype(jnp.float32).swapaxes(1, 2)
+        is_real_b1t = (segments_or_default(segments_bt, x_btd) != PADDING)[:, None]
+        return jnp.where(is_real_b1t, logits_b2t, jnp.finfo(jnp.float32).min)
 
 
-def _classes(config: TransformerConfig) -> Dense:
+def _token_states(
+    config: TransformerConfig,
+    inputs_bt: Array,
+    segments_bt: Array | None,
+    *,
+    deterministic: bool = True,
+    **options: Any,
+) -> Array:
+    """The input (B, T, D) of a head for tokens. The layers belong to the calling module."""
+    x_btd = Transformer(config, name="backbone").encode(
+        inputs_bt, segments_bt=segments_bt, deterministic=deterministic, **options
+    )
+    x_btd = Pool(config, each_token=True, name="pool")(x_btd, segments_bt)
+    return Dropout(config.dropout_residual, deterministic)(x_btd)
+
+
+def _classes(config: TransformerConfig, name: str = "classes") -> Dense:
     """The output layer of classifiers. It belongs to the calling module."""
     axes = ("pooled", "classes")
-    return Dense(config, (config.num_classes,), axes, bias=config.class_bias, name="classes")
+    return Dense(config, (config.num_classes,), axes, bias=config.class_bias, name=name)
 
 
 class Forecaster(nn.Module):

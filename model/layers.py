@@ -184,6 +184,23 @@ def _normed(
     return y.astype(config.dtype)
 
 
+class LayerScale(nn.Module):
+    """A learned factor for each column of what a layer adds (arXiv:2103.17239)."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x_btd: Array) -> Array:
+        init = nn.initializers.constant(self.config.layer_scale)
+        scale_d = self.param(
+            "scale",
+            nn.with_logical_partitioning(init, ("hidden",)),
+            x_btd.shape[-1:],
+            jnp.dtype(self.config.param_dtype),
+        )
+        return x_btd * scale_d.astype(x_btd.dtype)
+
+
 class Embedding(nn.Module):
     """A table of vectors (rows, D), for lookup by id, or transposed as an output layer."""
 
@@ -242,9 +259,11 @@ class PatchEmbedding(nn.Module):
             patches_btp
         )
         if config.class_token:
-            token = Embedding(config, 1, "buckets", name="class_token")
-            first_b1d = jnp.broadcast_to(token(jnp.zeros((1, 1), jnp.int32)), x_btd[:, :1].shape)
-            x_btd = jnp.concatenate([first_b1d, x_btd], axis=1)
+            before = ["class_token"] + ["distillation_token"] * (config.distillation != "none")
+            tokens = [Embedding(config, 1, "buckets", name=name) for name in before]
+            id_bt = jnp.zeros((1, 1), jnp.int32)
+            first = [jnp.broadcast_to(token(id_bt), x_btd[:, :1].shape) for token in tokens]
+            x_btd = jnp.concatenate([*first, x_btd], axis=1)
         return x_btd
 
 

@@ -36,7 +36,7 @@ class Stack(nn.Module):
     """From embedded tokens to hidden states: positions, blocks, final norm.
 
     Parameters of the blocks are stacked on a leading axis of layers, whether the scan over layers
-    is unrolled or not.
+    is unrolled or not. With model.layer_groups, it is an axis of groups, whose layers share them.
     """
 
     config: TransformerConfig
@@ -174,6 +174,7 @@ class Stack(nn.Module):
         """
         config = self.config
         has_one_kind = len(set(config.layer_pattern)) == 1 and config.first_norm
+        has_one_kind &= not config.layer_groups
         if caches is None and (has_one_kind or self.is_initializing()):
             # Keep nn.scan: it draws other dropout masks than the code below, and a resumed run must
             # draw the same masks as before.
@@ -194,6 +195,9 @@ class Stack(nn.Module):
                 None if deterministic else jax.random.split(self.make_rng("dropout"), self.layers)
             )
             variables = {"params": params}
+            if config.layer_groups:  # one copy of the parameters, however many layers read it
+                groups = jnp.arange(self.layers) * config.layer_groups // self.layers
+                layer, variables = _of_groups(layer, params), {"params": groups}
             if self.has_variable(PERTURBATIONS, "blocks"):
                 variables[PERTURBATIONS] = self.get_variable(PERTURBATIONS, "blocks")
             return self._scanned_pattern(layer, x_btd, variables, keys), None
@@ -209,7 +213,10 @@ class Stack(nn.Module):
         return x_btd, tuple(new_caches)
 
     def _scanned(self, x_btd: Array, context: AttentionContext, deterministic: bool) -> Array:
-        """Scans blocks of one kind. In a mixed pattern, this only initialises parameters."""
+        """Scans blocks of one kind.
+
+        In a mixed pattern, or with groups of layers, this only initialises parameters.
+        """
         block, remat = Block, self.config.remat
         if remat != "none":
             # A scan already prevents common-subexpression elimination.
@@ -222,7 +229,7 @@ class Stack(nn.Module):
             variable_axes={"params": 0, CAPTURE: 0, PERTURBATIONS: 0, ROUTER: 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(nn.broadcast, nn.broadcast),
-            length=self.layers,
+            length=self.config.layer_groups or self.layers,
             unroll=self._unrolled_layers(),
             metadata_params={nn.PARTITION_NAME: "layers"},
             # The check traces every block once more, for nothing: no block broadcasts an output. It
@@ -292,6 +299,16 @@ class Stack(nn.Module):
         return min(self.config.unroll or (self.layers if unroll_all else 1), self.layers)
 
 
+def _of_groups(layer, params: dict):
+    """Returns the function `layer` for variables that name the group of layers, not parameters."""
+
+    def of_group(x_btd: Array, kind: LayerKind, variables: dict, key: Array | None):
+        own = jax.tree.map(lambda leaf: leaf[variables["params"]], params)
+        return layer(x_btd, kind, {**variables, "params": own}, key)
+
+    return of_group
+
+
 def _newest_visible(mask_spec: MaskSpec, mask_b1ts: Array) -> Array:
     """Returns the slot of the token before each token, among those that it sees, (B, T)."""
     positions_bt1 = mask_spec.queries.positions_bt[:, :, None]
@@ -315,8 +332,10 @@ LAYER = "layer_{}"
 
 
 def by_layer(stacked: dict, layers: int) -> dict:
-    """Splits parameters (L, ...) of blocks into one tree for each layer."""
+    """Splits parameters (L, ...) of blocks, or (groups, ...), into one tree for each layer."""
     return {
-        LAYER.format(number): jax.tree.map(lambda leaf, n=number: leaf[n], stacked)
+        LAYER.format(number): jax.tree.map(
+            lambda leaf, n=number: leaf[n * len(leaf) // layers], stacked
+        )
         for number in range(layers)
     }

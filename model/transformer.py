@@ -9,6 +9,7 @@ from model.kv_cache import Cache
 from model.layers import Embedding, PatchEmbedding
 from model.masks import positions_or_default, segments_or_default, up_to_first
 from model.stack import Stack
+from model.token_dropout import drop_masked
 
 
 class Transformer(nn.Module):
@@ -56,6 +57,9 @@ class Transformer(nn.Module):
             x_btd = self._scaled(self.encoder_token_embedding(inputs))
         else:
             x_btd = self._scaled(self.token_embedding(inputs))
+        if config.token_dropout:
+            is_masked_bt = inputs == config.mask_id
+            x_btd = drop_masked(x_btd, is_masked_bt, segments_or_default(segments_bt, x_btd))
         if config.token_types:
             if token_types_bt is None:
                 token_types_bt = jnp.zeros((1, x_btd.shape[1]), jnp.int32)

@@ -9,6 +9,7 @@ import numpy as np
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
 from pretrained.layouts import ModuleTable
+from pretrained.model_files import TensorSource
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -31,6 +32,11 @@ class Head:
     def reads_texts(self) -> bool:
         """Whether it predicts a class or a number for a text."""
         return self.objective in ("classify_text", "regress_text")
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it predicts something for each token of a text, without pooling it."""
+        return self.objective in ("classify_tokens", "answer_span")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,8 @@ PLAIN = dict(
     attention_bias="default", score_cap=0.0, qk_norm="none", experts=0, shared_experts=0,
     router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
     first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
-    relative_bias=False, own_relative_bias=False,
+    relative_bias=False, own_relative_bias=False, token_dropout=False, layer_scale=0.0,
+    distillation="none", layer_groups=0,
 )  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -80,6 +87,10 @@ class Architecture:
     # head) -> our keys. write_more: (our model, head, special ids) -> their keys, or MisfitError.
     read_more: Callable[["PublishedConfig", Shapes, Head], dict[str, Any]]
     write_more: Callable[[TransformerConfig, Head, Specials], dict[str, Any]]
+    # (our keys so far, their tensors) -> keys of ours that the values of tensors decide.
+    read_tensors: Callable[[Mapping[str, Any], TensorSource], dict[str, Any]] = (
+        lambda ours, tensors: {}
+    )
     # Keys of our `model` section that read_more and write_more handle. Of the keys in PLAIN, others
     # must have their value there.
     sets: frozenset[str] = frozenset()

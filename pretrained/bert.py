@@ -81,13 +81,14 @@ def table(model, head, ids):
         "vocabulary": "cls.predictions",
         "next_sentence": "cls.seq_relationship",
         "classes": "classifier",
+        "span": "qa_outputs",
     }
 
 
 def read_more(config, shapes, head):
     """Our `model` keys of BERT, beyond those that are only renamed."""
     # Files of token classifiers of old versions have a pooler that nothing reads.
-    has_pooler = head.objective != "classify_tokens" and (
+    has_pooler = not head.reads_tokens and (
         head.objective != "embed" or any("pooler.dense" in name for name in shapes)
     )
     return dict(
@@ -106,8 +107,8 @@ def write_sizes(model, head):
     has_pooler = model.pooler and model.pooler_activation == "tanh"
     if not has_pooler and (head.reads_texts or head.next_sentence):
         raise MisfitError("model.pooler=True with model.pooler_activation=tanh is needed")
-    if head.objective == "classify_tokens" and model.pooler:
-        raise MisfitError("model.pooler=True, but classes of tokens have no pooler here")
+    if head.reads_tokens and model.pooler:
+        raise MisfitError("model.pooler=True, but heads for tokens have no pooler here")
     if not model.token_types:
         raise MisfitError("model.token_types=0, but this architecture has token types")
     return dict(
@@ -132,6 +133,7 @@ BERT = Architecture(
         "BertForPreTraining": Head("masked_lm", next_sentence=True),
         "BertForSequenceClassification": Head("classify_text"),
         "BertForTokenClassification": Head("classify_tokens"),
+        "BertForQuestionAnswering": Head("answer_span"),
     },
     style=STYLE,
     keys=KEYS,

@@ -6,12 +6,15 @@ from typing import Any
 
 from experiment.schema import ConfigError, did_you_mean
 from pretrained import model_files
+from pretrained.albert import ALBERT
 from pretrained.architecture import Architecture, Head
 from pretrained.bart import BART, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
 from pretrained.cohere import COHERE, STABLELM, STARCODER2
+from pretrained.dinov2 import DINOV2
 from pretrained.distilbert import DISTILBERT
 from pretrained.electra import ELECTRA
+from pretrained.esm import ESM
 from pretrained.gemma import GEMMA, GEMMA2, GEMMA3
 from pretrained.gpt2 import GPT2
 from pretrained.gpt_neox import FALCON, GPT_NEOX
@@ -22,31 +25,27 @@ from pretrained.mpnet import MPNET
 from pretrained.opt import OPT
 from pretrained.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from pretrained.t5 import MT5, T5, T5_ENCODER, UMT5
-from pretrained.vit import VIT
+from pretrained.vit import DEIT, DEIT_DISTILLED, VIT
 
 # An export takes the first architecture that fits: a RoBERTa model also fits BERT, mT5 also T5, and
 # many Llamas also Mistral, Phi-3 or Granite.
 ARCHITECTURES = {
     each.model_type: each
     for each in (
-        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET,
+        DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, MODERNBERT, ELECTRA, MPNET, ESM, ALBERT,
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
-        MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, MARIAN, BART, MBART, PEGASUS,
+        MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, DEIT, DINOV2, MARIAN, BART, MBART, PEGASUS,
     )
 }  # fmt: skip
 # Further architectures of a model_type, which other classes have.
-VARIANTS = {"t5": (T5_ENCODER,)}
+VARIANTS = {"t5": (T5_ENCODER,), "deit": (DEIT_DISTILLED,)}
 EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each in more))
 REFUSED = {
     "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
     "clip": "its two towers and the space that they share are missing here; image encoders are vit",
-    "deit": "its distillation token is not supported; models without one are published as vit",
-    "albert": "layers with shared weights are not supported",
     "deberta": "its disentangled attention to positions is missing here",
     "deberta-v2": "its disentangled attention to positions is missing here",
-    "esm": "its scaling of masked tokens and its head for contacts are missing here",
-    "dinov2": "its layer scale is missing here; models without one are published as vit",
     "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",
     "gpt_oss": "its attention sinks are missing here",
     "qwen2_moe": "the gate of its shared expert is missing here; dense models are qwen2",

@@ -40,6 +40,7 @@ def table(model, head, ids):
         "vocabulary": "vocab_projector",
         "pool/dense": "pre_classifier",
         "classes": "classifier",
+        "span": "qa_outputs",
     }
 
 
@@ -49,7 +50,7 @@ def read_more(config, shapes, head):
     return dict(
         **heads_of(config, "dim", "n_heads"),
         activation=config.translate("activation", ACTIVATIONS, "gelu"),
-        pooler=head.objective not in ("embed", "classify_tokens"),
+        pooler=head.objective != "embed" and not head.reads_tokens,
         decoder_layers=0,
         pooler_activation="relu",
     )
@@ -61,7 +62,7 @@ def write_more(model, head, ids):
     require_plain_heads(model)
     if head.reads_texts and not (model.pooler and model.pooler_activation == "relu"):
         raise MisfitError("model.pooler=True with model.pooler_activation=relu is needed")
-    if head.objective in ("embed", "classify_tokens") and model.pooler:
+    if (head.objective == "embed" or head.reads_tokens) and model.pooler:
         raise MisfitError("model.pooler=True, but only DistilBERT's classifier has a pooler")
     return dict(dim=model.width, n_heads=model.heads, activation=their_activation(model.activation))
 
@@ -73,6 +74,7 @@ DISTILBERT = Architecture(
         "DistilBertForMaskedLM": Head("masked_lm"),
         "DistilBertForSequenceClassification": Head("classify_text"),
         "DistilBertForTokenClassification": Head("classify_tokens"),
+        "DistilBertForQuestionAnswering": Head("answer_span"),
     },
     # The epsilon of the norm is a constant, not a config key.
     style=bert.STYLE | dict(token_types=0, norm_epsilon=1e-12),

@@ -17,6 +17,7 @@ HEADS = {
     "ElectraForMaskedLM": Head("masked_lm"),
     "ElectraForSequenceClassification": Head("classify_text"),
     "ElectraForTokenClassification": Head("classify_tokens"),
+    "ElectraForQuestionAnswering": Head("answer_span"),
     "ElectraForPreTraining": Head("embed"),
 }
 
@@ -31,6 +32,7 @@ def table(model, head, ids):
         "vocabulary": "generator_lm_head",
         "pool/dense": "classifier.dense",
         "classes": "classifier" if head.objective == "classify_tokens" else "classifier.out_proj",
+        "span": "qa_outputs",
     }
 
 

@@ -25,24 +25,38 @@ def read(directory: Path, image_size: int) -> dict[str, Any]:
         config.refuse("rescale_factor", config.get("rescale_factor"), "only 1 / 255 is")
     found = {}
     if config.get("do_resize", True):
-        found = dict(image_fit=_fit(config, image_size), image_resample=_resample(config))
+        fit, edge = _fit(config, image_size)
+        found = dict(image_fit=fit, image_edge=edge, image_resample=_resample(config))
     if config.get("do_normalize", True):
         found |= {key: tuple(config.get(key, [0.5])) for key in ("image_mean", "image_std")}
     return found
 
 
-def _fit(config: PublishedConfig, image_size: int) -> str:
+def _fit(config: PublishedConfig, image_size: int) -> tuple[str, int]:
+    """Our image_fit and image_edge: the size before the centre is cut out; 0 without that."""
     size = config.get("size") or {"height": image_size, "width": image_size}
     crop = config.get("crop_size") if config.get("do_center_crop", False) else None
     square = (image_size, _square(image_size))
     if size in square and crop in (None, *square):
-        return "stretch"  # there is nothing to crop
-    if size == {"shortest_edge": image_size} and crop in square:
-        return "center_crop"
+        return "stretch", 0  # there is nothing to crop
+    edge = _edge(size)
+    if edge >= image_size and crop in square:
+        is_shortest = isinstance(size, dict) and "shortest_edge" in size
+        return "center_crop" if is_shortest else "stretch", edge if edge > image_size else 0
     shown = f"{size}, cropped to {crop}" if crop else size
     return config.refuse(
         "size", shown, f"only {image_size}x{image_size}, the model's size, is; {RESIZE_FIRST}"
     )
+
+
+def _edge(size: Any) -> int:
+    """The one size that images are resized to, or the shorter side of them; 0: neither is given."""
+    sizes = set(size.values()) if isinstance(size, dict) else {size}
+    keys = set(size) if isinstance(size, dict) else set()
+    if keys not in (set(), {"shortest_edge"}, {"height", "width"}) or len(sizes) != 1:
+        return 0
+    (edge,) = sizes
+    return edge if type(edge) is int else 0
 
 
 def _resample(config: PublishedConfig) -> str:
@@ -61,9 +75,12 @@ def _square(size: int) -> dict[str, int]:
 def write(directory: Path, data: Mapping[str, Any], image_size: int, channels: int) -> str:
     """Writes the file from the keys that `read` returns; returns a warning, or ""."""
     mean, std = data["image_mean"] or (0.0,), data["image_std"] or (1.0,)
-    size, crop = _square(image_size), {}
+    edge = data["image_edge"] or image_size
+    size, crop = _square(edge), {}
     if data["image_fit"] != "stretch":
-        size, crop = {"shortest_edge": image_size}, {"do_center_crop": True, "crop_size": size}
+        size = {"shortest_edge": edge}
+    if data["image_fit"] != "stretch" or edge > image_size:
+        crop = {"do_center_crop": True, "crop_size": _square(image_size)}
     model_files.write_json(
         directory / FILE,
         {

@@ -54,6 +54,7 @@ def table(model, head, ids):
         "backbone/encoder/final_norm": "model.final_norm",
         "vocabulary": "decoder",
         "classes": "classifier",
+        "span": "classifier",
     }
     ours = ("transform", "transform_norm") if head.objective == "masked_lm" else POOLER
     return names | dict(zip(ours, ("head.dense", "head.norm"), strict=True))
@@ -100,7 +101,7 @@ def write_more(model, head, ids):
     """ModernBERT's config keys, beyond those that are only renamed; raises MisfitError."""
     del ids
     require_plain_heads(model)
-    classifies = head.reads_texts or head.objective == "classify_tokens"
+    classifies = head.reads_texts or head.reads_tokens
     if classifies and not (model.pooler and model.pooler_norm):
         raise MisfitError("model.pooler=True with model.pooler_norm=True is needed")
     if head.objective in ("embed", "masked_lm") and model.pooler:
@@ -138,6 +139,7 @@ MODERNBERT = Architecture(
         "ModernBertForMaskedLM": Head("masked_lm"),
         "ModernBertForSequenceClassification": Head("classify_text"),
         "ModernBertForTokenClassification": Head("classify_tokens"),
+        "ModernBertForQuestionAnswering": Head("answer_span"),
     },
     style=dict(
         family="encoder", input="tokens", position="rope", token_types=0, embedding_scale=False,

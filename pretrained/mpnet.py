@@ -43,6 +43,7 @@ def table(model, head, ids):
         "transform_norm": "lm_head.layer_norm",
         "vocabulary": "lm_head",
         "classes": "classifier" if head.objective == "classify_tokens" else "classifier.out_proj",
+        "span": "qa_outputs",
     }
 
 
@@ -68,8 +69,8 @@ def write_more(model, head, ids):
     has_pooler = model.pooler and model.pooler_activation == "tanh"
     if head.reads_texts and not has_pooler:
         raise MisfitError("model.pooler=True with model.pooler_activation=tanh is needed")
-    if head.objective == "classify_tokens" and model.pooler:
-        raise MisfitError("model.pooler=True, but classes of tokens have no pooler here")
+    if head.reads_tokens and model.pooler:
+        raise MisfitError("model.pooler=True, but heads for tokens have no pooler here")
     return dict(
         hidden_size=model.width,
         num_attention_heads=model.heads,
@@ -87,6 +88,7 @@ MPNET = Architecture(
         "MPNetForMaskedLM": Head("masked_lm"),
         "MPNetForSequenceClassification": Head("classify_text"),
         "MPNetForTokenClassification": Head("classify_tokens"),
+        "MPNetForQuestionAnswering": Head("answer_span"),
     },
     style=dict(bert.STYLE, token_types=0, relative_buckets=32),
     keys=KEYS,

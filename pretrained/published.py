@@ -234,6 +234,7 @@ def read(
         model[ours] = options.size(theirs) if default is None else options.get(theirs, default)
     _refuse_more_layers_than_tensors(directory, model, tensors.shapes)  # lists of layers are made
     model |= architecture.read_more(options, tensors.shapes, head)
+    model |= architecture.read_tensors(model, tensors)
     generation = None
     if architecture.generates and (directory / model_files.GENERATION).exists():
         generation = PublishedConfig(

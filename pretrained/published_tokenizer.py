@@ -88,9 +88,9 @@ def _read(
             roles, size, more_eos_ids=ids.more_eos, forced_eos=ids.forced_eos, banned_ids=banned
         )
     own, file = _own_file(found.directory), _file(found, path)
-    if kind == "pegasus" and file.suffix == ".model":
+    if kind in ("pegasus", "albert") and file.suffix == ".model":
         raise ConfigError(
-            f"{file}: Pegasus numbers the pieces of this file in its own way, which is not read; "
+            f"{file}: {kind} reads the pieces of this file in its own way, which is missing here; "
             "write a tokenizer.json with transformers: tokenizer.save_pretrained(DIR)"
         )
     tokenizer = open_tokenizer(file, limit=size)

@@ -24,6 +24,7 @@ def table(model, head, ids):
         "transform_norm": "lm_head.layer_norm",
         "vocabulary": "lm_head",
         "classes": "classifier" if head.objective == "classify_tokens" else "classifier.out_proj",
+        "span": "qa_outputs",
     }
     if head.reads_texts:
         names["pool/dense"] = "classifier.dense"
@@ -63,6 +64,7 @@ ROBERTA = Architecture(
         "RobertaForMaskedLM": Head("masked_lm"),
         "RobertaForSequenceClassification": Head("classify_text"),
         "RobertaForTokenClassification": Head("classify_tokens"),
+        "RobertaForQuestionAnswering": Head("answer_span"),
     },
     style=bert.STYLE,
     keys=bert.KEYS,

@@ -40,9 +40,11 @@ _ROBERTA = _ENDS | dict(bos="<s>", cls="<s>", sep="</s>", mask="<mask>")
 DEFAULTS = {
     "gpt2": dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
     "llama": dict(unk="<unk>", bos="<s>", eos="</s>"),
+    "albert": _BERT | dict(unk="<unk>", pad="<pad>", bos="[CLS]", eos="[SEP]"),
     "electra": _BERT, "mpnet": _ROBERTA | dict(unk="[UNK]"),
     "bert": _BERT, "distilbert": _BERT, "roberta": _ROBERTA, "bart": _ROBERTA,
     **dict.fromkeys(("xlm-roberta", "xlmroberta", "camembert"), _ROBERTA),
+    "esm": dict(unk="<unk>", eos="<eos>", pad="<pad>", cls="<cls>", mask="<mask>"),
     "t5": _ENDS, "mt5": _ENDS, "umt5": _ENDS, "marian": _ENDS,
 }  # fmt: skip
 PAD_LEFT = ("llama", "codellama", "gemma")  # their classes do, if the files do not say

@@ -1,5 +1,9 @@
-"""ViT: a pre-norm encoder of image patches with a class token; base models may have a pooler."""
+"""ViT and DeiT: pre-norm encoders of image patches with a class token; some have a pooler.
 
+DeiT has a second learned token, which its teacher's classes are read from.
+"""
+
+import dataclasses
 import re
 
 from pretrained.architecture import (
@@ -17,21 +21,33 @@ from pretrained.layouts import At, below
 POSITIONS = "backbone/encoder/position_embedding"
 
 
-def table(model, head, ids):
-    """Our modules, each with the place of its tensors in ViT's files."""
-    del head, ids
+def embeddings(model, base):
+    """The table of the embeddings and the tokens before the patches; `base` begins their names."""
     patch = (model.patch_size, model.patch_size, model.image_channels)
+    tensors = {
+        "backbone/patch_embedding/class_token": "cls_token",
+        "backbone/patch_embedding/distillation_token": "distillation_token",
+        POSITIONS: "position_embeddings",
+    }
     return {
         "backbone/patch_embedding/projection": At(
-            "vit.embeddings.patch_embeddings.projection", patch=patch
+            f"{base}.embeddings.patch_embeddings.projection", patch=patch
         ),
-        "backbone/patch_embedding/class_token": At(
-            "vit.embeddings.cls_token", is_tensor=True, leading_ones=1
-        ),
-        POSITIONS: At("vit.embeddings.position_embeddings", is_tensor=True, leading_ones=1),
+        **{
+            ours: At(f"{base}.embeddings.{theirs}", is_tensor=True, leading_ones=1)
+            for ours, theirs in tensors.items()
+        },
+    }
+
+
+def table(model, head, ids, base="vit"):
+    """Our modules, each with the place of its tensors in ViT's files."""
+    del head, ids
+    return {
+        **embeddings(model, base),
         **below(
             "backbone/encoder/blocks",
-            "vit.encoder.layer.{layer}",
+            f"{base}.encoder.layer.{{layer}}",
             {
                 "self_attention_norm": "layernorm_before",
                 "self_attention/query": "attention.attention.query",
@@ -43,8 +59,8 @@ def table(model, head, ids):
                 "feed_forward/out": "output.dense",
             },
         ),
-        "backbone/encoder/final_norm": "vit.layernorm",
-        "pool/dense": "vit.pooler.dense",
+        "backbone/encoder/final_norm": f"{base}.layernorm",
+        "pool/dense": f"{base}.pooler.dense",
         "classes": "classifier",
     }
 
@@ -61,16 +77,15 @@ _IN_A_LAYER = {
     "layernorm_after": "layernorm_after",
 }
 NEW_NAMES = tuple(
-    (rf"(^|vit\.)layers\.(\d+)\.{re.escape(new)}\.", rf"\1encoder.layer.\2.{old}.")
+    (rf"(^|vit\.|deit\.)layers\.(\d+)\.{re.escape(new)}\.", rf"\1encoder.layer.\2.{old}.")
     for new, old in _IN_A_LAYER.items()
 )
 
 
-def read_more(config, shapes, head):
-    """Our `model` keys of ViT, beyond those that are only renamed."""
-    sizes = heads_of(config, "hidden_size", "num_attention_heads")
+def read_image(config, shapes, leading, default_patch=16):
+    """Our keys of image and patches; `leading` is the number of tokens before the patches."""
     squares = []
-    for key, default in (("image_size", 224), ("patch_size", 16)):
+    for key, default in (("image_size", 224), ("patch_size", default_patch)):
         size = default if config.get(key) is None else config.get(key)
         if type(size) is not int or size < 1:
             config.refuse(key, size, "images and patches are squares: one positive number")
@@ -79,20 +94,25 @@ def read_more(config, shapes, head):
     if channels is not None and (type(channels) is not int or channels < 1):
         config.refuse("num_channels", channels, "one positive number")
     image, patch = squares
-    tokens = (image // patch) ** 2 + 1
+    tokens = (image // patch) ** 2 + leading
     for name, shape in shapes.items():
         if name.endswith("embeddings.position_embeddings") and shape[1:2] != (tokens,):
             config.refuse("image_size", image, f"{name} has the shape {list(shape)}")
+    return dict(image_size=image, patch_size=patch, max_length=tokens)
+
+
+def read_more(config, shapes, head, leading=1):
+    """Our `model` keys of ViT, beyond those that are only renamed."""
+    sizes = heads_of(config, "hidden_size", "num_attention_heads")
+    images = read_image(config, shapes, leading)
     pooler = head.objective == "embed" and any("pooler.dense" in name for name in shapes)
     if pooler:
         config.require("pooler_act", "tanh")
         config.require("pooler_output_size", sizes["width"])
     return dict(
         **sizes,
+        **images,
         activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
-        image_size=image,
-        patch_size=patch,
-        max_length=tokens,
         decoder_layers=0,
         pooler=pooler,
         pooler_activation="tanh",
@@ -119,7 +139,7 @@ def write_more(model, head, ids):
 
 def used_rows(model):
     """The rows of the position table to export: up to the last patch, as a published ViT has."""
-    return {f"{POSITIONS}/embedding": (model.image_size // model.patch_size) ** 2 + 1}
+    return {f"{POSITIONS}/embedding": model.patch_tokens}
 
 
 VIT = Architecture(
@@ -154,3 +174,34 @@ VIT = Architecture(
     base="vit.",
     renames=NEW_NAMES,
 )  # fmt: skip
+
+
+def deit_table(model, head, ids):
+    """Our modules, each with the place of its tensors in DeiT's files."""
+    names = table(model, head, ids, base="deit")
+    if model.distillation != "head":
+        return names
+    return names | {"classes": "cls_classifier", "distillation_classes": "distillation_classifier"}
+
+
+def deit_read_more(config, shapes, head):
+    """Our `model` keys of DeiT, beyond those that are only renamed."""
+    return read_more(config, shapes, head, leading=2)
+
+
+DEIT = dataclasses.replace(
+    VIT,
+    model_type="deit",
+    heads={"DeiTForImageClassification": Head("classify_images"), "DeiTModel": Head("embed")},
+    style=dict(VIT.style, distillation="token"),
+    table=deit_table,
+    read_more=deit_read_more,
+    base="deit.",
+    derived=(r"embeddings\.mask_token$",),
+)
+# Its logits are the mean of those of two classifiers.
+DEIT_DISTILLED = dataclasses.replace(
+    DEIT,
+    heads={"DeiTForImageClassificationWithTeacher": Head("classify_images")},
+    style=dict(VIT.style, distillation="head"),
+)

@@ -26,7 +26,8 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 # Keys of images: without effect where the model reads text.
 OF_IMAGES = (
-    "data.image_size", "data.image_fit", "data.image_resample", "data.image_upright",
+    "data.image_size", "data.image_edge",
+    "data.image_fit", "data.image_resample", "data.image_upright",
     "data.image_mean", "data.image_std",
 )  # fmt: skip
 

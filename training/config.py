@@ -23,6 +23,7 @@ from input_pipeline.objectives.objective import LossTerm, Objective
 
 DPO_BETA, FIM_RATE = 0.1, 0.5  # the defaults
 QUANTILES = (0.1, 0.5, 0.9)  # the default
+SPAN_KEYS = dict(window_overlap=128, answer_tokens=30, unanswerable=False)  # their defaults
 HalfOpenUnit = Annotated[float, Bounds(at_least=0, below=1)]
 
 
@@ -71,6 +72,9 @@ class TaskConfig:
     teacher_temperature: PositiveFloat
     quantiles: tuple[Annotated[float, Bounds(above=0, below=1)], ...]
     dpo_beta: PositiveFloat
+    window_overlap: Count
+    answer_tokens: PositiveInt
+    unanswerable: bool
 
     @property
     def objective_spec(self) -> Objective:
@@ -112,6 +116,9 @@ class TaskConfig:
         for key in ("fim_rate", "fim_spm_rate"):
             if (value := getattr(self, key)) != FIM_RATE and key not in keys:
                 yield f"task.{key}={value:g} goes with {self._instead(key)}; set it to {FIM_RATE}"
+        for key, usual in SPAN_KEYS.items():
+            if (value := getattr(self, key)) != usual and key not in keys:
+                yield f"task.{key}={value} goes with {self._instead(key)}; set it to {usual}"
         if "quantiles" not in keys and self.quantiles != QUANTILES:
             yield (
                 f"task.quantiles={self.quantiles} goes with {self._instead('quantiles')}; "
@@ -126,6 +133,8 @@ class TaskConfig:
             yield from self._without_part("z_loss", "teacher")
         if self.objective_spec.head in ("regressor", "forecaster"):
             yield from self._without_part("label_smoothing", "z_loss", "teacher")
+        if self.objective_spec.head == "span":
+            yield from self._without_part("label_smoothing")
         yield from path_problems("task.teacher", self.teacher, (*RUN_SCHEMES, HUB))
 
     def _without_part(self, *keys: str) -> Iterator[str]:
@@ -285,13 +294,14 @@ RANKING_METRICS = (
 )
 Metric = Literal[
     "bleu", "chrf", "rouge", "macro_f1", "matthews", "pearson", "spearman", "top5_accuracy",
-    "entity_f1",
+    "entity_f1", "squad_exact_match", "squad_f1",
     "ece",
     *RANKING_METRICS,
 ]  # fmt: skip
 TEXT_METRICS = ("bleu", "chrf", "rouge")
 NUMERIC_METRICS = ("pearson", "spearman")  # need classes that are numbers
 TAG_METRICS = ("entity_f1",)
+SPAN_METRICS = ("squad_exact_match", "squad_f1")
 CLASS_METRICS = ("macro_f1", "matthews", *NUMERIC_METRICS, "top5_accuracy")
 
 

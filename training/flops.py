@@ -116,18 +116,22 @@ def _output(config: TransformerConfig, queries: int) -> int:
 
 def head_flops(config: TransformerConfig, head: str, length: int) -> int:
     """Returns the FLOPs of an objective's head on one row."""
+    pooler = config.pooled_width * config.width if config.pooler else 0
+    pooled = config.width if config.pooler else config.pooled_width
     match head:
         case "classifier":
-            pooler = config.width**2 if config.pooler else 0
-            return 2 * (pooler + config.width * config.num_classes)
+            heads = 2 if config.distillation == "head" else 1
+            return 2 * (pooler + heads * pooled * config.num_classes)
         case "regressor":
-            return 2 * ((config.width**2 if config.pooler else 0) + config.width)
+            return 2 * (pooler + pooled)
         case "token_classifier":
             pooler = config.width**2 if config.pooler else 0
             return 2 * length * (pooler + config.width * config.num_classes)
-        case "forecaster":  # of one quantile
+        case "span":
             pooler = config.width**2 if config.pooler else 0
-            return 2 * config.width * config.horizon + 2 * pooler
+            return 2 * length * (pooler + config.width * 2)
+        case "forecaster":  # of one quantile
+            return 2 * pooled * config.horizon + 2 * pooler
         case "masked_language_model":
             return 2 * length * config.embedding_width * (config.width + config.vocab_size)
     return 2 * length * config.width * config.vocab_size

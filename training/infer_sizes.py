@@ -28,6 +28,13 @@ def fit_to_data(model: TransformerConfig, data: Data, init_from: str = "") -> Tr
                 f"model.global_tokens={model.global_tokens} needs a token that separates texts, "
                 "which the tokenizer does not have; set model.separator_id, or global_tokens=first"
             )
+        if model.token_dropout:
+            sizes["mask_id"] = data.tokenizer.mask_id or 0
+        if model.token_dropout and not (model.mask_id or data.tokenizer.mask_id):
+            raise ConfigError(
+                "model.token_dropout=True needs a token that masks others, which the tokenizer "
+                "does not have; set model.mask_id, or model.token_dropout=False"
+            )
         if 0 < model.vocab_size < data.tokenizer.vocab_size:
             raise ConfigError(
                 f"model.vocab_size={model.vocab_size} is too small for the data, whose tokenizer "
@@ -90,7 +97,7 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
         raise ConfigError(
             f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
         )
-    tokens = patches + model.class_token
+    tokens = patches + model.leading_tokens
     if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
         raise ConfigError(
             f"an image becomes {tokens} tokens, more than model.max_length={model.max_length}, "

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 # Of several scores on one eval set, the first of these is the one that people ask for.
 PREFERRED = (
-    "bleu", "chrf", "rougeL", "exact_match", "ndcg@10", "hit@10", "mrr", "entity_f1", "spearman",
+    "bleu", "chrf", "rougeL", "exact_match", "ndcg@10", "hit@10", "mrr", "entity_f1", "squad_f1",
+    "spearman",
     "pearson", "bits_per_byte", "perplexity", "accuracy", "loss",
 )  # fmt: skip
 LESS_IS_BETTER = (

@@ -14,6 +14,7 @@ from model.heads import (
     Forecaster,
     LanguageModel,
     MaskedLanguageModel,
+    SpanPredictor,
     TokenClassifier,
 )
 from model.routing import ROUTER
@@ -33,6 +34,8 @@ def make_model(model: TransformerConfig, task: TaskConfig) -> nn.Module:
             return Classifier(model, masked_tokens=task.auxiliary_masked_lm > 0)
         case "token_classifier":
             return TokenClassifier(model)
+        case "span":
+            return SpanPredictor(model)
         case "regressor":
             return Classifier(dataclasses.replace(model, num_classes=1))
         case "forecaster":

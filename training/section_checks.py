@@ -6,6 +6,7 @@ from training.config import (
     CLASS_METRICS,
     NUMERIC_METRICS,
     RANKING_METRICS,
+    SPAN_METRICS,
     TAG_METRICS,
     TEXT_METRICS,
     EvalConfig,
@@ -20,7 +21,10 @@ def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
     """Yields a message for each metric that the objective has no outputs for."""
     objective = task.objective_spec
     of_head = dict(
-        classifier=CLASS_METRICS, token_classifier=TAG_METRICS, regressor=NUMERIC_METRICS
+        classifier=CLASS_METRICS,
+        token_classifier=TAG_METRICS,
+        regressor=NUMERIC_METRICS,
+        span=SPAN_METRICS,
     )
     allowed = of_head.get(objective.head, ())
     allowed += TEXT_METRICS if "pairs" in objective.kinds else ()

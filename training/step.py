@@ -212,10 +212,10 @@ def make_eval_step(
     """Returns the jitted (params, batch[, reference]) -> (sums and counts, outputs).
 
     The sums and counts are those of metrics. The outputs are class probabilities (B, C) for
-    classifiers, scores (B,) of regressors, else the likeliest tokens or tags (B, T). `calibration`
-    adds the `CalibrationSums` to the metrics. `more_sums` adds further metrics: it is a function
-    (outputs, batch) -> {name: (sum, count)}. `reference` are the frozen parameters of objectives
-    that compare with them.
+    classifiers, scores (B,) of regressors, logits (B, 2, T) of the ends of answers, else the
+    likeliest tokens or tags (B, T). `calibration` adds the `CalibrationSums` to the metrics.
+    `more_sums` adds further metrics: it is a function (outputs, batch) -> {name: (sum, count)}.
+    `reference` are the frozen parameters of objectives that compare with them.
     """
     has_classes = task.objective_spec.head == "classifier"
 
@@ -233,6 +233,8 @@ def make_eval_step(
         logits = outputs["logits"]
         if task.objective_spec.head == "regressor":
             return metrics, logits[..., 0].astype(jnp.float32)
+        if task.objective_spec.head == "span":
+            return metrics, logits
         if has_classes:
             return metrics, jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
         return metrics, jnp.argmax(logits, axis=-1)

@@ -123,7 +123,7 @@ def _depths(run: LoadedRun) -> dict[str, int]:
     return depths | ({"decoder": config.decoder_layers} if config.has_decoder else {})
 
 
-WITHOUT_LENS = ("embedder", "regressor", "token_classifier", "forecaster")  # heads
+WITHOUT_LENS = ("embedder", "regressor", "token_classifier", "span", "forecaster")  # heads
 
 
 def _refuse_view(run: LoadedRun, view: View) -> None:
@@ -153,7 +153,9 @@ def _texts(run: LoadedRun, given: ModelInput) -> dict[str, tuple[str, ...]]:
     """The tokens that each stack reads, as text."""
     config = run.model_config
     if config.input == "patches":
-        return {"encoder": (*(["[CLS]"] if config.class_token else []), *patch_names(run))}
+        return {
+            "encoder": (*["[CLS]", "[DISTILLATION]"][: config.leading_tokens], *patch_names(run))
+        }
     return {
         stack: token_texts(given.fields[field], run.tokenizer)
         for stack, field in _stacks_text(run).items()
@@ -275,6 +277,9 @@ def _prediction(run: LoadedRun, given: ModelInput, found: Captured) -> str:
         return f"{float(logits[0, 0]):.6g}"
     if head == "forecaster":
         return _forecast(run, given, found.outputs["quantiles"][0])
+    if head == "span":
+        first, last = logits[0].argmax(axis=-1)
+        return run.tokenizer.decode(given.fields["inputs"][first : last + 1])
     if head == "token_classifier":
         return " ".join(run.labels[tag] for tag in logits[0, :, : len(run.labels)].argmax(-1))
     if head == "classifier":

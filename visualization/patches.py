@@ -64,7 +64,7 @@ def patch_picture(run: LoadedRun, fields: Fields) -> dict[str, Any]:
             patch_cells=tuple(cells.ravel().tolist()),
             image_name="spectrogram" if kind == "sounds" else "signal",
         )
-    return found | dict(leading_tokens=int(config.class_token))
+    return found | dict(leading_tokens=config.leading_tokens)
 
 
 def _image(run: LoadedRun, image: np.ndarray) -> np.ndarray:

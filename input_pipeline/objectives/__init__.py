@@ -1,5 +1,6 @@
 """The table of objectives. A new objective is one file here and one line in this table."""
 
+from input_pipeline.objectives.answer_span import AnswerSpan
 from input_pipeline.objectives.causal_lm import CausalLM
 from input_pipeline.objectives.classify_images import ClassifyImages
 from input_pipeline.objectives.classify_sounds import ClassifySounds
@@ -31,6 +32,7 @@ OBJECTIVES: dict[str, Objective] = {
         ClassifyText(),
         ClassifyTokens(),
         RegressText(),
+        AnswerSpan(),
         ClassifyImages(),
         ClassifySounds(),
         Forecast(),

@@ -31,6 +31,8 @@ class Masking:
     auxiliary: bool = False  # classify_text: mask tokens for an auxiliary masked LM
     fim_rate: float = 0.5  # fill_in_middle: share of rows, and of those the suffix first
     fim_spm_rate: float = 0.5
+    window_overlap: int = 128  # answer_span: ids that neighbouring windows of a context share
+    unanswerable: bool = False  # answer_span: some questions have no answer
 
 
 class Augment(Protocol):
@@ -113,7 +115,7 @@ class Objective:
     kinds: tuple[ExampleKind, ...] = ()  # of examples, the usual one first; (): cannot be trained
     head: Literal[
         "language_model", "masked_language_model", "classifier", "token_classifier", "regressor",
-        "forecaster", "embedder",
+        "span", "forecaster", "embedder",
     ]  # fmt: skip
     terms: tuple[LossTerm, ...] = (TOKENS,)  # the main one first
     keys: tuple[str, ...] = ()  # keys of the `task` section that other objectives do not have

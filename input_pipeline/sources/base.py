@@ -29,6 +29,8 @@ SHARE_BY_HASH, SHARE_AT_END = "held_out_share", "held_out_end"  # by a hash; the
 #   scored     text, optionally text_pair, and score       (a float)
 #   tagged     text, words, tags                           (the words with spaces between them;
 #                                                           indices into `labels`)
+#   questions  text, text_pair, answers, place             (the question and its context; the first
+#                                                           character and the end of each answer)
 #   items      text, and optionally name                   (items and separators; of the sequence)
 #   chats      messages, place, record                     (dicts with role and content; file:line;
 #                                                           the messages as one string)
@@ -39,8 +41,8 @@ SHARE_BY_HASH, SHARE_AT_END = "held_out_share", "held_out_end"  # by a hash; the
 #   series     signal (steps, 1), future, is_known (steps), offset, name
 #                                                          (float32; values minus the offset)
 ExampleKind = Literal[
-    "pairs", "documents", "labelled", "scored", "tagged", "items", "chats", "preferences",
-    "images", "sounds", "series",
+    "pairs", "documents", "labelled", "scored", "tagged", "questions", "items", "chats",
+    "preferences", "images", "sounds", "series",
 ]  # fmt: skip
 # Kinds whose examples have arrays of float32 instead of text: the model normalises them and cuts
 # them into patches.

@@ -86,16 +86,18 @@ class ImageSpec:
     mode: Literal["L", "RGB"]  # Pillow's names for grey and colour
     size: int  # rows and columns
     resize: bool  # False: images of another size are refused
-    # data.image_fit, data.image_resample and data.image_upright. The repr omits them, as in the
+    # Keys of the data section, such as data.image_fit. The repr omits them, as in the
     # digests of older runs.
     fit: str = dataclasses.field(default=FORMER_FIT, repr=False)
     resample: str = dataclasses.field(default="bicubic", repr=False)
     upright: bool = dataclasses.field(default=FORMER_UPRIGHT, repr=False)
+    edge: int = dataclasses.field(default=0, repr=False)  # data.image_edge
 
     @classmethod
     def resizing(cls, mode: str, size: int, data: DataConfig) -> "ImageSpec":
         """The spec of images that are resized as the config says."""
-        return cls(mode, size, True, data.image_fit, data.image_resample, data.image_upright)
+        fit, resample = data.image_fit, data.image_resample
+        return cls(mode, size, True, fit, resample, data.image_upright, data.image_edge)
 
     @property
     def digest_parts(self) -> tuple[str, ...]:
@@ -103,26 +105,30 @@ class ImageSpec:
         part = repr(self).replace("ImageSpec", "ImageForm", 1)
         is_default = (self.fit, self.resample) == (FORMER_FIT, "bicubic")
         parts = (part,) if is_default else (part, self.fit, self.resample)
-        return (*parts, "upright") if self.upright else parts
+        parts = (*parts, "upright") if self.upright else parts
+        return (*parts, f"edge {self.edge}") if self.edge else parts
 
     def fitted(self, image: Image.Image) -> np.ndarray:
         """The image resized to the spec's size: uint8 (rows, columns, channels).
 
         `center_crop` resizes the shorter side and cuts out the centre, as transformers and
         torchvision do. `crop` first cuts out the central square and then resizes it.
-        `stretch` resizes both sides.
+        `stretch` resizes both sides. With an edge, images are resized to that, and the centre is
+        cut out.
         """
         size, method = self.size, Image.Resampling[self.resample.upper()]
-        resized = [int(size * edge / min(image.size)) for edge in image.size]
+        edge = self.edge or size
+        resized = [int(edge * side / min(image.size)) for side in image.size]
         # Resizing all of a very long image would take more memory than its file suggests.
-        is_too_long = size * max(resized) > Image.MAX_IMAGE_PIXELS
+        is_too_long = edge * max(resized) > Image.MAX_IMAGE_PIXELS
         if self.fit == "stretch":
-            image = image.resize((size, size), method)
+            image = image.resize((edge, edge), method)
         elif self.fit == "crop" or is_too_long:
-            image = ImageOps.fit(image, (size, size), method)
+            image = ImageOps.fit(image, (edge, edge), method)
         else:
-            left, top = ((edge - size) // 2 for edge in resized)
-            image = image.resize(resized, method).crop((left, top, left + size, top + size))
+            image = image.resize(resized, method)
+        left, top = ((side - size) // 2 for side in image.size)
+        image = image.crop((left, top, left + size, top + size))
         return np.asarray(image).reshape(size, size, -1)
 
 

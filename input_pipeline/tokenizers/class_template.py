@@ -11,14 +11,15 @@ from input_pipeline.tokenizers.special_tokens import Ids, SpecialTokens, Templat
 
 FRAMES = {
     "bert": "bert", "distilbert": "bert", "roberta": "roberta", "bart": "roberta",
-    "electra": "bert", "mpnet": "roberta", "xlm-roberta": "roberta", "xlmroberta": "roberta",
-    "camembert": "roberta",
+    "electra": "bert", "albert": "bert", "mpnet": "roberta", "xlm-roberta": "roberta",
+    "xlmroberta": "roberta", "camembert": "roberta", "esm": "esm",
     "t5": "eos", "mt5": "eos", "umt5": "eos", "pegasus": "eos", "marian": "eos",
 }  # fmt: skip
 # The classes that transformers takes for models with token types whose files name none.
 ENCODER_CLASSES = {
     "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer", "electra": "BertTokenizer",
+    "albert": "AlbertTokenizer",
 }  # fmt: skip
 # transformers' classes that give a model the token types of two texts, if the files do not say.
 WITH_TOKEN_TYPES = frozenset(
@@ -89,6 +90,9 @@ def _frame(
         case "roberta" if bos is not None and eos is not None:
             start, end = (bos if cls is None else cls,), (eos if sep is None else sep,)
             return Template(start, end, (start, end + end, end), ((0,), (0, 0), (0,)), (0, 0))
+        case "esm" if cls is not None and eos is not None:
+            start, end = (cls,), (eos,)
+            return Template(start, end, (start, end, end), ((0,), (0,), (0,)), (0, 0))
         case "eos" if eos is not None:
             end = (eos,)
             return Template((), end, ((), end, end), ((), (0,), (0,)), (0, 0))

@@ -3,7 +3,7 @@
     tokenizer.json    the `tokenizers` library's own format
     *.model           SentencePiece: Unigram as T5's tokenizer reads it, BPE as Llama's does;
                       sentencepiece.bpe.model as XLM-R's or CamemBERT's does
-    vocab.txt         BERT
+    vocab.txt         BERT, or ESM if the files beside it name that
     encoder.json      GPT-2, with vocab.bpe beside it; or vocab.json with merges.txt
     source.spm        Marian, with vocab.json and target.spm beside it; vocab.json may be named too
 
@@ -21,7 +21,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
 from experiment.untrusted_files import no_panic, require_regular
-from input_pipeline.tokenizers import bounded_encoding, byte_level, sentencepiece
+from input_pipeline.tokenizers import (
+    bounded_encoding,
+    byte_level,
+    esm_vocabulary,
+    sentencepiece,
+)
 from input_pipeline.tokenizers.added_tokens import (
     CONFIG_FILE_NAME,
     FILES_BESIDE,
@@ -106,6 +111,9 @@ def _open(path: Path) -> Opened:
         says = {key: says[key] for key in (PREFIX_SPACE, "legacy") if says.get(key) is not None}
         return Opened(*sentencepiece.read(path.read_bytes(), **says))
     if path.name == "vocab.txt":
+        config = config_beside(path)
+        if esm_vocabulary.is_esm(config, _model_type_beside(path)):
+            return Opened(*esm_vocabulary.read(path.read_text(encoding="utf-8"), config))
         return _bert(path)
     if is_marian(path):
         return _marian(path)

@@ -3,6 +3,7 @@
 import math
 
 GONE = object()  # in place of a value: the key is taken out
+IMAGES = {"model.input": "patches", "model.family": "encoder", "task.objective": "classify_images"}
 
 # What changes in configs/default.py, an encoder-decoder that reads 64 tokens, and what the
 # refusal has to say.
@@ -158,7 +159,7 @@ INVALID_CONFIGS = [
         "the scores of model.attention=additive are none",
     ),
     ({"model.dtype": "float16"}, "model.dtype='float16' is not one of: float32, bfloat16."),
-    ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean."),
+    ({"model.pooling": "max"}, "model.pooling='max' is not one of: first, last, mean, first_mean."),
     ({"data.source": "date"}, "data.source='date' is not one of: dates, pydoc, names, digits, "),
     ({"data.source": "text_file"}, "Did you mean 'text_files'?"),
     ({"task.objective": "casual_lm"}, "Did you mean 'causal_lm'?"),
@@ -227,6 +228,45 @@ INVALID_CONFIGS = [
     ({"model.first_norm": False, "model.norm_placement": "post"}, "leaves out the first norm of"),
     ({"model.pooler_norm": True}, "model.pooler_norm=True needs model.pooler=True"),
     ({"model.embedding_size": 8}, "model.embedding_size=8 is for the tokens of model.family="),
+    (
+        {"model.layer_scale": 0.1, "model.residual": False},
+        "model.layer_scale=0.1 is for residual connections",
+    ),
+    ({"model.distillation": "token"}, "model.distillation=token is for model.input=patches"),
+    (
+        IMAGES | {"model.distillation": "token", "model.class_token": False},
+        "adds a token behind the class token",
+    ),
+    (
+        IMAGES | {"model.distillation": "head", "model.pooler": True},
+        "is a second classifier like that of the class token",
+    ),
+    (
+        IMAGES | {"model.distillation": "head", "task.objective": "embed"},
+        "is a second classifier, but task.objective=embed has none",
+    ),
+    (
+        {"task.window_overlap": 64},
+        "task.window_overlap=64 goes with task.objective=answer_span, not seq2seq; set it to 128",
+    ),
+    (
+        {"task.objective": "answer_span", "model.family": "encoder", "task.label_smoothing": 0.1},
+        "task.label_smoothing=0.1 has no part in task.objective=answer_span",
+    ),
+    (
+        {"task.objective": "answer_span", "model.family": "encoder", "eval.metrics": ("bleu",)},
+        "bleu does not go with task.objective=answer_span; choose among: squad_exact_match",
+    ),
+    (
+        {"data.image_edge": 8, "data.image_size": 9},
+        "data.image_edge=8 must be at least data.image_size=9, which is cut out of it",
+    ),
+    ({"model.layer_groups": 4}, "model.layer_groups=4 does not divide model.encoder_layers="),
+    (
+        {"model.layer_groups": 1, "finetune.layer_decay": 0.9},
+        "finetune.layer_decay=0.9 gives each layer its own rate, but with model.layer_groups=1",
+    ),
+    ({"model.token_dropout": True}, "model.token_dropout=True is for the masked tokens of model"),
     ({"model.own_relative_bias": True}, "needs model.position=t5_bias or model.relative_bias=True"),
     (
         {"model.position": "alibi", "model.relative_bias": True},

@@ -17,7 +17,7 @@ STYLES = {
     "gemma 3": dict(
         norm="rmsnorm", norm_placement="sandwich", norm_zero_centered=True, qk_norm="head",
         attention="local,flash", attention_window=3, rope_local_theta=50.0, score_cap=2.0,
-        logit_cap=3.0, attention_multiplier=0.3, embedding_scale=True,
+        logit_cap=3.0, attention_multiplier=0.3, embedding_scale=True, layer_scale=0.7,
     ),
     "olmo 2 without positions in some layers": dict(
         norm_placement="reordered", qk_norm="full", rope_layers=(1, 0), rope_fraction=0.5,
@@ -27,10 +27,12 @@ STYLES = {
         attention="dot,local,local", attention_window=3, rope_local_theta=50.0, first_norm=False,
         relative_bias=True, own_relative_bias=True, bias=False, decoder_layers=5,
     ),
+    "groups of layers": dict(decoder_layers=4, layer_groups=2, attention="dot,local"),
     "parallel": dict(
         parallel_residual="one_norm", qk_norm="heads", residual_multiplier=0.5,
         embedding_multiplier=2.0, logit_multiplier=0.5, bias=False, norm_bias=True,
         rope_scaling="yarn", rope_factor=4.0, rope_high_frequency=8.0, rope_original_length=16,
+        layer_scale=0.1,
     ),
 }  # fmt: skip
 

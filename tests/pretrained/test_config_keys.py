@@ -202,6 +202,21 @@ ON_THE_HUB = {
         "roberta_classifier",
         dict(gradient_checkpointing=False, output_past=True, finetuning_task="sentiment"),
     ),
+    "esm2_t6_8M_UR50D": (
+        "esm_masked_lm",
+        dict(
+            emb_layer_norm_before=False, hidden_act="gelu", token_dropout=True, bos_token_id=None,
+            esmfold_config=None, vocab_list=None, position_embedding_type="rotary",
+        ),
+    ),
+    "albert-base-v2": (
+        "albert_masked_lm",
+        dict(
+            classifier_dropout_prob=0.1, down_scale_factor=1, gap_size=0, inner_group_num=1,
+            layers_to_keep=[], net_structure_type=0, num_memory_blocks=0,
+            position_embedding_type="absolute",
+        ),
+    ),
     "distilbert-base-uncased": (
         "distilbert_masked_lm",
         dict(
@@ -313,6 +328,16 @@ ON_THE_HUB = {
     "vit-base-patch16-224": (
         "vit_classifier", dict(qkv_bias=True, encoder_stride=16, transformers_version="4.13.0"),
     ),
+    "deit-base-distilled-patch16-224": (
+        "deit_classifier", dict(qkv_bias=True, transformers_version="4.13.0.dev0"),
+    ),
+    "dinov2-base": (
+        "dinov2_classifier",
+        dict(
+            drop_path_rate=0.0, use_swiglu_ffn=False, qkv_bias=True, apply_layernorm=True,
+            out_features=["stage1"], stage_names=["stem", "stage1"], reshape_hidden_states=True,
+        ),
+    ),
     "vit-base-patch16-224-in21k": (
         "vit_base", dict(pooler_act="tanh", encoder_stride=16, _name_or_path="google/vit"),
     ),
@@ -408,6 +433,7 @@ def test_harmless_keys_change_nothing_in_transformers(name, tmp_path):
     keys = published.read(tmp_path).architecture.harmless | {"chunk_size_feed_forward"}
     # Read where there is a pooler; of another meaning since transformers 5.
     keys -= {"pooler_act", "pooler_output_size", "num_hidden_layers"}
+    keys -= {"out_features", "out_indices", "stage_names"}  # numbers and names of its layers
     defaults = type(model.config)()
     config |= {key: other(getattr(defaults, key, None)) for key in keys}
     # Without it, transformers mixes up the two caches of an encoder-decoder.

@@ -15,6 +15,8 @@ SIZE = 32
 SQUARE = {"height": SIZE, "width": SIZE}
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.4]
 CROPPED = dict(size={"shortest_edge": SIZE}, do_center_crop=True, crop_size=SQUARE)
+LARGER = CROPPED | dict(size={"shortest_edge": 37})  # as of DINOv2
+STRETCHED = CROPPED | dict(size={"height": 37, "width": 37})  # as of DeiT
 
 
 def read(tmp_path, **settings):
@@ -57,6 +59,10 @@ def both(settings, path, tmp_path):
         (CROPPED, (21, 50)),
         (CROPPED, (100, 33)),
         (CROPPED, (31, 37)),
+        (LARGER, (60, 45)),
+        (LARGER, (21, 50)),
+        (STRETCHED, (60, 45)),
+        (STRETCHED, (37, 37)),
     ],
 )
 def test_pixels_are_those_of_transformers(resample, sizes, shape, tmp_path):
@@ -66,7 +72,7 @@ def test_pixels_are_those_of_transformers(resample, sizes, shape, tmp_path):
 
 
 @pytest.mark.parametrize("resample", range(6))
-@pytest.mark.parametrize("sizes", [dict(size=SQUARE), CROPPED], ids=["stretch", "center_crop"])
+@pytest.mark.parametrize("sizes", [dict(size=SQUARE), CROPPED, LARGER, STRETCHED])
 def test_settings_are_written_back_as_read(resample, sizes, tmp_path):
     settings = dict(
         do_resize=True, resample=resample, do_rescale=True, rescale_factor=1 / 255,
@@ -91,11 +97,12 @@ def test_a_note_says_that_exported_pixels_differ_slightly(tmp_path):
 def test_the_defaults_are_those_of_a_vit(tmp_path):
     assert image_processor.read(tmp_path, SIZE) == {}
     half = dict(image_mean=(0.5,), image_std=(0.5,))
-    assert read(tmp_path) == dict(image_fit="stretch", image_resample="bilinear", **half)
+    usual = dict(image_fit="stretch", image_edge=0, image_resample="bilinear")
+    assert read(tmp_path) == usual | half
     assert read(tmp_path, do_resize=False) == half
-    assert read(tmp_path, size=SIZE, do_normalize=False) == dict(
-        image_fit="stretch", image_resample="bilinear"
-    )
+    assert read(tmp_path, size=SIZE, do_normalize=False) == usual
+    old_names = dict(size=40, do_center_crop=True, crop_size=SIZE)  # of DeiT's first files
+    assert read(tmp_path, **old_names, do_normalize=False) == usual | dict(image_edge=40)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,9 @@ def test_the_defaults_are_those_of_a_vit(tmp_path):
     [
         (dict(size={"height": 64, "width": 64}), "only 32x32, the model's size, is; resize images"),
         (dict(size={"shortest_edge": SIZE}), "size={'shortest_edge': 32} is not supported"),
-        (CROPPED | dict(size={"shortest_edge": 36}), "{'shortest_edge': 36}, cropped to"),
+        (CROPPED | dict(size={"shortest_edge": 28}), "{'shortest_edge': 28}, cropped to"),
+        (CROPPED | dict(size={"height": 36, "width": 40}), "cropped to {'height': 32,"),
+        (LARGER | dict(crop_size={"height": 36, "width": 36}), "cropped to {'height': 36,"),
         (dict(resample=6), "resample=6 is not supported; Pillow numbers its filters from 0 to 5"),
         (dict(rescale_factor=1.0), "rescale_factor=1.0 is not supported"),
         (dict(do_rescale=False), "do_rescale=False is not supported"),

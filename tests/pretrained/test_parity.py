@@ -52,6 +52,8 @@ def compare(directory, record_property):
             capture_intermediates=lambda module, _: isinstance(module, Stack),
         )  # fmt: skip
         found, total = by_name(task, outputs), 0.0
+        if task.objective_spec.head == "span":
+            found |= dict(zip(("start", "end"), found["logits"].swapaxes(0, 1), strict=True))
         for stack, captured in state["intermediates"]["backbone"].items():
             found[stack] = captured["__call__"][0][0]
         for name, targets in parts_of(stored, "target/").items():

@@ -117,6 +117,17 @@ def text(rng, config):
     return given
 
 
+def masked_text(rng, config):
+    """Masks in rows of several lengths, and a row without any."""
+    given = text(rng, config)
+    tokens, mask = given["input_ids"], given["attention_mask"]
+    masked = (rng.random(tokens.shape) < 0.4) & (mask == 1)
+    masked[:, 0] = False
+    masked[0, 1], masked[1] = True, False
+    tokens[masked] = config.mask_token_id
+    return given
+
+
 def long_text(rng, config):
     """Distances beyond the exact buckets of 32."""
     tokens, mask = padded(rng, (30, 7))
@@ -196,10 +207,28 @@ def electra(kind, **more):
     return build
 
 
+def albert(kind, **more):
+    def build(hf, draw):
+        sizes = draw.bert(embedding_size=draw(6, 7), num_hidden_groups=draw(1, 2), **more)
+        sizes |= dict(num_hidden_layers=4, hidden_act=draw("gelu", "relu", "gelu_new"))
+        return getattr(hf, f"Albert{kind}")(hf.AlbertConfig(**sizes))
+
+    return build
+
+
 def mpnet(kind, **more):
     return lambda hf, draw: getattr(hf, f"MPNet{kind}")(
         hf.MPNetConfig(**{**draw.bert(**more), "max_position_embeddings": draw(36, 40)})
     )
+
+
+def esm(kind, **more):
+    def build(hf, draw):
+        sizes = draw.bert(pad_token_id=1, mask_token_id=3, token_dropout=True, **more)
+        del sizes["hidden_act"]
+        return getattr(hf, f"Esm{kind}")(hf.EsmConfig(**sizes))
+
+    return build
 
 
 def distilbert(kind, **more):
@@ -340,6 +369,20 @@ def vit(kind, **more):
     return lambda hf, draw: getattr(hf, kind)(hf.ViTConfig(**draw.vit(**more)))
 
 
+def deit(kind, **more):
+    return lambda hf, draw: getattr(hf, f"DeiT{kind}")(hf.DeiTConfig(**draw.vit(**more)))
+
+
+def dinov2(kind, **more):
+    def build(hf, draw):
+        sizes = draw.vit(**more)
+        del sizes["intermediate_size"]
+        config = hf.Dinov2Config(**sizes, mlp_ratio=draw(2, 3), layerscale_value=draw(0.1, 1.0))
+        return getattr(hf, f"Dinov2{kind}")(config)
+
+    return build
+
+
 YARN = dict(
     rope_type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=2.0, beta_slow=1.0
 )
@@ -399,6 +442,7 @@ LIKE_LLAMA = {
     ),
 }  # fmt: skip
 
+SPANS = dict(encoder="hidden_states.-1", start="start_logits", end="end_logits")
 LABELS = ("no", "perhaps", "yes")
 LABELLED = dict(id2label=dict(enumerate(LABELS)), label2id={n: i for i, n in enumerate(LABELS)})
 ENCODED = dict(encoder="hidden_states.-1")
@@ -428,6 +472,10 @@ EXAMPLES = {
         like_roberta("Roberta", "ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
     "bert_tokens": Example(bert("BertForTokenClassification", **LABELLED), text, ANSWERED),
+    "bert_span": Example(bert("BertForQuestionAnswering"), without_padding, SPANS),
+    "modernbert_span": Example(
+        modernbert("ForQuestionAnswering", 2), without_padding, SPANS
+    ),
     "roberta_regression": Example(
         like_roberta("Roberta", "ForSequenceClassification", num_labels=1), text, ANSWERED
     ),
@@ -455,10 +503,24 @@ EXAMPLES = {
     "electra_classifier": Example(
         electra("ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
+    "albert_base": Example(
+        albert("Model"), text, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
+    "albert_masked_lm": Example(albert("ForMaskedLM"), text, ANSWERED),
+    "albert_classifier": Example(
+        albert("ForSequenceClassification", **LABELLED), text, ANSWERED
+    ),
     "mpnet_base": Example(
         mpnet("Model"), long_text, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
     "mpnet_masked_lm": Example(mpnet("ForMaskedLM", hidden_act="gelu"), text, ANSWERED),
+    "esm_masked_lm": Example(
+        esm("ForMaskedLM", position_embedding_type="rotary"), masked_text, ANSWERED
+    ),
+    "esm_classifier": Example(
+        esm("ForSequenceClassification", emb_layer_norm_before=True, **LABELLED),
+        masked_text, ANSWERED,
+    ),
     "distilbert_masked_lm": Example(
         distilbert("DistilBertForMaskedLM"), text, ANSWERED
     ),
@@ -494,6 +556,19 @@ EXAMPLES = {
     ),
     "vit_classifier": Example(
         vit("ViTForImageClassification", **LABELLED), images, dict(logits="logits")
+    ),
+    "deit_base": Example(
+        deit("Model"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
+    ),
+    "deit_classifier": Example(
+        deit("ForImageClassificationWithTeacher", **LABELLED), images, dict(logits="logits")
+    ),
+    "dinov2_base": Example(
+        dinov2("Model", use_swiglu_ffn=True), images,
+        dict(encoder="last_hidden_state", embedding="pooler_output"),
+    ),
+    "dinov2_classifier": Example(
+        dinov2("ForImageClassification", **LABELLED), images, dict(logits="logits")
     ),
     "marian": Example(marian, two_sides, BOTH),
     "bart": Example(bart, two_sides, BOTH),
@@ -576,6 +651,41 @@ MORE_CLASSES = {
     "MPNetForSequenceClassification": Example(
         mpnet("ForSequenceClassification", **LABELLED), text, ANSWERED
     ),
+    **{
+        f"{kind}ForQuestionAnswering": Example(
+            like_roberta(kind, "ForQuestionAnswering"), without_padding, SPANS
+        )
+        for kind in ("Roberta", "XLMRoberta", "Camembert")
+    },
+    "DistilBertForQuestionAnswering": Example(
+        distilbert("DistilBertForQuestionAnswering"), without_padding, SPANS
+    ),
+    "ElectraForQuestionAnswering": Example(
+        electra("ForQuestionAnswering"), without_padding, SPANS
+    ),
+    "MPNetForQuestionAnswering": Example(
+        mpnet("ForQuestionAnswering"), without_padding, SPANS
+    ),
+    "AlbertForQuestionAnswering": Example(
+        albert("ForQuestionAnswering"), without_padding, SPANS
+    ),
+    "DeiTForImageClassification": Example(
+        deit("ForImageClassification", **LABELLED), images, dict(logits="logits")
+    ),
+    "AlbertForTokenClassification": Example(
+        albert("ForTokenClassification", **LABELLED), text, ANSWERED
+    ),
+    "AlbertForPreTraining": Example(
+        albert("ForPreTraining"), text, dict(ENCODED, logits="prediction_logits")
+    ),
+    "EsmModel": Example(
+        esm("Model", position_embedding_type="rotary"), masked_text,
+        dict(encoder="last_hidden_state", embedding="pooler_output"),
+    ),
+    "EsmForTokenClassification": Example(
+        esm("ForTokenClassification", position_embedding_type="rotary", **LABELLED),
+        masked_text, ANSWERED,
+    ),
     "MPNetForTokenClassification": Example(
         mpnet("ForTokenClassification", **LABELLED), text, ANSWERED
     ),
@@ -639,11 +749,11 @@ def save(name: str, seed: int, directory: Path) -> None:
     contiguous = {name: np.ascontiguousarray(array) for name, array in expected.items()}
     save_file(contiguous, directory / "expected.safetensors")
     (directory / "gradients").mkdir()
-    if any(".experts." in name for name in weights):
+    if any(".experts." in name or ".layer_scale1." in name for name in weights):
         # In memory they have other names and shapes than in files.
         with torch.no_grad():
             for weight, gradient in zip(weights.values(), gradients, strict=True):
-                weight.copy_(gradient)
+                weight.copy_(torch.zeros_like(weight) if gradient is None else gradient)
         model.float().save_pretrained(directory / "gradients")
         (directory / "gradients" / "generation_config.json").unlink(missing_ok=True)
         return
@@ -684,7 +794,7 @@ def targets_of(inputs, found, seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed + 1)
     mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     targets = {}
-    names = found.keys() & {"logits", "next_sentence", "embedding"}
+    names = found.keys() & {"logits", "next_sentence", "embedding", "start", "end"}
     names = names or {"decoder" if "decoder" in found else "encoder"}
     for name in names - {*scores_in(found)}:
         drawn = rng.integers(found[name].shape[-1], size=tuple(found[name].shape[:-1]))

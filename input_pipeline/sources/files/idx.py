@@ -48,7 +48,9 @@ def load(directory: Path, data: DataConfig) -> Splits:
     spec = None
     if data.image_size:
         # Its images have no EXIF, so data.image_upright changes nothing.
-        spec = ImageSpec("L", data.image_size, True, data.image_fit, data.image_resample)
+        spec = ImageSpec(
+            "L", data.image_size, True, data.image_fit, data.image_resample, edge=data.image_edge
+        )
     read = {
         split: _read_split(directory, key, split, data.image_size)
         for key, split in (("train_split", data.train_split), ("eval_split", data.eval_split))
