@@ -429,6 +429,11 @@ def get_config(arg=None):
             beam_size=1,  # beams; 1: greedy decoding
             length_penalty=0.6,  # of beam search; 0: none, which favours short answers
             samples=8,  # examples and answers to write to samples/; 0: none
+            # Tasks of lm-evaluation-harness to score at every evaluation, such as
+            # ("hellaswag", "arc_easy"); causal language models only; see docs/evaluate.md
+            tasks=(),
+            task_path="",  # a directory with YAML files of tasks of your own; all, without `tasks`
+            task_limit=0,  # documents to score of each task, the first ones; 0: all
         )
     )
     return config.lock()

@@ -11,6 +11,7 @@ from training.mup import mup_problems
 from training.pruning_schedule import prune_problems
 from training.section_checks import (
     finetune_problems,
+    harness_problems,
     metric_problems,
     precision_problems,
     reference_problems,
@@ -35,6 +36,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from prune_problems(experiment.prune, run, experiment.finetune, model)
     yield from mup_problems(model, experiment.optimizer, experiment.finetune)
     yield from metric_problems(experiment.eval, task)
+    yield from harness_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     objective = task.objective_spec
     if model.family not in objective.families:

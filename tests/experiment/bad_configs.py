@@ -506,6 +506,8 @@ INVALID_CONFIGS = [
         "ece does not go with task.objective=embed; set it to ()",
     ),
     ({"eval.beam_size": 0}, "eval.beam_size=0 must be at least 1"),
+    ({"eval.tasks": ("hellaswag",)}, "a causal language model (task.objective=causal_lm or"),
+    ({"eval.task_limit": 5}, "eval.task_limit=5 does nothing without eval.tasks"),
     ({"eval.length_penalty": -0.1}, "eval.length_penalty=-0.1 must be at least 0"),
     # Public data sets
     ({"data.source": "tfds", "data.kind": "documents"}, "data.name is empty; set it for data.so"),
