@@ -66,6 +66,9 @@ def get_config(arg=None):
             # Amplitude of the sinusoids; 0: the initial standard deviation of token embeddings, so
             # that neither swamps the other; 1 with embedding_scale=True, as in the 2017 paper
             sinusoidal_scale=0.0,
+            # paper: column i turns by 10000^(-2i/D) | tensor2tensor: by 10000^(-i/(D/2-1))
+            sinusoidal_variant="paper",
+            sinusoidal_offset=0,  # the number of the first position; fairseq's models begin at 2
             rope_theta=10_000.0,  # base of the wavelengths of rope
             # The base of layers that see only near keys (local), which are then not scaled (Gemma
             # 3); 0: rope_theta

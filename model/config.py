@@ -63,6 +63,8 @@ class TransformerConfig:
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     sinusoidal_scale: NonNegativeFloat
+    sinusoidal_variant: Literal["paper", "tensor2tensor"]
+    sinusoidal_offset: SizeOrZero
     rope_theta: PositiveFloat
     rope_local_theta: NonNegativeFloat
     rope_fraction: RopeFraction

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 ABSOLUTE_POSITIONS = ("sinusoidal", "learned")  # added to embeddings; the others act in attention
 
 
-def sinusoidal(positions_bt: Array, width: int) -> Array:
+def sinusoidal(positions_bt: Array, width: int, variant: str = "paper") -> Array:
     """Sinusoidal positions of the 2017 paper, (B, T, D) in float32: t / 10000^(2i/D).
 
     All sines come before all cosines, as in Marian's checkpoints. The paper interleaves them,
-    which only permutes the columns.
+    which only permutes the columns. With `variant` "tensor2tensor", the exponent is i / (D/2 - 1),
+    so that the last frequency is 1/10000 itself, as in the paper's code and in fairseq.
     """
-    frequencies = 10_000.0 ** -(np.arange(0, width, 2, dtype=np.float64) / width)
+    exponents = np.arange(0, width, 2, dtype=np.float64) / width
+    if variant == "tensor2tensor":
+        exponents *= width / (width - 2)
+    frequencies = 10_000.0**-exponents
     angles = positions_bt[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 

@@ -49,7 +49,8 @@ class Specials:
 
 # Keys of our `model` section that few architectures have, and their values in all others.
 PLAIN = dict(
-    rope_local_theta=0.0, rope_fraction=1.0, rope_layers=(), embedding_multiplier=1.0,
+    sinusoidal_variant="paper", sinusoidal_offset=0, rope_local_theta=0.0,
+    rope_fraction=1.0, rope_layers=(), embedding_multiplier=1.0,
     logit_multiplier=1.0, logit_cap=0.0, residual_multiplier=1.0, parallel_residual="none",
     norm_zero_centered=False, norm_bias=False, attention_multiplier=0.0,
     attention_bias="default", score_cap=0.0, qk_norm="none", experts=0, shared_experts=0,

@@ -7,7 +7,7 @@ from typing import Any
 from experiment.schema import ConfigError, did_you_mean
 from pretrained import model_files
 from pretrained.architecture import Architecture, Head
-from pretrained.bart import BART, MARIAN, MBART, PEGASUS
+from pretrained.bart import BART, M2M_100, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
 from pretrained.cohere import COHERE, STABLELM, STARCODER2
 from pretrained.distilbert import DISTILBERT
@@ -33,13 +33,13 @@ ARCHITECTURES = {
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
         MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, MARIAN, BART, MBART, PEGASUS,
+        M2M_100,
     )
 }  # fmt: skip
 # Further architectures of a model_type, which other classes have.
 VARIANTS = {"t5": (T5_ENCODER,)}
 EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each in more))
 REFUSED = {
-    "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
     "clip": "its two towers and the space that they share are missing here; image encoders are vit",
     "deit": "its distillation token is not supported; models without one are published as vit",
     "albert": "layers with shared weights are not supported",

@@ -25,6 +25,7 @@ INVALID_CONFIGS = [
     ({"data.tokenizer": "item"}, "data.tokenizer=item is for sequences of items"),
     ({"eval.metrics": ("hit@10",)}, "hit@10 does not go with task.objective=seq2seq"),
     ({"eval.metrics": ("hit@11",)}, "Did you mean 'hit@1'?"),
+    ({"model.position": "rope", "model.sinusoidal_offset": 2}, "is for model.position=sinusoidal"),
     # Sizes of tables that are made before memory can be estimated
     ({"model.head_size": 10**9}, "model.head_size=1000000000 must be at least 0 and at most"),
     ({"model.token_types": 10**9}, "model.token_types=1000000000 must be at least 0 and at most"),

@@ -310,6 +310,20 @@ ON_THE_HUB = {
             do_blenderbot_90_layernorm=False, tokenizer_class="PreTrainedTokenizerFast",
         ),
     ),
+    "nllb-200-distilled-600M": (
+        "m2m_100",
+        dict(
+            is_encoder_decoder=True, decoder_layerdrop=0, encoder_layerdrop=0, max_length=200,
+            num_hidden_layers=12, tokenizer_class="NllbTokenizer", use_cache=True,
+        ),
+    ),
+    "m2m100_418M": (
+        "m2m_100",
+        dict(
+            is_encoder_decoder=True, decoder_layerdrop=0.05, early_stopping=True, max_length=200,
+            gradient_checkpointing=False, num_beams=5, encoder_layerdrop=0.05,
+        ),
+    ),
     "vit-base-patch16-224": (
         "vit_classifier", dict(qkv_bias=True, encoder_stride=16, transformers_version="4.13.0"),
     ),
@@ -371,7 +385,7 @@ def test_other_names_are_those_of_transformers():
     _, hf = oracle()
     for kind, each in ARCHITECTURES.items():
         theirs = dict(hf.CONFIG_MAPPING[kind].attribute_map)
-        if kind in ("bart", "marian", "mbart", "pegasus"):
+        if kind in ("bart", "marian", "mbart", "pegasus", "m2m_100"):
             assert theirs.pop("num_hidden_layers") == "encoder_layers"
         if kind == "qwen3_moe":  # published files have the name that is an alias since then
             theirs = {name: alias for alias, name in theirs.items()}

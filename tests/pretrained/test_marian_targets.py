@@ -68,14 +68,15 @@ def test_a_prefix_and_a_target_are_of_the_target_language(imported):
 LINES = [("cat", "Katze"), ("sat cat", "sat cat Katze"), ("Katze sat", "cat")]
 
 
-def scores(workdir, tmp_path):
+def scores(workdir, tmp_path, length=8):
     for language, texts in zip(("en", "de"), zip(*LINES, strict=True), strict=True):
         for split in ("train", "validation"):
             write(tmp_path / "data" / f"{split}.{language}", "".join(f"{t}\n" for t in texts))
     config = loaded_run.recorded_config(workdir)
     config["data"] |= dict(
         source="translation_files", path=str(tmp_path / "data"), source_language="en",
-        target_language="de", length=8, encoder_length=8, cache_dir=str(tmp_path / "cache"),
+        target_language="de", length=length, encoder_length=length,
+        cache_dir=str(tmp_path / "cache"),
     )  # fmt: skip
     config["eval"] |= dict(batch_size=2)
     return evaluate.evaluate(workdir, config=config)

@@ -306,11 +306,12 @@ def marian(hf, draw):
     return hf.MarianMTModel(hf.MarianConfig(**draw.bart(scale_embedding=draw(True, False))))
 
 
-def like_bart(kind):
-    """A model without a head."""
-    return lambda hf, draw: getattr(hf, f"{kind}Model")(
-        getattr(hf, f"{kind}Config")(**draw.bart(scale_embedding=draw(True, False)))
-    )
+def like_bart(kind, head="Model", **more):
+    def build(hf, draw):
+        sizes = draw.bart(scale_embedding=draw(True, False)) | more
+        return getattr(hf, f"{kind}{head}")(getattr(hf, f"{kind}Config")(**sizes))
+
+    return build
 
 
 def bart(hf, draw):
@@ -489,6 +490,10 @@ EXAMPLES = {
     "t5_encoder": Example(t5_encoder, text, dict(encoder="last_hidden_state")),
     "mbart": Example(mbart, two_sides, BOTH),
     "pegasus": Example(pegasus, two_sides, BOTH),
+    # Padding has its own id: transformers gives no position to it, wherever it is.
+    "m2m_100": Example(
+        like_bart("M2M100", "ForConditionalGeneration", pad_token_id=2), two_sides, BOTH
+    ),
     "vit_base": Example(
         vit("ViTModel"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
@@ -559,10 +564,10 @@ MORE_CLASSES = {
     "GPT2Model": Example(gpt2("Model"), text, dict(decoder="last_hidden_state")),
     **{
         f"{kind}Model": Example(
-            like_bart(kind), two_sides,
+            like_bart(kind, **more), two_sides,
             dict(encoder="encoder_last_hidden_state", decoder="last_hidden_state"),
         )
-        for kind in ("Bart", "MBart", "Pegasus")
+        for kind, more in dict(Bart={}, MBart={}, Pegasus={}, M2M100=dict(pad_token_id=2)).items()
     },
     "XLMRobertaForSequenceClassification": Example(
         like_roberta("XLMRoberta", "ForSequenceClassification", **LABELLED), text, ANSWERED
