@@ -52,6 +52,7 @@ def get_config(arg=None):
             shared_experts=0,  # more experts, which every token uses
             router_scores="softmax",  # softmax (over all experts) | sigmoid (of each)
             router_renormalise=True,  # divide the scores of a token's experts by their sum
+            router_bias=False,  # a bias of each expert in the router (gpt-oss)
             # An expert takes at most this many times the even share of a row's tokens, the first
             # ones, and drops the others; 0: it takes all
             expert_capacity=0.0,
@@ -90,6 +91,8 @@ def get_config(arg=None):
             rope_original_length=8192,  # llama3, yarn, longrope: the context length before scaling
             # yarn and longrope multiply rotated queries and keys by it; 0: by the papers' formulas
             rope_attention_factor=0.0,
+            # yarn rounds the first and last pair of columns that it scales partly; gpt-oss: False
+            rope_truncate=True,
             # longrope: divisors of the frequencies, one for each pair of columns. The long ones are
             # used if max_length is above rope_original_length
             rope_short_factors=(),
@@ -126,8 +129,11 @@ def get_config(arg=None):
             norm_epsilon=1e-6,  # added to the variance
             norm_zero_centered=False,  # multiply by 1 + scale, with scales that start at 0 (Gemma)
             norm_bias=False,  # a bias in layernorm even with bias=False (Falcon, StableLM)
-            # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu
+            # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu |
+            # swiglu_clamped (gpt-oss: the gate is at most activation_limit, and the other factor,
+            # between -activation_limit and activation_limit, is increased by 1)
             activation="relu",
+            activation_limit=7.0,  # see activation
             bias=True,  # in dense layers and layernorm
             # What mixes the tokens of a sequence: attention | rnn | gru | lstm | conv | mean (a bag
             # of tokens). See docs/mixers.md
@@ -150,6 +156,9 @@ def get_config(arg=None):
             attention_bias="default",
             # Soft cap: scores become cap * tanh(scores / cap), before positions are added (Gemma 2)
             score_cap=0.0,
+            # A learned score for each head beside those of the keys: what attends to it attends to
+            # nothing (gpt-oss)
+            attention_sinks=False,
             # Normalise queries and keys by `norm`, before rope: none | head (each head, with one
             # scale for all heads: Qwen3) | heads (each head, with its own scale: Cohere) | full
             # (all heads together: OLMo 2)

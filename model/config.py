@@ -56,6 +56,7 @@ class TransformerConfig:
     shared_experts: SizeOrZero
     router_scores: Literal["softmax", "sigmoid"]
     router_renormalise: bool
+    router_bias: bool
     expert_capacity: NonNegativeFloat
     load_balance_loss: NonNegativeFloat
     router_z_loss: NonNegativeFloat
@@ -75,6 +76,7 @@ class TransformerConfig:
     rope_high_frequency: PositiveFloat
     rope_original_length: Size
     rope_attention_factor: NonNegativeFloat
+    rope_truncate: bool
     rope_short_factors: tuple[PositiveFloat, ...]
     rope_long_factors: tuple[PositiveFloat, ...]
     relative_buckets: Size
@@ -103,8 +105,10 @@ class TransformerConfig:
     norm_zero_centered: bool
     norm_bias: bool
     activation: Literal[
-        "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"
-    ]
+        "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu",
+        "swiglu_clamped",
+    ]  # fmt: skip
+    activation_limit: PositiveFloat
     bias: bool
     mixer: Annotated[str, OneOf(lambda: (ATTENTION, *MIXERS))]
     mixer_options: tuple[tuple[str, float], ...]
@@ -115,6 +119,7 @@ class TransformerConfig:
     attention_scale_init: bool
     attention_bias: Literal["default", "qkv", "all"]
     score_cap: NonNegativeFloat
+    attention_sinks: bool
     qk_norm: Literal["none", "head", "heads", "full"]
     share_qk: bool
     attention_window: PositiveInt

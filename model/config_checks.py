@@ -106,6 +106,7 @@ def _attention_problems(config: "TransformerConfig") -> Iterator[str]:
         "bias": config.position == "alibi" or config.has_relative_bias,
         "relative": config.position == "transformer_xl",
         "cap": config.score_cap > 0,
+        "sinks": config.attention_sinks,
     }
     remedies = {
         "two_sided": "set model.family=decoder",
@@ -114,6 +115,7 @@ def _attention_problems(config: "TransformerConfig") -> Iterator[str]:
         "bias": "choose another position",
         "relative": "choose another position",
         "cap": "set it to 0",
+        "sinks": "set it to False",
     }
     for feature, is_asked in asked.items():
         if is_asked:

@@ -72,7 +72,9 @@ def rope_frequencies(config: "TransformerConfig", *, local: bool = False) -> np.
         case "yarn":
             ends = config.rope_high_frequency, config.rope_low_frequency
             first, last = (_pair_of_turns(config, size, turns) for turns in ends)
-            first, last = max(math.floor(first), 0), min(math.ceil(last), size - 1)
+            if config.rope_truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, size - 1)
             # As in the authors' code, 0.001 avoids a division by zero.
             width = (last - first) or 0.001
             unscaled = 1 - np.clip((np.arange(size // 2) - first) / width, 0, 1)

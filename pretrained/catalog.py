@@ -16,7 +16,7 @@ from pretrained.gemma import GEMMA, GEMMA2, GEMMA3
 from pretrained.gpt2 import GPT2
 from pretrained.gpt_neox import FALCON, GPT_NEOX
 from pretrained.llama import GRANITE, LLAMA, MISTRAL, OLMO2, PHI3, QWEN2, QWEN3, SMOLLM3
-from pretrained.mixtures import MIXTRAL, QWEN3_MOE
+from pretrained.mixtures import GPT_OSS, MIXTRAL, QWEN3_MOE
 from pretrained.modernbert import MODERNBERT
 from pretrained.mpnet import MPNET
 from pretrained.opt import OPT
@@ -33,7 +33,7 @@ ARCHITECTURES = {
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
         MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, MARIAN, BART, MBART, PEGASUS,
-        M2M_100,
+        M2M_100, GPT_OSS,
     )
 }  # fmt: skip
 # Further architectures of a model_type, which other classes have.
@@ -48,7 +48,6 @@ REFUSED = {
     "esm": "its scaling of masked tokens and its head for contacts are missing here",
     "dinov2": "its layer scale is missing here; models without one are published as vit",
     "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",
-    "gpt_oss": "its attention sinks are missing here",
     "qwen2_moe": "the gate of its shared expert is missing here; dense models are qwen2",
     "deepseek_v3": "its latent attention is missing here",
     "phi": "the bias of its output layer is missing in decoders here; Phi-3 and Phi-4 are phi3",

@@ -251,6 +251,10 @@ INVALID_CONFIGS = [
         "model.attention_multiplier=0.2 multiplies dot products",
     ),
     ({"model.attention": "performer", "model.score_cap": 30.0}, "it has no scores to cap"),
+    ({"model.attention": "performer", "model.attention_sinks": True}, "no term for a score"),
+    ({"model.activation_limit": 3.0}, "is for model.activation=swiglu_clamped, not relu"),
+    ({"model.rope_truncate": False}, "is for model.rope_scaling=yarn, not default"),
+    ({"model.router_bias": True}, "model.router_bias=True needs experts"),
     (
         {"model.residual": False, "model.residual_multiplier": 0.2},
         "model.residual_multiplier=0.2 is for residual connections",

@@ -310,6 +310,18 @@ ON_THE_HUB = {
             do_blenderbot_90_layernorm=False, tokenizer_class="PreTrainedTokenizerFast",
         ),
     ),
+    "gpt-oss-20b, dequantised": (
+        "gpt_oss",
+        dict(
+            attention_bias=True, attention_dropout=0.0, eos_token_id=200_002, experts_per_token=4,
+            hidden_act="silu", initial_context_length=4096, output_router_logits=False,
+            pad_token_id=199_999, router_aux_loss_coef=0.9, swiglu_limit=7.0, rope_theta=150_000,
+            rope_scaling=dict(
+                beta_fast=32.0, beta_slow=1.0, factor=32.0, rope_type="yarn", truncate=False,
+                original_max_position_embeddings=4096,
+            ),
+        ),
+    ),
     "nllb-200-distilled-600M": (
         "m2m_100",
         dict(
@@ -339,6 +351,25 @@ def test_configs_of_hub_models_are_accepted_unchanged(model, changed):
     if "head_dim" in keys:
         keys = keys | {"head_dim": json.loads((FIXTURES / name / CONFIG).read_text())["head_dim"]}
     assert published.read(changed(name, **keys)).head
+
+
+def test_gpt_oss_has_yarn_also_without_rope_parameters(changed):
+    found = published.read(changed("gpt_oss", rope_parameters=None, rope_scaling=None)).model
+    expected = dict(
+        rope_scaling="yarn", rope_factor=32.0, rope_low_frequency=1.0, rope_high_frequency=32.0,
+        rope_original_length=4096, rope_truncate=False, rope_theta=150_000.0,
+    )  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+    switched_off = published.read(
+        changed("gpt_oss", rope_parameters=None, rope_scaling=dict(rope_type="default"))
+    )
+    assert switched_off.model["rope_scaling"] == "default"
+
+
+def test_weights_in_mxfp4_are_refused_with_a_remedy(changed):
+    quantised = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    line = refusal(changed("gpt_oss", quantization_config=quantised))
+    assert "quantization_config=" in line and "Mxfp4Config(dequantize=True)" in line
 
 
 def test_no_key_is_called_harmless_that_is_read():

@@ -394,6 +394,10 @@ LIKE_LLAMA = {
     "mixtral": like_llama(
         "Mixtral", num_local_experts={3, 5}, num_experts_per_tok=2, sliding_window=4,
     ),
+    "gpt_oss": like_llama(
+        "GptOss", YARN | dict(truncate=False), num_hidden_layers={2, 3}, num_local_experts={3, 5},
+        num_experts_per_tok=2, sliding_window={3, 5}, swiglu_limit={0.3, 0.5}, hidden_act="silu",
+    ),
     "qwen3_moe": like_llama(
         "Qwen3Moe", num_experts=5, num_experts_per_tok={2, 3}, moe_intermediate_size={10, 14},
         norm_topk_prob={True, False}, attention_bias={True, False},
@@ -518,6 +522,7 @@ MORE_CLASSES = {
         "Starcoder2": dict(PLAIN_HEADS, sliding_window=None, rms_norm_eps=None),
         "Mixtral": dict(num_local_experts=3, num_experts_per_tok=2, sliding_window=None),
         "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10),
+        "GptOss": dict(num_local_experts=3, num_experts_per_tok=2, hidden_act="silu"),
     }.items()
 } | {
     "StableLmForSequenceClassification": Example(
