@@ -11,8 +11,8 @@ of each counts. Times are of complete calls, including the prompt or source. CTr
 own process, because it slowed down transformers in a process with torch.
 
 SmolLM2 is decoded greedily. In place of CTranslate2 it is compared with llama.cpp, if --llama_bench
-names its program llama-bench: PyPI has llama-cpp-python as source only, so it is no dependency here.
-llama-bench measures batch 1, and its tokens are its own.
+names its program llama-bench: PyPI has only the source of llama-cpp-python, so it is no dependency
+here. llama-bench measures batch 1, and its tokens are its own.
 """
 
 import importlib.metadata
