@@ -89,6 +89,11 @@ def _read(
             "--source_language and --target_language are for encoder-decoders with a tokenizer; "
             "leave them out"
         )
+    if languages.target and kind == "marian":
+        raise ConfigError(
+            f"--target_language={languages.target}: Marian reads the language of the target "
+            "at the start of a source, such as >>fra<<; write it there, and leave the flag out"
+        )
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
     if has_source:
         roles["bos"] = ids.decoder_start  # begins an output
