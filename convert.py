@@ -70,6 +70,7 @@ def convert(
     base: str = "",
     adapter: bool = False,
     source_eos: bool = True,
+    languages: published_tokenizer.Languages = published_tokenizer.AS_PUBLISHED,
     allow_nonfinite: bool = False,
 ) -> str:
     """Exports `source` if it is a run's directory, else imports it; returns a line about it.
@@ -83,6 +84,7 @@ def convert(
     for_imports = {
         "tokenizer": tokenizer, "ignore_keys": ignore_keys, "base": base,
         "allow_nonfinite": allow_nonfinite, "nosource_eos": not source_eos,
+        "source_language": languages.source, "target_language": languages.target,
     }  # fmt: skip
     for flag in (flag for flag, value in for_imports.items() if is_run and value):
         raise ConfigError(f"--{flag} is for imports, and this is a run; leave it out")
@@ -110,6 +112,7 @@ def convert(
                 conversion_places.local_tokenizer_file(tokenizer),
                 ignore_keys,
                 source_eos=source_eos,
+                languages=languages,
                 allow_nonfinite=allow_nonfinite,
             )
             model_files.write_json(directory / model_card.IMPORTED_FROM, {"source": name})
@@ -124,6 +127,7 @@ def import_model(
     ignore_keys: Collection[str] = (),
     *,
     source_eos: bool = True,
+    languages: published_tokenizer.Languages = published_tokenizer.AS_PUBLISHED,
     allow_nonfinite: bool = False,
 ) -> str:
     """Writes a published model as step 0 of a run; the arguments are those of `convert`."""
@@ -141,7 +145,9 @@ def import_model(
     model_config = experiment.model.resolve()
     tokenizer = None
     if model_config.input == "tokens":
-        tokenizer = published_tokenizer.read(found, tokenizer_path, source_eos=source_eos)
+        tokenizer = published_tokenizer.read(
+            found, tokenizer_path, source_eos=source_eos, languages=languages
+        )
     params = load_params(found, model_config, experiment.task, allow_nonfinite=allow_nonfinite)
 
     digest = "" if tokenizer is None else tokenizer.digest
@@ -249,10 +255,12 @@ def export_model(run: str, directory: Path, repo: str = "") -> str:
     if described.architecture.generates:
         ids = {key: id for key, id in described.config.items() if key.endswith("_token_id")}
         if config.family == "encoder_decoder" and tokenizer.text_start_ids:
-            ids["forced_bos_token_id"] = specials.bos
-            if described.architecture.model_type != "bart":
+            ids["forced_bos_token_id"] = specials.forced_bos
+            if described.architecture.model_type not in ("bart", "mbart", "m2m_100"):
                 logging.warning(
-                    "only BART's config can say that outputs begin with id %d", specials.bos
+                    "only the files of BART, mBART-50 and M2M-100 are read again so that outputs "
+                    "begin with id %d",
+                    specials.forced_bos,
                 )
         settings = generation_settings.read(checkpoints.parent)
         if tokenizer.forced_eos:
@@ -371,6 +379,7 @@ def main() -> None:
         base=BASE.value,
         adapter=ADAPTER.value,
         source_eos=SOURCE_EOS.value,
+        languages=published_tokenizer.Languages(SOURCE_LANGUAGE.value, TARGET_LANGUAGE.value),
         allow_nonfinite=ALLOW_NONFINITE.value,
     )
     print(f"{TO.value}: {line}")
@@ -401,6 +410,15 @@ if __name__ == "__main__":
         "source_eos",
         True,
         "Whether the source of an encoder-decoder ends with eos; not so in OpenNMT's models.",
+    )
+    SOURCE_LANGUAGE = flags.DEFINE_string(
+        "source_language",
+        "",
+        "The language of the sources of a multilingual model, by its token, such as en_XX or "
+        "eng_Latn.",
+    )
+    TARGET_LANGUAGE = flags.DEFINE_string(
+        "target_language", "", "The language of its outputs, by its token, such as fr_XX."
     )
     IGNORE_KEYS = flags.DEFINE_list(
         "ignore_keys", [], "Keys of the published config.json to ignore, separated by commas."

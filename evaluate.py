@@ -117,21 +117,26 @@ def evaluate_tasks(
     step: str = "",
     average: int = 1,
     config: Mapping[str, Any] | None = None,
+    *,
+    task_path: str = "",
     **options: Any,
 ) -> dict[str, Any]:
     """Scores a run on tasks of lm-evaluation-harness; returns the scores, as it records them.
 
-    `options` are those of `harness.evaluate_tasks`; other arguments as for `evaluate`.
+    `task_path` is a directory with your own tasks; without `tasks`, all of these are scored.
+    `options` are those of `harness.TaskScorer`; other arguments as for `evaluate`.
     """
-    harness.refuse_missing()
+    harness.refuse_missing("--tasks")
     begin = time.perf_counter()
     recorded = loaded_run.recorded_config(workdir)
     workdir = run_directory.prepare(workdir)
     model = loaded_run.load(workdir, step, average, config)
     size = model.experiment.eval.batch_size
     check_batch("eval.batch_size", size, model.mesh)
+    harness.refuse_unfit(model)
+    loaded = harness.load_tasks(tasks, task_path, flags=("--tasks", "--task_path"))
     with jax.set_mesh(model.mesh):
-        found = harness.evaluate_tasks(model, tasks, batch_size=size, **options)
+        found = harness.TaskScorer(model, loaded, batch_size=size, **options)(model.params)
     record = {
         "step": model.step,
         "split": "tasks",
@@ -297,8 +302,6 @@ def score_tasks() -> dict[str, Any]:
     for flag, least in ((SHOTS, 0), (LIMIT, 1)):
         if flag.value is not None and flag.value < least:
             raise ConfigError(f"--{flag.name}={flag.value} must be at least {least}")
-    if TASK_PATH.value and not Path(TASK_PATH.value).is_dir():
-        raise ConfigError(f"--task_path={TASK_PATH.value} is no directory")
     return evaluate_tasks(
         WORKDIR.value,
         TASKS.value,
@@ -307,7 +310,7 @@ def score_tasks() -> dict[str, Any]:
         CONFIG.value.to_dict(),
         num_fewshot=SHOTS.value,
         limit=LIMIT.value,
-        include_path=TASK_PATH.value,
+        task_path=TASK_PATH.value,
         chat=CHAT.value,
     )
 
@@ -315,10 +318,10 @@ def score_tasks() -> dict[str, Any]:
 def main() -> None:
     if not WORKDIR.value:
         raise ConfigError("--workdir is missing; give the directory of a run, such as runs/dates")
-    if TASKS.value:
+    if TASKS.value or TASK_PATH.value:
         show(score_tasks)
         return
-    for flag in (SHOTS, LIMIT, TASK_PATH, CHAT):
+    for flag in (SHOTS, LIMIT, CHAT):
         if flag.present:
             raise ConfigError(f"--{flag.name} is for --tasks; add that, or leave it out")
     processes.join()
@@ -362,6 +365,8 @@ if __name__ == "__main__":
     TASKS = flags.DEFINE_list("tasks", [], "Tasks of lm-evaluation-harness, separated by commas.")
     SHOTS = flags.DEFINE_integer("num_fewshot", None, "--tasks: examples in each prompt.")
     LIMIT = flags.DEFINE_integer("limit", None, "--tasks: the documents to score of each task.")
-    TASK_PATH = flags.DEFINE_string("task_path", "", "--tasks: a directory with your own tasks.")
+    TASK_PATH = flags.DEFINE_string(
+        "task_path", "", "A directory with tasks of your own, for --tasks; without --tasks: all."
+    )
     CHAT = flags.DEFINE_bool("chat", False, "--tasks: prompts get the model's chat template.")
     command_line.launch(main)

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from ml_collections import config_flags
 
 from checkpointing import hub_run, provenance, quiet_orbax, run_directory, run_summary
 from checkpointing.checkpoint_manager import Checkpoints, saved_steps
+from checkpointing.loaded_run import LoadedRun
 from checkpointing.recorded_run import read_run
 from configs import default
-from evaluation import eval_sets
+from evaluation import eval_sets, harness
 from evaluation.evaluator import EvalSet, Evaluator, metric_names
 from evaluation.metrics import signatures
 from experiment import command_line, sections
@@ -34,6 +35,7 @@ from pretrained.source_path import refuse_published_directory
 from storage.mirror import open_run_directory, source_of
 from training import processes
 from training.compilation import keep_programs
+from training.config import EvalConfig
 from training.device_memory import out_of_memory, refuse_batch, refuse_state
 from training.exits import AT_ONCE
 from training.finetune import parameter_counts, rate_scales, select_trainable
@@ -109,7 +111,8 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
         if not experiment.finetune.freeze:  # frozen blocks keep no inputs
             refuse_batch(model_config, rows, shortest, mesh, accumulate)
         sets = eval_sets.make_eval_sets(data.eval_names, data, experiment, mesh)
-        experiment = with_best_metric(experiment, sets)
+        tasks = load_tasks(experiment.eval) if experiment.eval.has_tasks else None
+        experiment = with_best_metric(experiment, sets, tasks.metric_names if tasks else ())
 
         # The run directory: where to start
         stack.enter_context(jax.set_mesh(mesh))
@@ -215,6 +218,7 @@ def train(experiment: Experiment, former_defaults: str, workdir: str) -> dict[st
             eval_sets=sets,
             checkpoints=checkpoints,
             reporter=reporter,
+            task_scores=tasks and make_task_scores(tasks, experiment, model, data, mesh),
         )
         with out_of_memory("a training step", memory_remedy(experiment)):
             scores = loop.run(start)
@@ -233,8 +237,36 @@ def memory_remedy(experiment: Experiment) -> str:
     )
 
 
-def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Experiment:
-    """Sets checkpoint.best_metric if patience needs one; refuses a metric that is not measured."""
+def load_tasks(settings: EvalConfig) -> harness.LoadedTasks:
+    """Reads the tasks of lm-evaluation-harness to score; refuses those that cannot be."""
+    harness.refuse_missing("eval.tasks")
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"eval.tasks needs a single process, and this job has {jax.process_count()}; set it to "
+            "() here, and score checkpoints by evaluate.py --tasks"
+        )
+    flags = "eval.tasks", "eval.task_path"
+    return harness.load_tasks(settings.tasks, settings.task_path, flags=flags)
+
+
+def make_task_scores(
+    tasks: harness.LoadedTasks, experiment: Experiment, model, data: pipeline.Data, mesh
+) -> Callable[..., dict[str, float]]:
+    """What scores parameters of this run on tasks; see `harness.TaskScorer.scores`."""
+    sized = model.config  # with the sizes inferred from the data
+    run = LoadedRun(experiment, sized, model, {}, data.tokenizer, data.labels, mesh, (0,))
+    settings = experiment.eval
+    limit = settings.task_limit or None
+    return harness.TaskScorer(run, tasks, batch_size=settings.batch_size, limit=limit).scores
+
+
+def with_best_metric(
+    experiment: Experiment, sets: Mapping[str, EvalSet], task_metrics: Sequence[str] = ()
+) -> Experiment:
+    """Sets checkpoint.best_metric if patience needs one; refuses a metric that is not measured.
+
+    `task_metrics`: names of metrics besides those of the eval sets.
+    """
     metric = experiment.checkpoint.best_metric
     if experiment.eval.patience and not metric:
         head = experiment.task.objective_spec.head
@@ -248,6 +280,7 @@ def with_best_metric(experiment: Experiment, sets: Mapping[str, EvalSet]) -> Exp
         for name, split in sets.items()
         for metric in metric_names(experiment.task, split, experiment.eval.metrics)
     ]
+    known += task_metrics
     if metric and metric not in known:
         raise ConfigError(
             f"checkpoint.best_metric={metric} is not measured here.{did_you_mean(metric, known)} "

@@ -2,13 +2,17 @@
 
     pip install -e '.[bench]' && python benchmarks/decode.py
 
-GPT-2 small and the 2017 paper's base model (as Marian builds it), in float32 with the same random
-weights in all libraries. Each gets 32 tokens and generates a fixed number of new ones. Before
-timing, one pass of transformers' model without a cache checks the tokens: with greedy search every
-token must have the largest logit; with beam search the sequences must be as likely as those of
-transformers. Rounds alternate, so that load on the machine affects all libraries; the best round of
-each counts. Times are of complete calls, including the prompt or source. CTranslate2 runs in its
+GPT-2 small, SmolLM2-135M and the 2017 paper's base model (as Marian builds it), in float32 with the
+same random weights in all libraries. Each gets 32 tokens and generates a fixed number of new ones.
+Before timing, one pass of transformers' model without a cache checks the tokens: with greedy search
+every token must have the largest logit; with beam search the sequences must be as likely as those
+of transformers. Rounds alternate, so that load on the machine affects all libraries; the best round
+of each counts. Times are of complete calls, including the prompt or source. CTranslate2 runs in its
 own process, because it slowed down transformers in a process with torch.
+
+SmolLM2 is decoded greedily. In place of CTranslate2 it is compared with llama.cpp, if --llama_bench
+names its program llama-bench: PyPI has only the source of llama-cpp-python, so it is no dependency
+here. llama-bench measures batch 1, and its tokens are its own.
 """
 
 import importlib.metadata
@@ -29,9 +33,10 @@ from benchmarks import decoders
 from benchmarks.decoders import CORES, GIVEN, Shape
 
 ROUNDS = flags.DEFINE_integer("rounds", 2, "Alternations; the best of each library counts.", 1)
-ONLY = flags.DEFINE_enum("only", None, ["gpt2", "base"], "Only this model.")
+ONLY = flags.DEFINE_enum("only", None, ["gpt2", "smollm2", "base"], "Only this model.")
 NEW_TOKENS = flags.DEFINE_integer("new_tokens", 128, "New tokens per row.", 1, 1024 - GIVEN)
 SKIP_CTRANSLATE2 = flags.DEFINE_bool("skip_ctranslate2", False, "Leave CTranslate2 out.")
+LLAMA_BENCH = flags.DEFINE_string("llama_bench", "", "The program llama-bench, of llama.cpp.")
 
 LIBRARIES = OURS, THEIRS, CT2 = "ours", "transformers", "CTranslate2"
 BATCH = 16
@@ -46,7 +51,7 @@ BEAM_TOLERANCE = 0.05
 def compare(shape: Shape, ctranslate2, machine: str) -> None:
     """Prints a line for every method; `ctranslate2` is its process, or None."""
     print(headings())
-    for method, beams, rows in METHODS:
+    for method, beams, rows in METHODS if shape.loader else METHODS[:2]:
         asked, how = shape.first(rows), dict(beams=beams, steps=NEW_TOKENS.value)
         ours = decoders.Ours(asked, **how)
         libraries = {OURS: ours, THEIRS: decoders.Transformers(asked, **how)}
@@ -194,7 +199,7 @@ def main(_):
     print(f"transformers {transformers.__version__}, ctranslate2 {ctranslate2 or '-'}")
     copying, reading = bandwidths()
     machine = f"this machine copies at {copying / 1e9:.1f}, reads at {reading / 1e9:.1f}"
-    for make in (decoders.gpt2, decoders.base):
+    for make in (decoders.gpt2, decoders.smollm2, decoders.base):
         if ONLY.value not in (None, make.__name__):
             continue
         torch.manual_seed(0)
@@ -202,7 +207,10 @@ def main(_):
         count = sum(array.size for array in jax.tree.leaves(shape.params))
         print(f"\n{make.__name__}: {count:,} parameters, {GIVEN} tokens given, ", end="")
         print(f"{NEW_TOKENS.value} new ones")
-        if ctranslate2 is None:
+        if LLAMA_BENCH.value and make is decoders.smollm2:
+            speed = decoders.llama_bench_speed(shape, LLAMA_BENCH.value, NEW_TOKENS.value)
+            print(f"llama-bench, batch 1: {speed:,.1f} tokens/s")
+        if ctranslate2 is None or not shape.loader:
             compare(shape, None, machine)
         else:
             with decoders.start_ctranslate2(shape) as process:

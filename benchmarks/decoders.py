@@ -6,11 +6,14 @@ kernel, so their logits are 0, far below the largest.
 """
 
 import dataclasses
+import json
 import multiprocessing
 import os
+import subprocess
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -28,6 +31,7 @@ from model.heads import LanguageModel
 from pretrained.architecture import Architecture
 from pretrained.bart import MARIAN
 from pretrained.gpt2 import GPT2
+from pretrained.llama import LLAMA
 from tests.model.published_models import to_ours
 
 GIVEN = 32  # tokens of a prompt, or of a source
@@ -47,7 +51,7 @@ class Shape:
     theirs: torch.nn.Module
     config: TransformerConfig  # of our model
     params: dict
-    loader: str  # CTranslate2's class that reads the model
+    loader: str  # CTranslate2's class that reads the model; "": it is left out
     start_bt: np.ndarray  # the first tokens of the decoder
     source_bs: np.ndarray | None  # the input of the encoder
 
@@ -105,6 +109,46 @@ def base(rows: int) -> Shape:
     params = our_params(theirs, config, MARIAN)
     start_bt = np.full((rows, 1), padding, np.int32)
     return Shape(theirs, config, params, "MarianMTLoader", start_bt, given_bs)
+
+
+def smollm2(rows: int) -> Shape:
+    """Makes SmolLM2-135M: 30 layers of width 576, nine heads that share three keys and values."""
+    config = our_config(
+        architectures.llama_style(), vocab_size=49_152, width=576, decoder_layers=30, heads=9,
+        kv_heads=3, feed_forward=1536, rope_theta=100_000.0, max_length=8192, tie_output=True,
+    )  # fmt: skip
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=config.vocab_size, hidden_size=config.width,
+            num_hidden_layers=config.decoder_layers, num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads, intermediate_size=config.feed_forward,
+            max_position_embeddings=config.max_length, rms_norm_eps=config.norm_epsilon,
+            rope_parameters=dict(rope_type="default", rope_theta=config.rope_theta),
+            tie_word_embeddings=True, initializer_range=DEVIATION,
+            bos_token_id=END, eos_token_id=END, pad_token_id=END,
+        )
+    )  # fmt: skip
+    silence(theirs, theirs.model.embed_tokens, END)
+    params = our_params(theirs, config, LLAMA)
+    return Shape(theirs, config, params, "", given_tokens(config, rows), None)
+
+
+def llama_bench_speed(shape: Shape, program: str, steps: int) -> float:
+    """Tokens per second of llama.cpp's llama-bench, which decodes `steps` tokens at batch 1.
+
+    It gets the model as a GGUF file in float32, and chooses tokens of its own.
+    """
+    from tests.gguf_files import gguf_of
+
+    with tempfile.TemporaryDirectory() as directory:
+        shape.theirs.save_pretrained(directory)
+        file = Path(directory, "model.gguf")
+        gguf_of(Path(directory), file, tokenizer={"tokenizer.ggml.model": "no_vocab"})
+        command = [program, "-m", str(file), "-p", "0", "-n", str(steps), "-t", str(CORES)]
+        ended = subprocess.run(
+            [*command, "-ngl", "0", "-o", "json"], capture_output=True, text=True, check=True
+        )
+    return float(json.loads(ended.stdout)[0]["avg_ts"])
 
 
 def our_config(architecture: Mapping, **sizes) -> TransformerConfig:

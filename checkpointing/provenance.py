@@ -83,9 +83,16 @@ def refuse_other_sinusoids(init_from: str, model: TransformerConfig) -> None:
     if not (workdir / run_directory.MODEL).exists():
         return
     theirs = loaded_run.recorded_model_config(workdir)
-    if theirs.position == "sinusoidal" and not math.isclose(
-        theirs.sinusoidal_scale, model.sinusoidal_scale, rel_tol=1e-6
-    ):
+    if theirs.position != "sinusoidal":
+        return
+    for key in ("sinusoidal_variant", "sinusoidal_offset"):
+        their_value, own_value = getattr(theirs, key), getattr(model, key)
+        if their_value != own_value:
+            raise ConfigError(
+                f"init_from: {workdir} has model.{key}={their_value}, this model {own_value}; set "
+                f"model.{key}={their_value}"
+            )
+    if not math.isclose(theirs.sinusoidal_scale, model.sinusoidal_scale, rel_tol=1e-6):
         raise ConfigError(
             f"init_from: {workdir} scales its sinusoids by {theirs.sinusoidal_scale:g}, this model "
             f"by {model.sinusoidal_scale:g}; set model.sinusoidal_scale={theirs.sinusoidal_scale!r}"

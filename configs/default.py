@@ -55,6 +55,7 @@ def get_config(arg=None):
             shared_experts=0,  # more experts, which every token uses
             router_scores="softmax",  # softmax (over all experts) | sigmoid (of each)
             router_renormalise=True,  # divide the scores of a token's experts by their sum
+            router_bias=False,  # a bias of each expert in the router (gpt-oss)
             # An expert takes at most this many times the even share of a row's tokens, the first
             # ones, and drops the others; 0: it takes all
             expert_capacity=0.0,
@@ -69,6 +70,9 @@ def get_config(arg=None):
             # Amplitude of the sinusoids; 0: the initial standard deviation of token embeddings, so
             # that neither swamps the other; 1 with embedding_scale=True, as in the 2017 paper
             sinusoidal_scale=0.0,
+            # paper: column i turns by 10000^(-2i/D) | tensor2tensor: by 10000^(-i/(D/2-1))
+            sinusoidal_variant="paper",
+            sinusoidal_offset=0,  # the number of the first position; fairseq's models begin at 2
             rope_theta=10_000.0,  # base of the wavelengths of rope
             # The base of layers that see only near keys (local), which are then not scaled (Gemma
             # 3); 0: rope_theta
@@ -90,6 +94,8 @@ def get_config(arg=None):
             rope_original_length=8192,  # llama3, yarn, longrope: the context length before scaling
             # yarn and longrope multiply rotated queries and keys by it; 0: by the papers' formulas
             rope_attention_factor=0.0,
+            # yarn rounds the first and last pair of columns that it scales partly; gpt-oss: False
+            rope_truncate=True,
             # longrope: divisors of the frequencies, one for each pair of columns. The long ones are
             # used if max_length is above rope_original_length
             rope_short_factors=(),
@@ -131,8 +137,11 @@ def get_config(arg=None):
             norm_epsilon=1e-6,  # added to the variance
             norm_zero_centered=False,  # multiply by 1 + scale, with scales that start at 0 (Gemma)
             norm_bias=False,  # a bias in layernorm even with bias=False (Falcon, StableLM)
-            # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu
+            # relu | gelu | gelu_tanh | silu; gated: reglu | geglu | geglu_tanh | swiglu |
+            # swiglu_clamped (gpt-oss: the gate is at most activation_limit, and the other factor,
+            # between -activation_limit and activation_limit, is increased by 1)
             activation="relu",
+            activation_limit=7.0,  # see activation
             bias=True,  # in dense layers and layernorm
             # What mixes the tokens of a sequence: attention | rnn | gru | lstm | conv | mean (a bag
             # of tokens). See docs/mixers.md
@@ -155,6 +164,9 @@ def get_config(arg=None):
             attention_bias="default",
             # Soft cap: scores become cap * tanh(scores / cap), before positions are added (Gemma 2)
             score_cap=0.0,
+            # A learned score for each head beside those of the keys: what attends to it attends to
+            # nothing (gpt-oss)
+            attention_sinks=False,
             # Normalise queries and keys by `norm`, before rope: none | head (each head, with one
             # scale for all heads: Qwen3) | heads (each head, with its own scale: Cohere) | full
             # (all heads together: OLMo 2)
@@ -452,6 +464,11 @@ def get_config(arg=None):
             beam_size=1,  # beams; 1: greedy decoding
             length_penalty=0.6,  # of beam search; 0: none, which favours short answers
             samples=8,  # examples and answers to write to samples/; 0: none
+            # Tasks of lm-evaluation-harness to score at every evaluation, such as
+            # ("hellaswag", "arc_easy"); causal language models only; see docs/evaluate.md
+            tasks=(),
+            task_path="",  # a directory with YAML files of tasks of your own; all, without `tasks`
+            task_limit=0,  # documents to score of each task, the first ones; 0: all
         )
     )
     return config.lock()

@@ -5,9 +5,11 @@ any causal language model here as it drives transformers: the same ids, the same
 texts, the same truncation.
 """
 
+import dataclasses
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,64 +34,125 @@ INSTALL = "pip install -e '.[lm-eval]'"
 MAX_NEW_TOKENS = 256  # the harness's default for transformers
 
 
-def evaluate_tasks(
-    model: "LoadedRun",
-    tasks: Sequence[str],
-    *,
-    batch_size: int,
-    num_fewshot: int | None = None,
-    limit: int | None = None,
-    include_path: str = "",
-    chat: bool = False,
-) -> dict[str, Any]:
-    """Returns the scores of the tasks, as eval/<task>/<metric>, with the facts of the evaluation.
+@dataclasses.dataclass(frozen=True)
+class LoadedTasks:
+    """Tasks of the harness whose documents have been read."""
 
-    num_fewshot: examples in each prompt; None: as the task says. limit: documents of each task.
-    include_path: a directory with your own tasks. chat: prompts get the chat template.
+    manager: Any  # the harness's TaskManager
+    tasks: tuple[Any, ...]  # its tasks and groups of tasks
+
+    @property
+    def metric_names(self) -> list[str]:
+        """eval/<task>/<metric>, for each task outside groups."""
+        return [
+            f"eval/{task.task_name}/{_metric_name(metric, filters['name'])}"
+            for task in self.tasks
+            if hasattr(task, "aggregation") and hasattr(task, "task_name")
+            for filters in task.config.filter_list or ({"name": "none"},)
+            for metric in task.aggregation()
+        ]
+
+
+def load_tasks(names: Sequence[str], path: str, *, flags: tuple[str, str]) -> LoadedTasks:
+    """Reads tasks by name; without names, all tasks of the directory `path`.
+
+    `path` adds tasks to those of the harness. `flags`: what named both, for error messages.
     """
-    refuse_unfit(model)
-    import lm_eval
+    names_flag, path_flag = flags
+    if path and not Path(path).is_dir():
+        raise ConfigError(f"{path_flag}={path} is no directory")
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager(include_path=include_path or None)
-    refuse_unknown(tasks, manager.all_tasks)
-    found = lm_eval.simple_evaluate(
-        make_harness_model(model, batch_size),
-        tasks=list(tasks),
-        num_fewshot=num_fewshot,
-        limit=limit,
-        task_manager=manager,
-        apply_chat_template=chat,
-        log_samples=False,
-        bootstrap_iters=0,  # standard errors of means need no resampling
-    )
-    scores = {
-        f"eval/{task}/{name.removesuffix(',none')}": float(value)
-        for task, values in found["results"].items()
-        for name, value in values.items()
-        if isinstance(value, int | float) and name not in ("sample_len", "sample_count")
-    }
-    counts = {task: count["effective"] for task, count in found.get("n-samples", {}).items()}
-    versions = {task: str(version) for task, version in found["versions"].items()}
-    return {
-        "rows": counts,
-        **scores,
-        "signatures": {"lm_eval": importlib.metadata.version("lm_eval"), **versions},
-        "num_fewshot": found["n-shot"],
-    }
+    manager = TaskManager(include_path=path or None, include_defaults=bool(names))
+    if not names and not manager.all_subtasks:
+        raise ConfigError(f"{path_flag}={path} has no YAML file of a task")
+    refuse_unknown(names, manager.all_tasks, flags)
+    tasks: list[Any] = []
+    for name in names or manager.all_subtasks:
+        try:
+            found = manager.load([name])
+        except Exception as error:  # whatever reads its documents: files, the network, its code
+            raise ConfigError(f"{names_flag}: {name} cannot be loaded: {error}") from error
+        groups = found.get("groups", {})
+        tasks += [groups[name]] if name in groups else found["tasks"].values()
+    return LoadedTasks(manager, tuple(tasks))
 
 
-def refuse_missing() -> None:
-    """Raises ConfigError if the harness is not installed."""
+class TaskScorer:
+    """Scores a model on tasks, also again with other parameters. It compiles once per shape."""
+
+    def __init__(
+        self,
+        model: "LoadedRun",
+        tasks: LoadedTasks,
+        *,
+        batch_size: int,
+        num_fewshot: int | None = None,
+        limit: int | None = None,
+        chat: bool = False,
+    ):
+        """`num_fewshot`: examples in each prompt; None: as the task says.
+
+        `limit`: documents of each task; None: all. `chat`: prompts get the chat template.
+        """
+        self._model, self._tasks = make_harness_model(model, batch_size), tasks
+        self._settings = dict(num_fewshot=num_fewshot, limit=limit, apply_chat_template=chat)
+
+    def __call__(self, params: dict, between: Callable[[], None] | None = None) -> dict[str, Any]:
+        """The scores of the parameters, as eval/<task>/<metric>, with facts of the evaluation.
+
+        It calls `between` before each batch.
+        """
+        import lm_eval
+
+        self._model.use(params, between)
+        try:
+            found = lm_eval.simple_evaluate(
+                self._model,
+                tasks=list(self._tasks.tasks),
+                task_manager=self._tasks.manager,
+                log_samples=False,
+                bootstrap_iters=0,  # standard errors of means need no resampling
+                **self._settings,
+            )
+        finally:
+            self._model.use(None, None)
+        counts = {task: count["effective"] for task, count in found.get("n-samples", {}).items()}
+        versions = {task: str(version) for task, version in found["versions"].items()}
+        return {
+            "rows": counts,
+            **dict(_scores(found["results"])),
+            "signatures": {"lm_eval": importlib.metadata.version("lm_eval"), **versions},
+            "num_fewshot": found["n-shot"],
+        }
+
+    def scores(self, params: dict, between: Callable[[], None] | None = None) -> dict[str, float]:
+        """The scores alone."""
+        found = self(params, between)
+        return {name: value for name, value in found.items() if name.startswith("eval/")}
+
+
+def _scores(results: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
+    for task, values in results.items():
+        for name, value in values.items():
+            if isinstance(value, int | float) and name not in ("sample_len", "sample_count"):
+                yield f"eval/{task}/{_metric_name(*name.split(',', 1))}", float(value)
+
+
+def _metric_name(metric: str, filter_name: str = "none") -> str:
+    return metric if filter_name == "none" else f"{metric},{filter_name}"
+
+
+def refuse_missing(flag: str) -> None:
+    """Raises ConfigError if the harness is not installed; `flag` is what needs it."""
     if not importlib.util.find_spec("lm_eval"):
-        raise ConfigError(f"--tasks needs lm-evaluation-harness; install it: {INSTALL}")
+        raise ConfigError(f"{flag} needs lm-evaluation-harness; install it: {INSTALL}")
 
 
 def refuse_unfit(model: "LoadedRun") -> None:
     """Raises ConfigError for a model that does not continue text."""
-    task, spec = model.experiment.task, model.experiment.task.objective_spec
-    is_causal = spec.head == "language_model" and not (spec.has_source or spec.has_prefix)
-    if not is_causal:
+    task = model.experiment.task
+    if not task.objective_spec.is_causal:
         raise ConfigError(
             f"--tasks needs a causal language model, and this one has task.objective="
             f"{task.objective}; leave --tasks out"
@@ -98,13 +161,16 @@ def refuse_unfit(model: "LoadedRun") -> None:
         raise ConfigError("--tasks needs text, and this model came without a tokenizer")
 
 
-def refuse_unknown(tasks: Sequence[str], known: Sequence[str]) -> None:
-    """Raises ConfigError for a task that the harness does not have; `known` are those it has."""
+def refuse_unknown(tasks: Sequence[str], known: Sequence[str], flags: tuple[str, str]) -> None:
+    """Raises ConfigError for a task that the harness does not have; `known` are those it has.
+
+    `flags`: what named the tasks, and what names a directory of more.
+    """
     for task in tasks:
         if task not in known:
             raise ConfigError(
-                f"--tasks: {task!r} is not a task of lm_eval.{did_you_mean(task, known)} "
-                "`lm_eval ls tasks` lists them; --task_path=DIR adds tasks of your own"
+                f"{flags[0]}: {task!r} is not a task of lm_eval.{did_you_mean(task, known)} "
+                f"`lm_eval ls tasks` lists them; {flags[1]}=DIR adds tasks of your own"
             )
 
 
@@ -113,6 +179,8 @@ class TextScorer:
 
     def __init__(self, model: "LoadedRun", batch_size: int):
         self._model, self._batch_size = model, batch_size
+        self.params: dict | None = model.params
+        self.between: Callable[[], None] | None = None  # called before each batch
         task = model.experiment.task
 
         def score(params, batch):
@@ -136,10 +204,12 @@ class TextScorer:
         found: list[tuple[float, bool]] = [(0.0, True)] * len(rows)
         for length, numbers in sorted(groups.items(), reverse=True):
             for start in range(0, len(numbers), self._batch_size):
+                if self.between:
+                    self.between()
                 chosen = numbers[start : start + self._batch_size]
                 batch = self._batch([rows[number] for number in chosen], length)
                 placed = put_batch(batch, self._model.mesh)
-                scores = jax.device_get(self._score(self._model.params, placed))
+                scores = jax.device_get(self._score(self.params, placed))
                 for number, total, is_top in zip(chosen, *scores, strict=False):
                     found[number] = float(total), bool(is_top)
         return found
@@ -184,6 +254,16 @@ def make_harness_model(model: "LoadedRun", batch_size: int):
         eot_token_id = tokenizer.eos_id
         # As for transformers: bos, or else eos, precedes a text without context.
         prefix_token_id = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+
+        def __init__(self):
+            super().__init__()
+            self._samplers: dict[str, Sampler] = {}  # by the settings of a task
+
+        def use(self, params, between):
+            """Sets the parameters, None to free copies, and what to call before each batch."""
+            scorer.params, scorer.between = params, between
+            for sampler in self._samplers.values():
+                sampler.use(params)
 
         def tok_encode(self, string, add_special_tokens=None, **kwargs):
             del kwargs
@@ -234,16 +314,21 @@ def make_harness_model(model: "LoadedRun", batch_size: int):
 
         def _generate(self, contexts, settings):
             stops, most, options = generation_options(settings)
-            sampler = Sampler(
-                model,
-                sampling_options.from_flags({**options, "max_new_tokens": most, "stop": stops}),
-                batch_size,
-                tokenizer,
-                prompts=TruncatedPrompts(self.tok_encode, max(1, self.max_length - most)),
-            )
+            key = repr(settings)
+            if key not in self._samplers:
+                self._samplers[key] = Sampler(
+                    dataclasses.replace(model, params=scorer.params),
+                    sampling_options.from_flags({**options, "max_new_tokens": most, "stop": stops}),
+                    batch_size,
+                    tokenizer,
+                    prompts=TruncatedPrompts(self.tok_encode, max(1, self.max_length - most)),
+                )
+            sampler = self._samplers[key]
             rows = [sampler.prompt(context, "a prompt") for context in contexts]
             found = [""] * len(rows)
             for numbers, batch in in_batches(rows, batch_size, sampler.max_prompt_length):
+                if scorer.between:
+                    scorer.between()
                 for number, ids in zip(numbers, sampler.output_ids(batch, numbers), strict=True):
                     found[number] = output_text.cut(tokenizer.decode(ids), stops)
             return found

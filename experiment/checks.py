@@ -12,6 +12,7 @@ from training.pruning_schedule import prune_problems
 from training.section_checks import (
     finetune_problems,
     gradient_problems,
+    harness_problems,
     metric_problems,
     precision_problems,
     reference_problems,
@@ -36,6 +37,7 @@ def problems_between_sections(experiment: "Experiment") -> Iterator[str]:
     yield from prune_problems(experiment.prune, run, experiment.finetune, model)
     yield from mup_problems(model, experiment.optimizer, experiment.finetune)
     yield from metric_problems(experiment.eval, task)
+    yield from harness_problems(experiment.eval, task)
     yield from precision_problems(experiment.optimizer, model.param_dtype)
     yield from gradient_problems(experiment.optimizer, model.dtype, model.param_dtype, model.matmul)
     objective = task.objective_spec

@@ -90,6 +90,11 @@ class Sampler:
         self.max_prompt_length = self._positions if self._has_source else self._slots
         self.trained_length = data.encoder_length if self._has_source else data.length
 
+    def use(self, params: dict | None) -> None:
+        """Sets the parameters, for the programs that are compiled; None frees all copies."""
+        self._model = dataclasses.replace(self._model, params=params)
+        self.__dict__.pop("_params", None)
+
     @property
     def unknown(self) -> dict[str, str]:
         """Name of a text -> its first part that the vocabulary cannot spell."""

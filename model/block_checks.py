@@ -46,6 +46,11 @@ def rope_problems(config: "TransformerConfig") -> Iterator[str]:
         )
     if config.rope_scaling == "yarn" and config.rope_theta <= 1:
         yield f"model.rope_scaling=yarn needs a model.rope_theta above 1, not {config.rope_theta:g}"
+    if not config.rope_truncate and config.rope_scaling != "yarn":
+        yield (
+            "model.rope_truncate=False is for model.rope_scaling=yarn, not "
+            f"{config.rope_scaling}; set it to True"
+        )
     if config.rope_attention_factor and config.rope_scaling not in ("yarn", "longrope"):
         yield (
             f"model.rope_attention_factor={config.rope_attention_factor:g} does nothing with "
@@ -88,6 +93,11 @@ def block_problems(config: "TransformerConfig") -> Iterator[str]:
         yield (
             "model.norm_bias=True adds the bias that model.bias=False takes from layernorm, but "
             f"model.bias={config.bias} and model.norm={config.norm}; set it to False"
+        )
+    if config.activation_limit != 7 and config.activation != "swiglu_clamped":
+        yield (
+            f"model.activation_limit={config.activation_limit:g} is for model.activation="
+            f"swiglu_clamped, not {config.activation}; set it to 7.0"
         )
     if config.norm == "none":
         for key, off in (("qk_norm", "none"), ("norm_zero_centered", False)):
@@ -163,7 +173,7 @@ def _parallel_problems(config: "TransformerConfig") -> Iterator[str]:
 # Keys that only experts read, and the values that ask for nothing.
 EXPERT_KEYS = dict(
     shared_experts=0, router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
-    router_z_loss=0.0,
+    router_z_loss=0.0, router_bias=False,
 )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ class TransformerConfig:
     shared_experts: SizeOrZero
     router_scores: Literal["softmax", "sigmoid"]
     router_renormalise: bool
+    router_bias: bool
     expert_capacity: NonNegativeFloat
     load_balance_loss: NonNegativeFloat
     router_z_loss: NonNegativeFloat
@@ -64,6 +65,8 @@ class TransformerConfig:
 
     position: Literal["sinusoidal", "learned", "rope", "alibi", "t5_bias", "transformer_xl", "none"]
     sinusoidal_scale: NonNegativeFloat
+    sinusoidal_variant: Literal["paper", "tensor2tensor"]
+    sinusoidal_offset: SizeOrZero
     rope_theta: PositiveFloat
     rope_local_theta: NonNegativeFloat
     rope_fraction: RopeFraction
@@ -74,6 +77,7 @@ class TransformerConfig:
     rope_high_frequency: PositiveFloat
     rope_original_length: Size
     rope_attention_factor: NonNegativeFloat
+    rope_truncate: bool
     rope_short_factors: tuple[PositiveFloat, ...]
     rope_long_factors: tuple[PositiveFloat, ...]
     relative_buckets: Size
@@ -105,8 +109,10 @@ class TransformerConfig:
     norm_zero_centered: bool
     norm_bias: bool
     activation: Literal[
-        "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"
-    ]
+        "relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu",
+        "swiglu_clamped",
+    ]  # fmt: skip
+    activation_limit: PositiveFloat
     bias: bool
     mixer: Annotated[str, OneOf(lambda: (ATTENTION, *MIXERS))]
     mixer_options: tuple[tuple[str, float], ...]
@@ -117,6 +123,7 @@ class TransformerConfig:
     attention_scale_init: bool
     attention_bias: Literal["default", "qkv", "all"]
     score_cap: NonNegativeFloat
+    attention_sinks: bool
     qk_norm: Literal["none", "head", "heads", "full"]
     share_qk: bool
     attention_window: PositiveInt

@@ -63,6 +63,14 @@ def _position_problems(config: "TransformerConfig") -> Iterator[str]:
             "model.position=rope rotates pairs of columns, so the head size must be even, "
             f"not {head_size}; set model.head_size"
         )
+    for key, usual in (("sinusoidal_variant", "paper"), ("sinusoidal_offset", 0)):
+        if (value := getattr(config, key)) != usual and config.position != "sinusoidal":
+            yield (
+                f"model.{key}={value} is for model.position=sinusoidal, not {config.position}; set "
+                f"it to {usual}"
+            )
+    if config.sinusoidal_variant == "tensor2tensor" and config.embedding_width < 4:
+        yield "model.sinusoidal_variant=tensor2tensor needs a width of at least 4; set it to paper"
     if config.position in ("sinusoidal", "transformer_xl") and config.width % 2:
         yield (
             f"model.position={config.position} has a sine and a cosine for each frequency, so "
@@ -108,6 +116,7 @@ def _attention_problems(config: "TransformerConfig") -> Iterator[str]:
         "bias": config.position == "alibi" or config.has_relative_bias,
         "relative": config.position == "transformer_xl",
         "cap": config.score_cap > 0,
+        "sinks": config.attention_sinks,
     }
     remedies = {
         "two_sided": "set model.family=decoder",
@@ -116,6 +125,7 @@ def _attention_problems(config: "TransformerConfig") -> Iterator[str]:
         "bias": "choose another position",
         "relative": "choose another position",
         "cap": "set it to 0",
+        "sinks": "set it to False",
     }
     for feature, is_asked in asked.items():
         if is_asked:

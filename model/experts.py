@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from model.config import TransformerConfig
-from model.layers import GATED, SAVED_MATMULS, FeedForward, activate
+from model.layers import GATED, SAVED_MATMULS, FeedForward, activate, gated
 from model.masks import PADDING
 from model.mixed_precision import grouped_matmul
 from model.routing import ROUTER, Routing, capacity_of, route
@@ -144,7 +144,16 @@ class Router(nn.Module):
         )
         x_btd, kernel = x_btd.astype(jnp.float32), kernel.astype(jnp.float32)
         # On TPUs, the default would round both to bfloat16.
-        return jnp.matmul(x_btd, kernel, precision=jax.lax.Precision.HIGHEST)
+        logits_bte = jnp.matmul(x_btd, kernel, precision=jax.lax.Precision.HIGHEST)
+        if config.router_bias:
+            bias = self.param(
+                "bias",
+                nn.with_logical_partitioning(nn.initializers.zeros, ("router",)),
+                (config.experts,),
+                jnp.dtype(config.param_dtype),
+            )
+            logits_bte += bias.astype(jnp.float32)
+        return logits_bte
 
 
 def _apply(
@@ -216,7 +225,7 @@ def _mlp(
 ) -> Array:
     hidden = dense(x, weights["in"])
     if config.activation in GATED:
-        hidden *= activate(config.activation, dense(x, weights["gate"]))
+        hidden = gated(config, dense(x, weights["gate"]), hidden)
     else:
         hidden = activate(config.activation, hidden)
     return dense(hidden, weights["out"])

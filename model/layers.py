@@ -285,11 +285,6 @@ def activate(name: str, x: Array) -> Array:
     return keep_inputs(functools.partial(_activate, name), x)
 
 
-def gated(name: str, gate: Array, x: Array) -> Array:
-    """Returns x times the nonlinearity of its gate."""
-    return keep_inputs(lambda gate, x: x * _activate(name, gate), gate, x)
-
-
 def _activate(name: str, x: Array) -> Array:
     match name:
         case "relu" | "reglu":
@@ -300,12 +295,27 @@ def _activate(name: str, x: Array) -> Array:
             return (0.5 * x_32 * (1 + jax.lax.erf(x_32 * math.sqrt(0.5)))).astype(x.dtype)
         case "gelu_tanh" | "geglu_tanh":
             return jax.nn.gelu(x, approximate=True)
-        case "silu" | "swiglu":
+        case "silu" | "swiglu" | "swiglu_clamped":  # the last: outside of `gated`
             return jax.nn.silu(x)
     raise ValueError(f"unknown activation {name!r}")
 
 
-GATED = ("reglu", "geglu", "geglu_tanh", "swiglu")
+GATED = ("reglu", "geglu", "geglu_tanh", "swiglu", "swiglu_clamped")
+CLAMPED, CLAMPED_SLOPE = "swiglu_clamped", 1.702  # of gpt-oss; sigmoid(1.702 x) is close to gelu's
+
+
+def gated(config: TransformerConfig, gate: Array, x: Array) -> Array:
+    """Returns x times the activated gate, for the activations in GATED."""
+    return keep_inputs(functools.partial(_gated, config), gate, x)
+
+
+def _gated(config: TransformerConfig, gate: Array, x: Array) -> Array:
+    if config.activation != CLAMPED:
+        return x * _activate(config.activation, gate)
+    limit = jnp.asarray(config.activation_limit, x.dtype)
+    gate = jnp.minimum(gate, limit)
+    gate *= jax.nn.sigmoid(jnp.asarray(CLAMPED_SLOPE, gate.dtype) * gate)
+    return (jnp.clip(x, -limit, limit) + 1) * gate
 
 
 class FeedForward(nn.Module):
@@ -328,7 +338,7 @@ class FeedForward(nn.Module):
             gate_btf, hidden_btf = apply_together(
                 x_btd, dense(*inner, name="gate"), dense(*inner, name="in")
             )
-            hidden_btf = gated(config.activation, gate_btf, hidden_btf)
+            hidden_btf = gated(config, gate_btf, hidden_btf)
         else:
             hidden_btf = activate(config.activation, dense(*inner, name="in")(x_btd))
         hidden_btf = constrain(hidden_btf, "batch", "length", "feed_forward")

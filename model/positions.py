@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 ABSOLUTE_POSITIONS = ("sinusoidal", "learned")  # added to embeddings; the others act in attention
 
 
-def sinusoidal(positions_bt: Array, width: int) -> Array:
+def sinusoidal(positions_bt: Array, width: int, variant: str = "paper") -> Array:
     """Sinusoidal positions of the 2017 paper, (B, T, D) in float32: t / 10000^(2i/D).
 
     All sines come before all cosines, as in Marian's checkpoints. The paper interleaves them,
-    which only permutes the columns.
+    which only permutes the columns. With `variant` "tensor2tensor", the exponent is i / (D/2 - 1),
+    so that the last frequency is 1/10000 itself, as in the paper's code and in fairseq.
     """
-    frequencies = 10_000.0 ** -(np.arange(0, width, 2, dtype=np.float64) / width)
+    exponents = np.arange(0, width, 2, dtype=np.float64) / width
+    if variant == "tensor2tensor":
+        exponents *= width / (width - 2)
+    frequencies = 10_000.0**-exponents
     angles = positions_bt[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
@@ -68,7 +72,9 @@ def rope_frequencies(config: "TransformerConfig", *, local: bool = False) -> np.
         case "yarn":
             ends = config.rope_high_frequency, config.rope_low_frequency
             first, last = (_pair_of_turns(config, size, turns) for turns in ends)
-            first, last = max(math.floor(first), 0), min(math.ceil(last), size - 1)
+            if config.rope_truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, size - 1)
             # As in the authors' code, 0.001 avoids a division by zero.
             width = (last - first) or 0.001
             unscaled = 1 - np.clip((np.arange(size // 2) - first) / width, 0, 1)

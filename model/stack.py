@@ -123,8 +123,12 @@ class Stack(nn.Module):
         """Adds absolute positions; applies norm and dropout as configured."""
         config = self.config
         if config.position == "sinusoidal":
-            waves_btd = config.sinusoidal_scale * sinusoidal(positions_bt, config.embedding_width)
-            x_btd += waves_btd.astype(x_btd.dtype)
+            waves_btd = sinusoidal(
+                positions_bt + config.sinusoidal_offset,
+                config.embedding_width,
+                config.sinusoidal_variant,
+            )
+            x_btd += (config.sinusoidal_scale * waves_btd).astype(x_btd.dtype)
         elif config.position == "learned":
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
             # In a batch, finished rows go on past max_length while others still decode.

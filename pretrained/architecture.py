@@ -55,10 +55,12 @@ class Specials:
 
 # Keys of our `model` section that few architectures have, and their values in all others.
 PLAIN = dict(
-    rope_local_theta=0.0, rope_fraction=1.0, rope_layers=(), embedding_multiplier=1.0,
+    sinusoidal_variant="paper", sinusoidal_offset=0, rope_local_theta=0.0,
+    rope_fraction=1.0, rope_layers=(), embedding_multiplier=1.0,
     logit_multiplier=1.0, logit_cap=0.0, residual_multiplier=1.0, parallel_residual="none",
     norm_zero_centered=False, norm_bias=False, attention_multiplier=0.0,
-    attention_bias="default", score_cap=0.0, qk_norm="none", experts=0, shared_experts=0,
+    attention_bias="default", score_cap=0.0, attention_sinks=False, router_bias=False,
+    rope_truncate=True, qk_norm="none", experts=0, shared_experts=0,
     router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
     first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
     relative_bias=False, own_relative_bias=False, token_dropout=False, layer_scale=0.0,

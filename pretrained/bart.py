@@ -1,5 +1,6 @@
 """BART and Marian: post-norm encoder-decoders. Marian has sinusoids and scaled embeddings; BART
 has learned positions and a norm on the embeddings. mBART and Pegasus are their pre-norm forms.
+M2M-100 and NLLB are like Pegasus, with fairseq's sinusoids.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from pretrained.architecture import (
     REQUIRED,
     Architecture,
     Head,
+    MisfitError,
     heads_of,
     require_plain_heads,
     their_activation,
@@ -212,4 +214,38 @@ PEGASUS = dataclasses.replace(
     write_more=write_more,
     computed=sinusoids,
     base="model.",
+)
+
+
+def read_more_m2m(config, shapes, head):
+    """Our `model` keys of M2M-100. As in fairseq, positions are numbered from pad + 1 on."""
+    offset = config.get("pad_token_id", 1) + 1
+    return read_more(config, shapes, head) | dict(sinusoidal_offset=offset)
+
+
+def write_more_m2m(model, head, ids):
+    """M2M-100's config keys; raises MisfitError."""
+    if model.sinusoidal_offset != (1 if ids.pad is None else ids.pad) + 1:
+        raise MisfitError(
+            f"model.sinusoidal_offset={model.sinusoidal_offset} is not 1 + the id of padding"
+        )
+    return write_more(model, head, ids)
+
+
+M2M_100 = dataclasses.replace(
+    PEGASUS,
+    model_type="m2m_100",
+    heads={"M2M100ForConditionalGeneration": Head("seq2seq"), "M2M100Model": Head("seq2seq")},
+    style=PEGASUS.style | dict(sinusoidal_variant="tensor2tensor", output_bias=False),
+    keys=KEYS
+    | dict(embedding_scale=("scale_embedding", True), dropout_attention=("attention_dropout", 0.1)),
+    required_values=dict(tie_word_embeddings=True),
+    read_more=read_more_m2m,
+    write_more=write_more_m2m,
+    sets=frozenset(("sinusoidal_offset",)),
+    harmless=HARMLESS,
+    derived=(r"^model\.(encoder|decoder)\.embed_positions\.weights$",),
+    derived_values=lambda model: {},
+    computed=lambda model: {},
+    zero_if_missing=(),
 )

@@ -8,7 +8,7 @@ from experiment.schema import ConfigError, did_you_mean
 from pretrained import model_files
 from pretrained.albert import ALBERT
 from pretrained.architecture import Architecture, Head
-from pretrained.bart import BART, MARIAN, MBART, PEGASUS
+from pretrained.bart import BART, M2M_100, MARIAN, MBART, PEGASUS
 from pretrained.bert import BERT
 from pretrained.cohere import COHERE, STABLELM, STARCODER2
 from pretrained.dinov2 import DINOV2
@@ -19,7 +19,7 @@ from pretrained.gemma import GEMMA, GEMMA2, GEMMA3
 from pretrained.gpt2 import GPT2
 from pretrained.gpt_neox import FALCON, GPT_NEOX
 from pretrained.llama import GRANITE, LLAMA, MISTRAL, OLMO2, PHI3, QWEN2, QWEN3, SMOLLM3
-from pretrained.mixtures import MIXTRAL, QWEN3_MOE
+from pretrained.mixtures import GPT_OSS, MIXTRAL, QWEN3_MOE
 from pretrained.modernbert import MODERNBERT
 from pretrained.mpnet import MPNET
 from pretrained.opt import OPT
@@ -36,18 +36,17 @@ ARCHITECTURES = {
         GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, OLMO2, PHI3, SMOLLM3,
         GRANITE, GEMMA, GEMMA2, GEMMA3, GPT_NEOX, FALCON, COHERE, STABLELM, STARCODER2, OPT,
         MIXTRAL, QWEN3_MOE, T5, MT5, UMT5, VIT, DEIT, DINOV2, MARIAN, BART, MBART, PEGASUS,
+        M2M_100, GPT_OSS,
     )
 }  # fmt: skip
 # Further architectures of a model_type, which other classes have.
 VARIANTS = {"t5": (T5_ENCODER,), "deit": (DEIT_DISTILLED,)}
 EVERY = (*ARCHITECTURES.values(), *(each for more in VARIANTS.values() for each in more))
 REFUSED = {
-    "m2m_100": "its sinusoids have other frequencies; mBART, Marian and BART are supported",
     "clip": "its two towers and the space that they share are missing here; image encoders are vit",
     "deberta": "its disentangled attention to positions is missing here",
     "deberta-v2": "its disentangled attention to positions is missing here",
     "gemma3": "image inputs of decoders are missing here; text models are gemma3_text",
-    "gpt_oss": "its attention sinks are missing here",
     "qwen2_moe": "the gate of its shared expert is missing here; dense models are qwen2",
     "deepseek_v3": "its latent attention is missing here",
     "phi": "the bias of its output layer is missing in decoders here; Phi-3 and Phi-4 are phi3",

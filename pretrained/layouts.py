@@ -13,7 +13,7 @@ import numpy as np
 
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 BLOCKS, LAYER = "blocks", "{layer}"
-EXPERTS, EXPERT = "experts", "{expert}"
+EXPERTS, EXPERT = "experts", "{expert}"  # a name without the latter is of all experts
 
 Index = tuple[slice, ...]
 
@@ -23,6 +23,9 @@ class At:
     """A module of theirs whose tensors do not have the usual layout."""
 
     name: str
+    # What their names have in place of .weight and .bias: gate_up_proj_bias is the bias of
+    # gate_up_proj.
+    endings: tuple[str, str] | None = None
     is_tensor: bool = False  # `name` is the name of a tensor, not of a module
     untransposed: bool = False  # their kernel is (inputs, outputs), as ours
     part: tuple[int, int] = (0, 1)  # our part of their outputs; (2, 3): the last of three
@@ -30,6 +33,8 @@ class At:
     # (groups, first, total): their outputs are `groups` times `total` heads, and ours start with
     # number `first` of each group. As in GPT-NeoX: query, key and value of a head, then of the next
     by_group: tuple[int, int, int] | None = None
+    # (first, total): their columns are those of several modules in turns. As in gpt-oss: gate, in.
+    in_turns: tuple[int, int] | None = None
     interleaved: bool = False  # their RoPE pairs columns 2i and 2i + 1, ours i and i + K/2
     flat: bool = False  # their tensor has one axis
     from_layer: int = 0  # the first layer that has it
@@ -163,7 +168,9 @@ def places(shapes: Mapping[str, tuple[int, ...]], table: ModuleTable) -> Iterato
         at = table[module]
         at = At(at) if isinstance(at, str) else at
         name = at.name if at.is_tensor else f"{at.name}.{LEAVES[leaf]}"
-        names = [LAYER] * (BLOCKS in module.split("/")) + [EXPERT] * (EXPERTS in module.split("/"))
+        if at.endings:
+            name = at.name + at.endings[leaf == "bias"]
+        names = [LAYER] * (BLOCKS in module.split("/")) + [EXPERT] * (EXPERT in name)
         where = layout(at, path, tuple(shape[len(names) :]))
         for stacked in np.ndindex(*shape[: len(names)]):
             full_name = name
@@ -177,6 +184,8 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     """The layout of our parameter, without the axis of layers, in a module of theirs."""
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
+    if EXPERTS in path.split("/") and EXPERT not in at.name:
+        return _all_experts(at, path, shape)
     if at.by_group:
         return _grouped(at, path, shape)
     if at.interleaved:
@@ -206,6 +215,17 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
         start, total = at.rows_before, at.rows_before + shape[0]
     ones = ((),) * at.leading_ones
     return TensorLayout(shape, view, (*ones, *groups), axis + len(ones), start, total)
+
+
+def _all_experts(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
+    """The layout of one tensor of all experts, (E, D, F), or (E, F) for a bias."""
+    first, total = at.in_turns or (0, 1)
+    view, last = (*shape, 1), len(shape)
+    if path.endswith("/kernel") and not at.untransposed:
+        groups = ((0,), (2, last), (1,))
+    else:
+        groups = (*((axis,) for axis in range(last - 1)), (last - 1, last))
+    return TensorLayout(shape, view, groups, inner=(last, first, total))
 
 
 def _grouped(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:

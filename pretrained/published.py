@@ -219,7 +219,13 @@ def read(
         head = dataclasses.replace(head, next_sentence=True)
     options = PublishedConfig(without_aliases(config, architecture, path), path)
     if quantised := options.get("quantization_config"):
-        options.refuse("quantization_config", quantised, "get the model without quantisation")
+        remedy = "get the model without quantisation"
+        if isinstance(quantised, dict) and quantised.get("quant_method") == "mxfp4":
+            remedy = (
+                "save the model in bfloat16 with transformers: from_pretrained(DIR, "
+                "quantization_config=Mxfp4Config(dequantize=True)).save_pretrained(OUT)"
+            )
+        options.refuse("quantization_config", quantised, remedy)
     if code := options.get("auto_map"):
         options.refuse(
             "auto_map",

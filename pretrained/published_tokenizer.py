@@ -1,6 +1,7 @@
 """Reads the tokenizer of a published model, and writes the tokenizer of an exported model."""
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from absl import logging
 from experiment.schema import ConfigError
 from input_pipeline.tokenizers.added_tokens import CONFIG_FILE_NAME, with_covering_mask
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
+from input_pipeline.tokenizers.language_tokens import language_id
 from input_pipeline.tokenizers.published_files import (
     FILE_NAMES,
     NEEDED_BESIDE,
@@ -37,15 +39,30 @@ from training.config import TaskConfig
 NO_TOKENIZER = "none"  # the value of --tokenizer for a model without one
 
 
+@dataclasses.dataclass(frozen=True)
+class Languages:
+    """The languages of a translation model, by their tokens or names; "": as its files say."""
+
+    source: str = ""
+    target: str = ""
+
+
+AS_PUBLISHED = Languages()
+
+
 def read(
-    found: published.Published, path: str, *, source_eos: bool = True
+    found: published.Published,
+    path: str,
+    *,
+    source_eos: bool = True,
+    languages: Languages = AS_PUBLISHED,
 ) -> SubwordTokenizer | IdTokenizer:
     """Reads the tokenizer in `path`, or else in the model's directory, with the special ids.
 
     Without `source_eos`, the source of an encoder-decoder does not end with eos.
     """
     with _in_terms_of_flags():
-        return _read(found, path, source_eos=source_eos)
+        return _read(found, path, source_eos=source_eos, languages=languages)
 
 
 @contextlib.contextmanager
@@ -59,7 +76,7 @@ def _in_terms_of_flags() -> Iterator[None]:
 
 
 def _read(
-    found: published.Published, path: str, *, source_eos: bool
+    found: published.Published, path: str, *, source_eos: bool, languages: Languages
 ) -> SubwordTokenizer | IdTokenizer:
     ids, kind = found.specials, found.architecture.model_type
     has_source = found.model["family"] == "encoder_decoder"
@@ -67,18 +84,28 @@ def _read(
         raise ConfigError(
             "--nosource_eos is for encoder-decoders, and this model is none; leave it out"
         )
+    if (languages.source or languages.target) and (not has_source or path == NO_TOKENIZER):
+        raise ConfigError(
+            "--source_language and --target_language are for encoder-decoders with a tokenizer; "
+            "leave them out"
+        )
+    if languages.target and kind == "marian":
+        raise ConfigError(
+            f"--target_language={languages.target}: Marian reads the language of the target "
+            "at the start of a source, such as >>fra<<; write it there, and leave the flag out"
+        )
     roles = {"pad": ids.pad, "bos": ids.bos, "eos": ids.eos}
     if has_source:
         roles["bos"] = ids.decoder_start  # begins an output
     if kind in ("roberta", "xlm-roberta", "camembert", "mpnet", "bart"):
         roles |= {"cls": ids.bos, "sep": ids.eos}
-    if kind == "bart":
+    begins_with_language = kind in ("mbart", "m2m_100") and ids.decoder_start == ids.eos
+    if kind == "bart" or (begins_with_language and not languages.target):
         roles[TEXT_START] = ids.forced_bos
-    elif has_source and ids.forced_bos is not None:
+    elif has_source and ids.forced_bos is not None and not languages.target:
         logging.warning(
             "forced_bos_token_id=%d is not forced here, because most models of the type %s were "
-            "not trained so; if this one was, as mBART-50, give that token with --prefix. In "
-            "training and evaluation, targets do not begin with it",
+            "not trained so; if this one was, give that token with --target_language",
             ids.forced_bos, kind,
         )  # fmt: skip
     size = found.model["vocab_size"]
@@ -97,6 +124,16 @@ def _read(
     ends = [id for id in (ids.eos, *ids.more_eos) if id is not None]
     if tokenizer.eos_id in ends:  # prefer the tokenizer's own id
         roles["eos"] = tokenizer.eos_id
+    if languages.target:
+        id = language_id(tokenizer, languages.target, "target_language")
+        # mBART's decoder starts with the language in place of bos.
+        starts = has_source and kind == "mbart" and not begins_with_language
+        roles["bos" if starts else TEXT_START] = id
+    elif begins_with_language and ids.forced_bos is None:
+        logging.warning(
+            "outputs of this model begin with the token of a language, and its files name none: "
+            "give --target_language, or generate.py --prefix for each language"
+        )
     tokenizer = tokenizer.with_roles({role: id for role, id in roles.items() if id is not None})
     named = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
     for role, id in [*named.items(), *((TEXT_START, id) for id in tokenizer.text_start_ids)]:
@@ -117,6 +154,7 @@ def _read(
     tokenizer = as_published(
         tokenizer, file, kind, source_eos=source_eos, more_eos=more_eos,
         forced_eos=ids.forced_eos, banned=banned, model_class=found.tokenizer_class,
+        source_language=languages.source,
     )  # fmt: skip
     if tokenizer.template.is_empty and found.model["family"] != "decoder" and source_eos:
         logging.warning(
@@ -201,8 +239,10 @@ def special_ids(tokenizer: Tokenizer | None, model: TransformerConfig) -> Specia
         pad, bos, eos = (tokenizer.roles[role] for role in ("pad", "bos", "eos"))
     more = tokenizer.more_eos_ids
     if model.family == "encoder_decoder":
-        text_start = next(iter(tokenizer.text_start_ids), None)
-        return Specials(pad, text_start, eos, decoder_start=bos, more_eos=more)
+        start = next(iter(tokenizer.text_start_ids), None)
+        # BART's own bos; mBART-50 begins targets with a language.
+        named = start if start in (None, tokenizer.cls_id) else tokenizer.cls_id
+        return Specials(pad, named, eos, decoder_start=bos, more_eos=more, forced_bos=start)
     return Specials(pad, bos, eos, more_eos=more)
 
 

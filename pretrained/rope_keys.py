@@ -23,6 +23,7 @@ ROPE_FACTORS = {
         rope_high_frequency="beta_fast",
         rope_original_length=ORIGINAL_LENGTH,
         rope_attention_factor="attention_factor",
+        rope_truncate="truncate",
     ),
     "longrope": dict(
         rope_factor="factor",
@@ -33,10 +34,11 @@ ROPE_FACTORS = {
     ),
 }
 # Their keys that may be missing, with our values for them.
-OPTIONAL = {"beta_slow": 1.0, "beta_fast": 32.0, "attention_factor": 0.0}
+OPTIONAL = {"beta_slow": 1.0, "beta_fast": 32.0, "attention_factor": 0.0, "truncate": True}
 OURS = (
     "rope_theta", "rope_scaling", "rope_factor", "rope_low_frequency", "rope_high_frequency",
     "rope_original_length", "rope_attention_factor", "rope_short_factors", "rope_long_factors",
+    "rope_truncate",
 )  # fmt: skip
 
 
@@ -139,8 +141,7 @@ def read_scaling(config: PublishedConfig, scaling: dict[str, Any]) -> dict[str, 
         factors[ours] = OPTIONAL[theirs] if value is None else value
     known = {"rope_theta", "rope_type", "type", *ROPE_FACTORS[kind].values()}
     for key in sorted(scaling.keys() - known):
-        # A config with rope_type=default may also give the original length. yarn's truncate=True is
-        # what we compute.
+        # A config with rope_type=default may also give the original length.
         neutral = (None, 1.0) if key != "truncate" else (None, True)
         if key != ORIGINAL_LENGTH and scaling[key] not in neutral:
             config.refuse(
@@ -181,6 +182,8 @@ def write_scaling(model: TransformerConfig) -> dict[str, Any] | None:
     scaling = {key: list(v) if isinstance(v, tuple) else v for key, v in scaling.items()}
     if not scaling.get("attention_factor", 1):
         del scaling["attention_factor"]
+    if scaling.get("truncate"):
+        del scaling["truncate"]  # the default
     if model.rope_scaling == "longrope":
         del scaling["factor"]  # follows from the lengths
     return scaling | {"rope_type": model.rope_scaling}

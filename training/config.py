@@ -317,8 +317,21 @@ class EvalConfig:
     beam_size: PositiveInt
     length_penalty: NonNegativeFloat
     samples: Count
+    tasks: tuple[str, ...]
+    task_path: str
+    task_limit: Count
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether tasks of lm-evaluation-harness are scored."""
+        return bool(self.tasks or self.task_path)
 
     def problems(self) -> Iterator[str]:
+        if self.task_limit and not self.has_tasks:
+            yield (
+                f"eval.task_limit={self.task_limit} does nothing without eval.tasks or "
+                "eval.task_path; set it to 0"
+            )
         if self.patience and not self.every:
             yield (
                 f"eval.patience={self.patience} counts evaluations, but with eval.every=0 the only "

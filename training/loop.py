@@ -76,6 +76,8 @@ class Loop:
     eval_sets: Mapping[str, EvalSet]
     checkpoints: Checkpoints
     reporter: Reporter
+    # Scores of tasks of lm-evaluation-harness: (params, what to call before a batch) -> scores
+    task_scores: Callable[[dict, Callable[[], None]], dict[str, float]] | None = None
 
     def run(self, start: int) -> dict[str, float]:
         """Trains from the checkpoint of step `start`, or from the beginning if that is 0.
@@ -396,6 +398,8 @@ class Loop:
                 keep_bars=False,
                 between=before_batch,
             )
+            if self.task_scores:
+                scores |= self.task_scores(params, before_batch)
             self.reporter.report(step, scores)
             prefix, count = self.workdir / "samples" / f"{step:08d}", self.experiment.eval.samples
             eval_sets.write_samples(prefix, evaluator, params, sets, self.data, count)

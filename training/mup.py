@@ -23,7 +23,7 @@ Group = Literal["input", "hidden", "output", "vector"]
 # Parameters by the last name in their path, and kernels by the name of their module.
 LEAVES: dict[str, Group] = {
     "embedding": "input", "bias": "vector", "scale": "vector", "content_bias": "vector",
-    "distance_bias": "vector",
+    "distance_bias": "vector", "sinks": "vector",
 }  # fmt: skip
 QKV = ("query", "key", "value")
 EXTRA_QKV = [f"{prefix}_{n}" for kind in KINDS.values() for prefix in kind.extra_qkv for n in QKV]

@@ -19,7 +19,7 @@ from training.precision import with_precision
 ROLES = {
     "kernel": "kernel", "embedding": "embedding", "bias": "vector", "scale": "vector",
     "lora_a": "kernel", "lora_b": "kernel", "score_vector": "vector",
-    "content_bias": "vector", "distance_bias": "vector",
+    "content_bias": "vector", "distance_bias": "vector", "sinks": "vector",
 }  # fmt: skip
 
 # Root mean square of Muon's updates. arXiv:2502.16982 chooses it to equal AdamW's, so that one

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from input_pipeline.objectives import OBJECTIVES
 from training.config import (
     CLASS_METRICS,
     NUMERIC_METRICS,
@@ -40,6 +41,17 @@ def metric_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
                 f"eval.metrics: {metric} does not go with task.objective={task.objective}; "
                 f"{instead}"
             )
+
+
+def harness_problems(evaluation: EvalConfig, task: TaskConfig) -> Iterator[str]:
+    """Yields a message for tasks of lm-evaluation-harness if the model does not continue text."""
+    if evaluation.has_tasks and not task.objective_spec.is_causal:
+        causal = [name for name, each in OBJECTIVES.items() if each.is_causal]
+        yield (
+            f"eval.tasks={evaluation.tasks} and eval.task_path={evaluation.task_path!r} need a "
+            f"causal language model (task.objective={' or '.join(causal)}), not task.objective="
+            f"{task.objective}; set them to () and ''"
+        )
 
 
 def reference_problems(task: TaskConfig, finetune: FinetuneConfig, run: RunConfig) -> Iterator[str]:

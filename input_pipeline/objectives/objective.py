@@ -135,6 +135,11 @@ class Objective:
         return "encoder_decoder" in self.families
 
     @property
+    def is_causal(self) -> bool:
+        """Whether the model predicts every token from those before it alone."""
+        return self.head == "language_model" and not (self.has_source or self.has_prefix)
+
+    @property
     def takes_images(self) -> bool:
         return "images" in self.kinds
 

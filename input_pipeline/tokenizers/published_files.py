@@ -36,6 +36,7 @@ from input_pipeline.tokenizers.added_tokens import (
     named_tokens,
 )
 from input_pipeline.tokenizers.file_checks import require_safe
+from input_pipeline.tokenizers.language_tokens import M2M_LANGUAGES, m2m_token, tokenizer_class
 from input_pipeline.tokenizers.subword import (
     FILE_NAME,
     ROLES,
@@ -104,6 +105,8 @@ def open_tokenizer(path: str | Path, limit: int | None = None) -> SubwordTokeniz
 
 
 def _open(path: Path) -> Opened:
+    if path.name == FAIRSEQ_NAME and _class_beside(path) == "m2m100":
+        return _m2m(path)
     if path.name == FAIRSEQ_NAME:
         return Opened(*sentencepiece.read_as_fairseq(path.read_bytes(), _fairseq_kind(path)))
     if path.suffix == ".model":
@@ -189,6 +192,30 @@ def _fairseq_kind(path: Path) -> str:
     if name not in known:
         raise ValueError(f"it is read for XLM-R and CamemBERT, not for {name}")
     return known[name]
+
+
+def _class_beside(path: Path) -> str:
+    return tokenizer_class(config_beside(path), _model_type_beside(path))
+
+
+def _m2m(path: Path) -> Opened:
+    """M2M-100's tokenizer: vocab.json has the ids of pieces, and its class those of languages."""
+    vocab_path, config = path.with_name(MARIAN_VOCAB), config_beside(path)
+    if not vocab_path.is_file():
+        raise ValueError(f"it needs {vocab_path.name} beside it")
+    vocab = json.loads(vocab_path.read_text(encoding="utf-8"))
+    codes = config.get("language_codes", "m2m100")
+    if codes not in M2M_LANGUAGES:
+        raise ValueError(f"{CONFIG_FILE_NAME} has language_codes={codes!r}, which is not known")
+    languages = [m2m_token(language) for language in M2M_LANGUAGES[codes].split()]
+    unknown = named_tokens(config).get("unk", "<unk>")
+    tokenizer, missing = sentencepiece.read_m2m(path.read_bytes(), vocab, unknown, languages)
+    if missing:
+        logging.warning(
+            "%d pieces of %s are not in %s, so smaller pieces spell them: %s",
+            len(missing), path, MARIAN_VOCAB, " ".join(missing[:10]),
+        )  # fmt: skip
+    return Opened(tokenizer)
 
 
 def _model_type_beside(path: Path) -> str:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from input_pipeline.tokenizers import byte_level
 from input_pipeline.tokenizers.added_tokens import config_beside, named_tokens, with_strips
 from input_pipeline.tokenizers.class_template import class_template
+from input_pipeline.tokenizers.language_tokens import with_source_language
 from input_pipeline.tokenizers.published_files import (
     CHAT_FILE_NAME,
     PREFIX_SPACE,
@@ -36,6 +37,7 @@ def as_published(
     forced_eos: bool = False,
     banned: Iterable[int] = (),
     model_class: str = "",
+    source_language: str = "",
 ) -> SubwordTokenizer:
     """The tokenizer with the special tokens and the chat template of its published model.
 
@@ -43,7 +45,7 @@ def as_published(
     from the source of an encoder-decoder, whatever the files say. more_eos: further ids that end
     an answer. forced_eos: an answer of maximum length ends in eos. banned: ids that are never
     generated. model_class: tokenizer_class in the model's config, for a tokenizer that names none
-    itself.
+    itself. source_language: the language of the source, if the files have another one.
     """
     path = Path(path)
     path = path / FILE_NAME if path.is_dir() else path
@@ -65,6 +67,9 @@ def as_published(
                 tokenizer, template, config, model_type, model_class=model_class,
                 is_library_file=path.name == FILE_NAME,
             )  # fmt: skip
+            template = with_source_language(
+                tokenizer, template, config, model_type, source_language
+            )
         if not source_eos and template.suffix[-1:] == (tokenizer.eos_id,):
             template = dataclasses.replace(template, suffix=template.suffix[:-1])
         content = with_template(content, template)

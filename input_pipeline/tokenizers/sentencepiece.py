@@ -1,8 +1,8 @@
 """Converts SentencePiece's .model to a tokenizer of the `tokenizers` library.
 
 Unigram models are read as T5's tokenizer reads them, or as Marian's does if a vocabulary is given;
-BPE models as Llama's tokenizer reads them. The file is a protocol buffer; field numbers and
-defaults are those of sentencepiece_model.proto.
+BPE models as Llama's tokenizer reads them, or as M2M-100's does with its vocabulary. The file is a
+protocol buffer; field numbers and defaults are those of sentencepiece_model.proto.
 """
 
 import dataclasses
@@ -131,6 +131,43 @@ def read_with_vocabulary(
     return tokenizer, [text for text in pieces if text not in vocab]
 
 
+def read_m2m(
+    data: bytes, vocab: Mapping[str, int], unknown: str, languages: list[str]
+) -> tuple[Tokenizer, list[str]]:
+    """M2M-100's tokenizer: a BPE model splits text, `vocab` gives the ids, and languages follow.
+
+    Also returns the pieces of the model that are not in `vocab`, which are never used.
+    """
+    model = _parse(data)
+    if model.kind != BPE or model.byte_fallback:
+        raise ValueError("it is not a BPE model, or it has byte fallback")
+    if sorted(vocab.values()) != list(range(len(vocab))) or unknown not in vocab:
+        raise ValueError(f"the ids of its vocabulary have gaps, or it has no {unknown}")
+    pieces = [piece.text for piece in model.pieces if piece.kind in (NORMAL, USER_DEFINED)]
+    merges = _merges([text for text in pieces if text in vocab])
+    tokenizer = Tokenizer(models.BPE(dict(vocab), merges, unk_token=unknown, fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    if model.charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(model.charsmap)
+    _add_special(tokenizer, [text for text in ("<s>", "<pad>", "</s>", unknown) if text in vocab])
+    _add_special(tokenizer, languages)
+    return tokenizer, [text for text in pieces if text not in vocab]
+
+
+def _merges(pieces: list[str]) -> list[tuple[str, str]]:
+    """Every split of a piece into two pieces, in order: SentencePiece lists no merges."""
+    known = set(pieces)
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in known and piece[cut:] in known
+    ]
+
+
 def _like_t5(model: SentencePieceModel) -> Tokenizer:
     scores = [(piece.text, piece.score) for piece in model.pieces]
     sentinels = [f"<extra_id_{number}>" for number in reversed(range(100))]
@@ -152,13 +189,7 @@ def _unigram(scores: list[tuple[str, float]], unk_id: int, byte_fallback: bool) 
 
 def _like_llama(model: SentencePieceModel, *, legacy: bool) -> Tokenizer:
     vocab = {piece.text: id for id, piece in enumerate(model.pieces)}
-    # SentencePiece lists no merges. Every split of a piece into two pieces is a merge, in id order.
-    merges = [
-        (piece[:cut], piece[cut:])
-        for piece in vocab
-        for cut in range(1, len(piece))
-        if piece[:cut] in vocab and piece[cut:] in vocab
-    ]
+    merges = _merges(list(vocab))
     unknown = model.pieces[model.unk_id].text
     options = dict(unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback)
     tokenizer = Tokenizer(models.BPE(vocab, merges, **options))

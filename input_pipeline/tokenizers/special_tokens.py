@@ -88,7 +88,8 @@ class SpecialTokens:
     sep_id: int | None
     more_eos_ids: Ids = ()  # further ids that end an answer, in chat models
     banned_ids: Ids = ()  # ids that are never generated: Marian's padding
-    text_start_ids: Ids = ()  # BART: begins both texts of an encoder-decoder
+    # BART: begins both texts of an encoder-decoder; mBART-50: the language, begins targets
+    text_start_ids: Ids = ()
     forced_eos = False  # the last token of an answer of maximum length is an end: BART, Marian
     truncates_left = False  # long texts lose their beginning, not their end
     template: Template | None = None
@@ -127,11 +128,13 @@ class SpecialTokens:
         """Special ids before and after the decoder's text, which always ends in eos.
 
         What a published tokenizer puts around a source may name the source's language, as mBART's
-        `</s> en_XX`. A target ends at its first eos, and begins with no language.
+        `</s> en_XX`. A target ends at its first eos, and begins with its own language, if that is
+        forced, as in mBART-50.
         """
         prefix, suffix = self.source_affixes
         usual = (self.bos_id, self.cls_id, *self.text_start_ids)
         prefix = tuple(id for id in prefix if id in usual)
+        prefix = (*(id for id in self.text_start_ids if id not in prefix), *prefix)
         end = suffix.index(self.eos_id) if self.eos_id in suffix else len(suffix)
         return prefix, (*suffix[:end], self.eos_id)
 

@@ -18,7 +18,7 @@ from model.attention.dot_attention import (
     normalised,
     unnormalised_softmax,
 )
-from model.attention.interface import AttentionInputs, AttentionKind, KeyValues
+from model.attention.interface import NO_SINKS, AttentionInputs, AttentionKind, KeyValues
 from model.dropout import dropout
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ LARGEST = 1 << 22  # numbers of a block of pairs
 class Additive(AttentionKind):
     name = "additive"
     description = "Bahdanau's scores: a layer with tanh instead of a dot product"
-    refused: ClassVar = {"relative": "its scores are no dot products"}
+    refused: ClassVar = {"relative": "its scores are no dot products", "sinks": NO_SINKS}
     score_vector = True
 
     def problems(self, config: "TransformerConfig") -> Iterator[str]:

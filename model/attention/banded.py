@@ -50,6 +50,7 @@ def banded_attention(
     cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
+    sinks_h: Array | None = None,
 ) -> Array:
     """Softmax attention over the keys of all bands and of `everywhere` together, (B, T, H, K)."""
     batch, length = q_bthk.shape[:2]
@@ -93,6 +94,7 @@ def banded_attention(
         cap=cap,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
+        sinks_h=sinks_h,
     )
     return blocks.join(y_bthk)
 

@@ -54,31 +54,33 @@ def blockwise_attention(
     cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
+    sinks_h: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
     """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K)."""
     options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, cap, dropout_rate, block)
-    return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
+    return _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
-    return _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)[0]
+def _attention(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h):
+    return _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h)[0]
 
 
-def _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
-    schedule = BlockSchedule.of(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
-    softmax = forward_over_blocks(schedule, empty_softmax(schedule))
+def _forward(options, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h):
+    given = q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
+    schedule = BlockSchedule.of(options, *given)
+    softmax = forward_over_blocks(schedule, empty_softmax(schedule, sinks_h))
     y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
+    return y_bthk, (*given, sinks_h, y_bthk, log_sum_ibht)
 
 
 def _backward(options, residuals, dy_bthk):
-    *given, y_bthk, log_sum_ibht = residuals
+    *given, sinks_h, y_bthk, log_sum_ibht = residuals
     schedule = BlockSchedule.of(options, *given)
     forward = ForwardResult.of(options, y_bthk, log_sum_ibht, dy_bthk)
     gradients = backward_over_blocks(schedule, forward, zero_gradients(schedule))
-    return *gradients.to(options, *given), None
+    return *gradients.to(options, *given), None, forward.gradient_of_sinks(sinks_h)
 
 
 _attention.defvjp(_forward, _backward)
@@ -101,14 +103,15 @@ class OnlineSoftmax(NamedTuple):
         return _joined_queries(y_ibhtk, queries).astype(dtype), log_sum_ibht
 
 
-def empty_softmax(schedule: "BlockSchedule") -> OnlineSoftmax:
-    """Returns the state before the first key."""
+def empty_softmax(schedule: "BlockSchedule", sinks_h: Array | None = None) -> OnlineSoftmax:
+    """Returns the state before the first key; a sink is like a key whose value is zero."""
     heads = schedule.q_ibhtk.shape[:-1]
-    return OnlineSoftmax(
-        jnp.zeros((*heads, schedule.v_jbgks.shape[3]), jnp.float32),
-        jnp.full(heads, LOWEST, jnp.float32),
-        jnp.zeros(heads, jnp.float32),
-    )
+    largest_ibht, total_ibht = jnp.full(heads, LOWEST, jnp.float32), jnp.zeros(heads, jnp.float32)
+    if sinks_h is not None:
+        largest_ibht = jnp.broadcast_to(sinks_h.astype(jnp.float32)[:, None], heads)
+        total_ibht = jnp.ones(heads, jnp.float32)
+    y_ibhtk = jnp.zeros((*heads, schedule.v_jbgks.shape[3]), jnp.float32)
+    return OnlineSoftmax(y_ibhtk, largest_ibht, total_ibht)
 
 
 def forward_over_blocks(schedule: "BlockSchedule", softmax: OnlineSoftmax) -> OnlineSoftmax:
@@ -153,6 +156,13 @@ class ForwardResult(NamedTuple):
             _blocks_of_queries(x, options.queries) for x in (dy_bthk, mean_bth1)
         )
         return ForwardResult(dy_ibhtk, mean_ibht1[..., 0], log_sum_ibht)
+
+    def gradient_of_sinks(self, sinks_h: Array | None) -> Array | None:
+        """Returns the gradient of the sinks, whose values are zeros; None without sinks."""
+        if sinks_h is None:
+            return None
+        weights_ibht = jnp.exp(sinks_h.astype(jnp.float32)[:, None] - self.log_sum_ibht)
+        return -(weights_ibht * self.mean_ibht).sum(axis=(0, 1, 3)).astype(sinks_h.dtype)
 
 
 class Gradients(NamedTuple):

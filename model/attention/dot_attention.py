@@ -41,10 +41,12 @@ def dot_attention(
     cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
+    sinks_h: Array | None = None,
 ) -> Array:
     """Computes softmax(soft_cap(q k^T * scale) + bias) v over the keys where the mask is True.
 
-    Softmax runs in float32. A query without visible keys gets zeros. Returns (B, T, H, K).
+    Softmax runs in float32. A query without visible keys gets zeros. `sinks_h` is one more score of
+    each head, of a key whose value is zero. Returns (B, T, H, K).
     """
     groups, heads = k_bsgk.shape[2], q_bthk.shape[2]
     if groups < heads:
@@ -54,7 +56,7 @@ def dot_attention(
     q_bhtk = jnp.moveaxis(q_bthk, 2, 1) * jnp.asarray(scale, q_bthk.dtype)
     k_bhks, v_bhks = jnp.moveaxis(k_bsgk, 1, 3), jnp.moveaxis(v_bsgk, 1, 3)
     scores_bhts = jnp.einsum("bhtk,bhks->bhts", q_bhtk, k_bhks, preferred_element_type=jnp.float32)
-    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap, sinks_h)
     if dropout_rate:
         weights_bhts = dropout(weights_bhts, dropout_rate, dropout_key)
     # Named before the division, because the gradient of the total needs this value.
@@ -72,6 +74,7 @@ def cached_attention(
     bias_bhts: Array | None = None,
     scale: float = 1.0,
     cap: float = 0.0,
+    sinks_h: Array | None = None,
     change_scores: Callable[[Array], Array] | None = None,
 ) -> Array:
     """`dot_attention` for few queries and many cached keys, in the layout of `KeyValues`.
@@ -88,7 +91,7 @@ def cached_attention(
     scores_bhts = scores_bgqs.reshape(batch, heads, queries, slots)
     if change_scores is not None:
         scores_bhts = change_scores(scores_bhts)
-    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap)
+    weights_bhts, total_bht1 = unnormalised_softmax(scores_bhts, mask_b1ts, bias_bhts, cap, sinks_h)
     weights_bgqs = weights_bhts.reshape(scores_bgqs.shape).astype(v_bgsk.dtype)
     y_bgqk = jnp.einsum("bgqs,bgsk->bgqk", weights_bgqs, v_bgsk)
     y_bhtk = normalised(y_bgqk.reshape(q_bhtk.shape), total_bht1, mask_b1ts)
@@ -109,20 +112,31 @@ def soft_cap(x: Array, cap: float) -> Array:
 
 
 def unnormalised_softmax(
-    scores_bhts: Array, mask_b1ts: Array | None, bias_bhts: Array | None, cap: float = 0.0
+    scores_bhts: Array,
+    mask_b1ts: Array | None,
+    bias_bhts: Array | None,
+    cap: float = 0.0,
+    sinks_h: Array | None = None,
 ) -> tuple[Array, Array]:
     """Returns exp(scores - maximum), (B, H, T, S), and its sum over keys, (B, H, T, 1).
 
-    Scores are capped before the bias is added, as in FlashAttention.
+    Scores are capped before the bias is added, as in FlashAttention. The sum includes the sink.
     """
     scores_bhts = soft_cap(scores_bhts, cap)
     if bias_bhts is not None:
         scores_bhts += bias_bhts
     if mask_b1ts is not None:
         scores_bhts = jnp.where(mask_b1ts, scores_bhts, NEVER)
-    largest_bht1 = jax.lax.stop_gradient(scores_bhts.max(axis=-1, keepdims=True))
+    largest_bht1 = scores_bhts.max(axis=-1, keepdims=True)
+    if sinks_h is not None:
+        sinks_h11 = sinks_h.astype(jnp.float32)[:, None, None]
+        largest_bht1 = jnp.maximum(largest_bht1, sinks_h11)
+    largest_bht1 = jax.lax.stop_gradient(largest_bht1)
     weights_bhts = jnp.exp(scores_bhts - largest_bht1)
-    return weights_bhts, weights_bhts.sum(axis=-1, keepdims=True)
+    total_bht1 = weights_bhts.sum(axis=-1, keepdims=True)
+    if sinks_h is not None:
+        total_bht1 += jnp.exp(sinks_h11 - largest_bht1)
+    return weights_bhts, total_bht1
 
 
 def normalised(y_bhtk: Array, total_bht1: Array, mask_b1ts: Array | None) -> Array:

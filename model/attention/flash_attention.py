@@ -34,6 +34,7 @@ def flash_attention(
     cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
+    sinks_h: Array | None = None,
 ) -> Array:
     """Equals `dot_attention` with `mask_spec.mask_b1ts()` and the explicit bias, (B, T, H, K).
 
@@ -44,7 +45,7 @@ def flash_attention(
         raise ValueError("flash_attention cannot compute the scores of transformer_xl")
     options = dict(scale=scale, cap=cap, dropout_rate=dropout_rate)
     attend = _attend_on_a_mesh if is_sharded() else _attend
-    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
+    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h, **options)
 
 
 def _attend(
@@ -54,6 +55,7 @@ def _attend(
     mask_spec: MaskSpec,
     bias: ScoreBias | None,
     dropout_key: Array | None,
+    sinks_h: Array | None,
     *,
     scale: float,
     cap: float,
@@ -66,7 +68,8 @@ def _attend(
 
     def in_blocks(q_bthk, k_bsgk, v_bsgk, mask_spec):
         options = dict(scale=scale, cap=cap, dropout_rate=dropout_rate, dropout_key=dropout_key)
-        return blockwise_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, bias=bias, **options)
+        options |= dict(bias=bias, sinks_h=sinks_h)
+        return blockwise_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, **options)
 
     def fused(may, attention, **options):
         def attend(q_bthk, k_bsgk, v_bsgk, mask_spec):
@@ -81,7 +84,7 @@ def _attend(
         return attend
 
     given, kernels = (q_bthk, k_bsgk, v_bsgk, mask_spec), {}
-    if bias is None and not dropout_rate:
+    if bias is None and sinks_h is None and not dropout_rate:
         if splash_can(*given):
             kernels["tpu"] = fused(splash_may, splash_attention, cap=cap)
         if not cap and cudnn_can(*given):  # cuDNN's kernel has no soft cap
@@ -102,6 +105,7 @@ def _attend_on_a_mesh(
     mask_spec: MaskSpec,
     bias: ScoreBias | None,
     dropout_key: Array | None,
+    sinks_h: Array | None,
     **options,
 ) -> Array:
     """`_attend` on each device's shard; the compiler cannot partition the kernels itself."""
@@ -128,19 +132,21 @@ def _attend_on_a_mesh(
         # Heads are the last axis of alibi's slopes (H) and of t5's table (buckets, H).
         jax.tree.map(lambda x: PartitionSpec(*[None] * (x.ndim - 1), by_head), bias),
         PartitionSpec(),
+        PartitionSpec(by_head),
     )
 
-    def part(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
+    def part(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h):
         if dropout_key is not None:
             for axis in (*batch, *length, *by_head):
                 dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
         if devices_along(by_key) == 1:
-            return _attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, **options)
+            given = q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h
+            return _attend(*given, **options)
         # Plain JAX on every platform: the platforms' kernels have no backward pass for a part of
         # a query's keys.
-        given = dict(bias=bias, dropout_key=dropout_key, axes=by_key)
+        given = dict(bias=bias, dropout_key=dropout_key, sinks_h=sinks_h, axes=by_key)
         return ring_attention(q_bthk, k_bsgk, v_bsgk, mask_spec, **given, **options)
 
     # The platforms' kernels do not declare the mesh axes over which their results vary.
     attend = jax.shard_map(part, in_specs=in_specs, out_specs=in_specs[0], check_vma=False)
-    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
+    return attend(q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h)

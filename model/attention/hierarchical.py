@@ -15,7 +15,7 @@ from jax import Array
 
 from model.attention.banded import Band, Blocks, Everywhere, banded_attention
 from model.attention.dot_attention import attended
-from model.attention.interface import AttentionInputs, AttentionKind
+from model.attention.interface import NO_SINKS, AttentionInputs, AttentionKind
 from model.masks import PADDING, Locality, MaskSpec, SequenceInfo, count_visible
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Hierarchical(AttentionKind):
         "bias": NO_POSITION,
         "relative": NO_POSITION,
         "prefix": "a chunk's mean would include tokens that the query may not see",
+        "sinks": NO_SINKS,
     }
     keys = ("attention_chunk",)
 

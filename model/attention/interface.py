@@ -37,8 +37,10 @@ FEATURES = {
     "bias": "model.position=alibi or t5_bias",
     "relative": "model.position=transformer_xl",
     "cap": "model.score_cap",
+    "sinks": "model.attention_sinks",
     "bfloat16": "model.dtype=bfloat16",
 }
+NO_SINKS = "its sum of weights has no term for a score without a key"
 NEEDS_SCORES = "needs explicit scores, which this kind of attention never materialises"
 
 
@@ -121,15 +123,21 @@ class AttentionInputs:
     project: Callable[..., QKV] | None = None
     shared: Any = None
     score_vector_hk: Array | None = None  # of kinds that ask for one
+    sinks_h: Array | None = None  # model.attention_sinks: a score of each head, for no key
 
     @property
     def softmax_options(self) -> dict[str, Any]:
-        """The keyword arguments that all softmax attention functions take."""
+        """The keyword arguments that all softmax attention functions take.
+
+        `sinks_h` is among them only if there are sinks, which not all of them support.
+        """
+        sinks = {} if self.sinks_h is None else dict(sinks_h=self.sinks_h)
         return dict(
             scale=self.scale,
             cap=self.cap,
             dropout_rate=self.dropout_rate,
             dropout_key=self.dropout_key,
+            **sinks,
         )
 
 
@@ -205,6 +213,7 @@ class AttentionKind:
             bias_bhts=inputs.bias_bhts,
             scale=inputs.scale,
             cap=inputs.cap,
+            sinks_h=inputs.sinks_h,
             change_scores=self.change_scores(inputs, mask_b1ts),
         )
         return y_bthk, cache

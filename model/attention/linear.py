@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention.dot_attention import NEVER, attended
-from model.attention.interface import AttentionInputs, AttentionKind, KeyValues
+from model.attention.interface import NO_SINKS, AttentionInputs, AttentionKind, KeyValues
 from model.masks import PADDING, MaskSpec
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class FeatureMapAttention(AttentionKind):
         "relative": "it has no scores to add to",
         "dropout": "it has no weights to drop",
         "cap": "it has no scores to cap",
+        "sinks": NO_SINKS,
     }
 
     def feature_map(self, config: "TransformerConfig", shared: Any) -> FeatureMap:

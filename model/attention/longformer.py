@@ -16,7 +16,13 @@ from jax import Array
 from model.attention.banded import Band, Everywhere, banded_attention
 from model.attention.dot_attention import QKV, cached_attention, dot_attention
 from model.attention.flash_attention import flash_attention
-from model.attention.interface import NEEDS_SCORES, AttentionInputs, AttentionKind, KeyValues
+from model.attention.interface import (
+    NEEDS_SCORES,
+    NO_SINKS,
+    AttentionInputs,
+    AttentionKind,
+    KeyValues,
+)
 from model.masks import PADDING, Locality, MaskSpec
 from model.positions import ScoreBias
 
@@ -36,7 +42,7 @@ class LongformerCache:
 class Longformer(AttentionKind):
     name = "longformer"
     description = "a window, which may be dilated, and global tokens, visible at any distance"
-    refused: ClassVar = {"relative": NEEDS_SCORES}
+    refused: ClassVar = {"relative": NEEDS_SCORES, "sinks": NO_SINKS}
     keys = ("attention_window", "attention_dilation", "global_tokens", "global_limit")
     extra_qkv = ("global",)
     uses_global_tokens = True

@@ -72,6 +72,14 @@ class Attention(nn.Module):
                 setattr(self, f"{prefix}_value", dense(*key))
         if self._has_own_bias:
             self.relative_bias = RelativeBias(config, bidirectional=True)
+        self.sinks = None
+        if config.attention_sinks and not self.cross:
+            self.sinks = self.param(
+                "sinks",
+                nn.with_logical_partitioning(nn.initializers.zeros, ("heads",)),
+                (config.heads,),
+                jnp.dtype(config.param_dtype),
+            )
         self.score_vector = None
         if config.has_score_vector:
             std = config.init_std or config.head_size**-0.5
@@ -166,6 +174,7 @@ class Attention(nn.Module):
             cap=self.config.score_cap,
             shared=shared,
             score_vector_hk=self.score_vector,
+            sinks_h=self.sinks,
             **options,
         )
 

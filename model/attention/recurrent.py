@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from jax import Array
 
 from model.attention.banded import Band, banded_attention
-from model.attention.interface import AttentionInputs, AttentionKind
+from model.attention.interface import NO_SINKS, AttentionInputs, AttentionKind
 from model.masks import Locality
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Recurrent(AttentionKind):
         "two_sided": CAUSAL_ONLY,
         "prefix": CAUSAL_ONLY,
         "cross": "the encoder would be of this kind, which is for decoders only",
+        "sinks": NO_SINKS,
     }
     keys = ("attention_chunk", "attention_memory")
     uses_memory = True

@@ -39,6 +39,7 @@ def ring_attention(
     cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: Array | None = None,
+    sinks_h: Array | None = None,
     block: int = BLOCK,
 ) -> Array:
     """Attends from this device's queries to all devices' keys, (B, T, H, K). Needs a shard_map.
@@ -47,15 +48,16 @@ def ring_attention(
     `dropout_key` must differ between devices.
     """
     options = BlockwiseOptions.of(q_bthk, k_bsgk, scale, cap, dropout_rate, block)
-    return _attention(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)
+    given = q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h
+    return _attention(options, axes, *given)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
-    return _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key)[0]
+def _attention(options, axes, *given):
+    return _forward(options, axes, *given)[0]
 
 
-def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key):
+def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, sinks_h):
     schedule = functools.partial(_schedule, options, q_bthk, mask_spec, bias, dropout_key)
     held = k_bsgk, v_bsgk, mask_spec.keys
 
@@ -64,16 +66,17 @@ def _forward(options, axes, q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
         # Sent before the computation, so that both overlap.
         return (_send(held, axes), forward_over_blocks(schedule(held, number), softmax)), None
 
-    softmax = empty_softmax(schedule(held, 0))
+    softmax = empty_softmax(schedule(held, 0), sinks_h)
     last = jax.lax.axis_size(axes) - 1
     (held, softmax), _ = jax.lax.scan(step, (held, softmax), jnp.arange(last))
     softmax = forward_over_blocks(schedule(held, last), softmax)  # keys are not sent on
     y_bthk, log_sum_ibht = map(attended, softmax.result(q_bthk.shape[1], v_bsgk.dtype))
-    return y_bthk, (q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key, y_bthk, log_sum_ibht)
+    given = q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key
+    return y_bthk, (*given, sinks_h, y_bthk, log_sum_ibht)
 
 
 def _backward(options, axes, residuals, dy_bthk):
-    *given, y_bthk, log_sum_ibht = residuals
+    *given, sinks_h, y_bthk, log_sum_ibht = residuals
     q_bthk, k_bsgk, v_bsgk, mask_spec, bias, dropout_key = given
     schedule = functools.partial(_schedule, options, q_bthk, mask_spec, bias, dropout_key)
     forward = ForwardResult.of(options, y_bthk, log_sum_ibht, dy_bthk)
@@ -94,7 +97,7 @@ def _backward(options, axes, residuals, dy_bthk):
     (held, gradients), _ = jax.lax.scan(step, (held, gradients), jnp.arange(last))
     # The last step returns the gradients to the device that owns the keys.
     gradients = send_gradients(backward_over_blocks(schedule(held, last), forward, gradients))
-    return *gradients.to(options, *given), None
+    return *gradients.to(options, *given), None, forward.gradient_of_sinks(sinks_h)
 
 
 _attention.defvjp(_forward, _backward)

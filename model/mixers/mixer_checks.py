@@ -19,6 +19,7 @@ ATTENTION_KEYS = dict(
     attention_multiplier=0.0,
     attention_bias="default",
     score_cap=0.0,
+    attention_sinks=False,
     qk_norm="none",
     attention_scale_init=True,
     share_qk=False,

@@ -11,10 +11,13 @@ import pytest
 
 import convert
 import evaluate
+import train
 from checkpointing import loaded_run
+from configs import pydoc
 from evaluation import harness
 from experiment.schema import ConfigError
 from tests.input_pipeline.chats import TEMPLATES, write_lines, write_tokenizer
+from tests.runs import tiny
 from tests.test_generate import T, logits_of, text_model
 
 
@@ -61,15 +64,17 @@ def test_settings_that_generation_lacks_are_refused():
 def test_models_that_do_not_continue_text_are_refused(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[lm-eval\]'"):
-        harness.refuse_missing()
+        harness.refuse_missing("--tasks")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     with pytest.raises(ConfigError, match=r"causal language model.*prefix_lm"):
         harness.refuse_unfit(text_model("prefix_lm"))
 
 
 def test_unknown_tasks_are_refused():
-    with pytest.raises(ConfigError, match=r"'helaswag' is not a task.*hellaswag"):
-        harness.refuse_unknown(["helaswag"], ["arc_easy", "hellaswag"])
+    flags = "eval.tasks", "eval.task_path"
+    expected = r"eval.tasks: 'helaswag' is not a task.*hellaswag.*eval.task_path=DIR"
+    with pytest.raises(ConfigError, match=expected):
+        harness.refuse_unknown(["helaswag"], ["arc_easy", "hellaswag"], flags)
 
 
 # Against the harness driving transformers
@@ -167,9 +172,7 @@ def test_scores_are_those_of_the_harness_with_transformers(published):
             task_manager=TaskManager(include_path=str(published / "tasks")),
             bootstrap_iters=0,
         )
-        ours = evaluate.evaluate_tasks(
-            published / "run", tasks, include_path=str(published / "tasks")
-        )
+        ours = evaluate.evaluate_tasks(published / "run", tasks, task_path=str(published / "tasks"))
     compared = 0
     for task in tasks:
         for name, value in theirs["results"][task].items():
@@ -217,3 +220,100 @@ def test_answers_are_those_of_transformers(published):
         assert found == expected and len(set(found)) > 3
         chat = [{"role": "user", "content": "What city?"}]
         assert ours.apply_chat_template(chat) == theirs.apply_chat_template(chat)
+
+
+# During training
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that scores a directory of tasks after steps 2 and 4; its last scores."""
+    pytest.importorskip("lm_eval")
+    directory = tmp_path_factory.mktemp("trained")
+    (directory / "tasks").mkdir()
+    write_tasks(directory / "tasks")
+    config = tiny(
+        pydoc,
+        data=dict(length=48),
+        eval=dict(
+            every=2,
+            batch_size=4,
+            task_path=str(directory / "tasks"),
+            task_limit=5,
+            patience=3,
+        ),
+        optimizer=dict(ema_decay=0.5),
+        checkpoint=dict(best_metric="eval/made_rolling/bits_per_byte", best_mode="min"),
+    )
+    with mock.patch.dict(os.environ, {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}):
+        scores = train.train_and_evaluate(config, directory / "run")
+    return directory, scores
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("default")
+def test_a_run_is_scored_on_tasks_at_every_evaluation(trained):
+    directory, scores = trained
+    lines = (directory / "run" / "metrics.jsonl").read_text().splitlines()
+    name = "eval/made_rolling/bits_per_byte"
+    found = {line["step"]: line for line in map(json.loads, lines) if name in line}
+    assert found.keys() == {2, 4} and "eval/made_choice/acc" in found[4]
+    assert found[2][name] != found[4][name]  # each time with the parameters of that step
+    assert scores["best_score"] == min(line[name] for line in found.values())
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("default")
+def test_scores_during_training_are_those_of_evaluate(trained):
+    directory, scores = trained
+    with mock.patch.dict(os.environ, {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}):
+        record = evaluate.evaluate_tasks(
+            directory / "run", [], "4", task_path=str(directory / "tasks"), limit=5
+        )
+    of_tasks = {name: value for name, value in record.items() if name.startswith("eval/")}
+    assert len(of_tasks) >= 6 and record["rows"]["made_choice"] == 5
+    assert of_tasks == {name: pytest.approx(scores[name], rel=1e-6) for name in of_tasks}
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        (dict(tasks=("made_choise",)), "eval.tasks: 'made_choise' is not a task.*'made_choice'"),
+        (dict(task_path="nowhere"), "eval.task_path=nowhere is no directory"),
+        (dict(task_path="empty"), "eval.task_path=.*empty has no YAML file of a task"),
+        (dict(task_path="broken"), "eval.tasks: broken cannot be loaded: .*missing.jsonl"),
+        (dict(best="eval/made_choice/accuracy"), "Did you mean 'eval/made_choice/acc'"),
+    ],
+)
+def test_tasks_that_cannot_be_scored_are_refused_before_training(
+    settings, expected, trained, tmp_path
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    broken = CHOICE.replace("made_choice", "broken").format(path=tmp_path / "missing.jsonl")
+    (tmp_path / "broken" / "broken.yaml").write_text(broken)
+    settings, path = dict(settings), settings.get("task_path", "")
+    path = str(tmp_path / path) if path in ("empty", "broken") else path
+    path = path or str(trained[0] / "tasks")
+    best = settings.pop("best", "")
+    config = tiny(
+        pydoc,
+        data=dict(length=48),
+        eval=settings | dict(task_path=path),
+        checkpoint=dict(best_metric=best),
+    )
+    with pytest.raises(ConfigError, match=expected):
+        train.train_and_evaluate(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_missing_harness_is_named_before_training(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: name != "lm_eval" and find(name, *rest)
+    )
+    config = tiny(pydoc, eval=dict(tasks=("hellaswag",)))
+    with pytest.raises(ConfigError, match=r"eval.tasks needs .*pip install -e '\.\[lm-eval\]'"):
+        train.train_and_evaluate(config, tmp_path / "run")

@@ -26,6 +26,7 @@ INVALID_CONFIGS = [
     ({"data.tokenizer": "item"}, "data.tokenizer=item is for sequences of items"),
     ({"eval.metrics": ("hit@10",)}, "hit@10 does not go with task.objective=seq2seq"),
     ({"eval.metrics": ("hit@11",)}, "Did you mean 'hit@1'?"),
+    ({"model.position": "rope", "model.sinusoidal_offset": 2}, "is for model.position=sinusoidal"),
     # Sizes of tables that are made before memory can be estimated
     ({"model.head_size": 10**9}, "model.head_size=1000000000 must be at least 0 and at most"),
     ({"model.token_types": 10**9}, "model.token_types=1000000000 must be at least 0 and at most"),
@@ -291,6 +292,10 @@ INVALID_CONFIGS = [
         "model.attention_multiplier=0.2 multiplies dot products",
     ),
     ({"model.attention": "performer", "model.score_cap": 30.0}, "it has no scores to cap"),
+    ({"model.attention": "performer", "model.attention_sinks": True}, "no term for a score"),
+    ({"model.activation_limit": 3.0}, "is for model.activation=swiglu_clamped, not relu"),
+    ({"model.rope_truncate": False}, "is for model.rope_scaling=yarn, not default"),
+    ({"model.router_bias": True}, "model.router_bias=True needs experts"),
     (
         {"model.residual": False, "model.residual_multiplier": 0.2},
         "model.residual_multiplier=0.2 is for residual connections",
@@ -547,6 +552,8 @@ INVALID_CONFIGS = [
         "ece does not go with task.objective=embed; set it to ()",
     ),
     ({"eval.beam_size": 0}, "eval.beam_size=0 must be at least 1"),
+    ({"eval.tasks": ("hellaswag",)}, "a causal language model (task.objective=causal_lm or"),
+    ({"eval.task_limit": 5}, "eval.task_limit=5 does nothing without eval.tasks"),
     ({"eval.length_penalty": -0.1}, "eval.length_penalty=-0.1 must be at least 0"),
     # Public data sets
     ({"data.source": "tfds", "data.kind": "documents"}, "data.name is empty; set it for data.so"),

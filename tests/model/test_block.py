@@ -28,6 +28,11 @@ STYLES = {
         relative_bias=True, own_relative_bias=True, bias=False, decoder_layers=5,
     ),
     "groups of layers": dict(decoder_layers=4, layer_groups=2, attention="dot,local"),
+    "gpt-oss": dict(
+        norm="rmsnorm", attention="local,dot", attention_window=3, attention_sinks=True, experts=4,
+        router_bias=True, activation="swiglu_clamped", activation_limit=0.4, rope_scaling="yarn",
+        rope_factor=4.0, rope_high_frequency=8.0, rope_original_length=16, rope_truncate=False,
+    ),
     "parallel": dict(
         parallel_residual="one_norm", qk_norm="heads", residual_multiplier=0.5,
         embedding_multiplier=2.0, logit_multiplier=0.5, bias=False, norm_bias=True,

@@ -33,6 +33,9 @@ CASES = {
     "capacity, gated, sigmoid": dict(
         expert_capacity=1.0, activation="swiglu", router_scores="sigmoid", experts_per_token=3
     ),
+    "clamped, with a bias in the router": dict(
+        activation="swiglu_clamped", activation_limit=0.4, router_bias=True
+    ),
     "room for one": dict(expert_capacity=0.01, bias=False),
     "room for all": dict(expert_capacity=9.0),
 }
@@ -44,6 +47,10 @@ def mlp(config, weights, x):
     def dense(name, x):
         return x @ weights[name]["kernel"] + weights[name].get("bias", 0)
 
+    if config.activation == "swiglu_clamped":
+        limit = config.activation_limit
+        gate, inner = np.minimum(dense("gate", x), limit), np.clip(dense("in", x), -limit, limit)
+        return dense("out", gate * expit(1.702 * gate) * (inner + 1))
     act = ACTIVATIONS[config.activation]
     if config.activation == "swiglu":
         return dense("out", act(dense("gate", x)) * dense("in", x))
@@ -64,7 +71,7 @@ def by_hand(config, params, x_btd, real_bt):
                 y_btd[b, t] += mlp(config, params["shared"], x)
             if not real_bt[b, t]:
                 continue
-            logits = x @ params["router"]["kernel"]
+            logits = x @ params["router"]["kernel"] + params["router"].get("bias", 0)
             scores = softmax(logits) if config.router_scores == "softmax" else expit(logits)
             best = sorted(range(number), key=lambda e: -scores[e])[:choices]
             total = sum(scores[e] for e in best) if config.router_renormalise else 1

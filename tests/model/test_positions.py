@@ -25,6 +25,14 @@ def test_sinusoidal_is_the_papers_formula(width):
             assert cosine == pytest.approx(math.cos(angle), abs=2e-5)
 
 
+def test_sinusoids_of_tensor2tensor_end_at_a_ten_thousandth():
+    positions = np.array([[0, 2, 500]], np.int32)
+    waves = np.asarray(sinusoidal(positions, 8, "tensor2tensor"))[0]
+    turns = np.geomspace(1, 1e-4, 4)
+    expected = [[*np.sin(p * turns), *np.cos(p * turns)] for p in positions[0]]
+    np.testing.assert_allclose(waves, expected, atol=5e-5)
+
+
 def random_heads(rng, length, head_size=8):
     return jnp.asarray(rng.normal(size=(1, length, 1, head_size)), jnp.float32)
 

@@ -28,11 +28,12 @@ OTHERS = (
     dict(tie_output=False, share_embeddings=False),
     dict(encoder_layers=1, decoder_layers=3, attention_bias="qkv", qk_norm="head"),
     dict(logit_cap=3.0, output_bias=True, init_std=0.02, pooling="mean"),
+    dict(attention_sinks=True, kv_heads=2, activation_limit=0.4),
 )
 
 
 def covering_set():
-    """Eight configs a family: every choice, and every mix of norm and placement.
+    """Nine configs a family: every choice, and every mix of norm and placement.
 
     Positions are shifted from family to family, so that each meets both norms.
     """
@@ -45,8 +46,8 @@ def covering_set():
                 activation=activation,
                 position=POSITIONS[(i + shift) % len(POSITIONS)],
                 norm=("layernorm", "rmsnorm")[i % 2],
-                norm_placement=("pre", "post", "sandwich", "reordered")[i // 2],
-                bias=(True, False)[i // 4],
+                norm_placement=("pre", "post", "sandwich", "reordered")[i // 2 % 4],
+                bias=(True, False)[i // 4 % 2],
             )
 
 
@@ -75,6 +76,8 @@ def is_without_effect(path, config) -> bool:
     """A key's bias moves all scores of a query alike, and softmax undoes that; RoPE turns it."""
     attention, projection, leaf = path[-3:] if len(path) > 2 else (None, None, None)
     turned = config.position == "rope" and attention == "self_attention"
+    # A sink is a score that the bias does not move.
+    turned |= config.attention_sinks and attention == "self_attention"
     return (projection, leaf) == ("key", "bias") and not turned
 
 

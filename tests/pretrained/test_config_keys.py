@@ -325,6 +325,32 @@ ON_THE_HUB = {
             do_blenderbot_90_layernorm=False, tokenizer_class="PreTrainedTokenizerFast",
         ),
     ),
+    "gpt-oss-20b, dequantised": (
+        "gpt_oss",
+        dict(
+            attention_bias=True, attention_dropout=0.0, eos_token_id=200_002, experts_per_token=4,
+            hidden_act="silu", initial_context_length=4096, output_router_logits=False,
+            pad_token_id=199_999, router_aux_loss_coef=0.9, swiglu_limit=7.0, rope_theta=150_000,
+            rope_scaling=dict(
+                beta_fast=32.0, beta_slow=1.0, factor=32.0, rope_type="yarn", truncate=False,
+                original_max_position_embeddings=4096,
+            ),
+        ),
+    ),
+    "nllb-200-distilled-600M": (
+        "m2m_100",
+        dict(
+            is_encoder_decoder=True, decoder_layerdrop=0, encoder_layerdrop=0, max_length=200,
+            num_hidden_layers=12, tokenizer_class="NllbTokenizer", use_cache=True,
+        ),
+    ),
+    "m2m100_418M": (
+        "m2m_100",
+        dict(
+            is_encoder_decoder=True, decoder_layerdrop=0.05, early_stopping=True, max_length=200,
+            gradient_checkpointing=False, num_beams=5, encoder_layerdrop=0.05,
+        ),
+    ),
     "vit-base-patch16-224": (
         "vit_classifier", dict(qkv_bias=True, encoder_stride=16, transformers_version="4.13.0"),
     ),
@@ -350,6 +376,25 @@ def test_configs_of_hub_models_are_accepted_unchanged(model, changed):
     if "head_dim" in keys:
         keys = keys | {"head_dim": json.loads((FIXTURES / name / CONFIG).read_text())["head_dim"]}
     assert published.read(changed(name, **keys)).head
+
+
+def test_gpt_oss_has_yarn_also_without_rope_parameters(changed):
+    found = published.read(changed("gpt_oss", rope_parameters=None, rope_scaling=None)).model
+    expected = dict(
+        rope_scaling="yarn", rope_factor=32.0, rope_low_frequency=1.0, rope_high_frequency=32.0,
+        rope_original_length=4096, rope_truncate=False, rope_theta=150_000.0,
+    )  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+    switched_off = published.read(
+        changed("gpt_oss", rope_parameters=None, rope_scaling=dict(rope_type="default"))
+    )
+    assert switched_off.model["rope_scaling"] == "default"
+
+
+def test_weights_in_mxfp4_are_refused_with_a_remedy(changed):
+    quantised = dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])
+    line = refusal(changed("gpt_oss", quantization_config=quantised))
+    assert "quantization_config=" in line and "Mxfp4Config(dequantize=True)" in line
 
 
 def test_no_key_is_called_harmless_that_is_read():
@@ -396,7 +441,7 @@ def test_other_names_are_those_of_transformers():
     _, hf = oracle()
     for kind, each in ARCHITECTURES.items():
         theirs = dict(hf.CONFIG_MAPPING[kind].attribute_map)
-        if kind in ("bart", "marian", "mbart", "pegasus"):
+        if kind in ("bart", "marian", "mbart", "pegasus", "m2m_100"):
             assert theirs.pop("num_hidden_layers") == "encoder_layers"
         if kind == "qwen3_moe":  # published files have the name that is an alias since then
             theirs = {name: alias for alias, name in theirs.items()}

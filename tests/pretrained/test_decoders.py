@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 STEPS, LENGTHS = 10, (6, 1, 4)
 # Of EXAMPLES: decoders, and encoder-decoders, whose prompt is the token that begins an output.
 DECODERS = ("gpt2", "llama", "llama3", *LIKE_LLAMA)
-ENCODER_DECODERS = ("t5", "t5_v1_1", "mt5", "umt5", "marian", "bart", "mbart", "pegasus")
+ENCODER_DECODERS = ("t5", "t5_v1_1", "mt5", "umt5", "marian", "bart", "mbart", "pegasus", "m2m_100")
 START = 0
 
 

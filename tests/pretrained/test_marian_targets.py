@@ -12,6 +12,7 @@ import generate
 from checkpointing import loaded_run
 from experiment.schema import ConfigError
 from pretrained.model_files import CONFIG
+from pretrained.published_tokenizer import Languages
 from tests.corpora import write
 from tests.pretrained.make_fixtures import FIXTURES
 from tests.pretrained.test_round_trip import sentencepiece_of
@@ -68,14 +69,15 @@ def test_a_prefix_and_a_target_are_of_the_target_language(imported):
 LINES = [("cat", "Katze"), ("sat cat", "sat cat Katze"), ("Katze sat", "cat")]
 
 
-def scores(workdir, tmp_path):
+def scores(workdir, tmp_path, length=8):
     for language, texts in zip(("en", "de"), zip(*LINES, strict=True), strict=True):
         for split in ("train", "validation"):
             write(tmp_path / "data" / f"{split}.{language}", "".join(f"{t}\n" for t in texts))
     config = loaded_run.recorded_config(workdir)
     config["data"] |= dict(
         source="translation_files", path=str(tmp_path / "data"), source_language="en",
-        target_language="de", length=8, encoder_length=8, cache_dir=str(tmp_path / "cache"),
+        target_language="de", length=length, encoder_length=length,
+        cache_dir=str(tmp_path / "cache"),
     )  # fmt: skip
     config["eval"] |= dict(batch_size=2)
     return evaluate.evaluate(workdir, config=config)
@@ -113,6 +115,12 @@ def test_an_export_keeps_the_target_language(imported, tmp_path, caplog):
     (tmp_path / "out" / "target_tokenizer.json").write_text(json.dumps(vocabulary))
     with pytest.raises(ConfigError, match=r"target_tokenizer\.json .*not those of tokenizer\.json"):
         convert.convert(str(tmp_path / "out"), str(tmp_path / "third"))
+
+
+def test_a_target_language_belongs_to_the_source(tmp_path):
+    directory = publish(tmp_path / "published")
+    with pytest.raises(ConfigError, match="at the start of a source"):
+        convert.convert(str(directory), str(tmp_path / "in"), languages=Languages(target="<pad>"))
 
 
 def test_a_damaged_target_is_refused_by_name(tmp_path):

@@ -335,11 +335,12 @@ def marian(hf, draw):
     return hf.MarianMTModel(hf.MarianConfig(**draw.bart(scale_embedding=draw(True, False))))
 
 
-def like_bart(kind):
-    """A model without a head."""
-    return lambda hf, draw: getattr(hf, f"{kind}Model")(
-        getattr(hf, f"{kind}Config")(**draw.bart(scale_embedding=draw(True, False)))
-    )
+def like_bart(kind, head="Model", **more):
+    def build(hf, draw):
+        sizes = draw.bart(scale_embedding=draw(True, False)) | more
+        return getattr(hf, f"{kind}{head}")(getattr(hf, f"{kind}Config")(**sizes))
+
+    return build
 
 
 def bart(hf, draw):
@@ -435,6 +436,10 @@ LIKE_LLAMA = {
     "opt": opt,
     "mixtral": like_llama(
         "Mixtral", num_local_experts={3, 5}, num_experts_per_tok=2, sliding_window=4,
+    ),
+    "gpt_oss": like_llama(
+        "GptOss", YARN | dict(truncate=False), num_hidden_layers={2, 3}, num_local_experts={3, 5},
+        num_experts_per_tok=2, sliding_window={3, 5}, swiglu_limit={0.3, 0.5}, hidden_act="silu",
     ),
     "qwen3_moe": like_llama(
         "Qwen3Moe", num_experts=5, num_experts_per_tok={2, 3}, moe_intermediate_size={10, 14},
@@ -551,6 +556,10 @@ EXAMPLES = {
     "t5_encoder": Example(t5_encoder, text, dict(encoder="last_hidden_state")),
     "mbart": Example(mbart, two_sides, BOTH),
     "pegasus": Example(pegasus, two_sides, BOTH),
+    # Padding has its own id: transformers gives no position to it, wherever it is.
+    "m2m_100": Example(
+        like_bart("M2M100", "ForConditionalGeneration", pad_token_id=2), two_sides, BOTH
+    ),
     "vit_base": Example(
         vit("ViTModel"), images, dict(encoder="last_hidden_state", embedding="pooler_output")
     ),
@@ -588,6 +597,7 @@ MORE_CLASSES = {
         "Starcoder2": dict(PLAIN_HEADS, sliding_window=None, rms_norm_eps=None),
         "Mixtral": dict(num_local_experts=3, num_experts_per_tok=2, sliding_window=None),
         "Qwen3Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10),
+        "GptOss": dict(num_local_experts=3, num_experts_per_tok=2, hidden_act="silu"),
     }.items()
 } | {
     "StableLmForSequenceClassification": Example(
@@ -634,10 +644,10 @@ MORE_CLASSES = {
     "GPT2Model": Example(gpt2("Model"), text, dict(decoder="last_hidden_state")),
     **{
         f"{kind}Model": Example(
-            like_bart(kind), two_sides,
+            like_bart(kind, **more), two_sides,
             dict(encoder="encoder_last_hidden_state", decoder="last_hidden_state"),
         )
-        for kind in ("Bart", "MBart", "Pegasus")
+        for kind, more in dict(Bart={}, MBart={}, Pegasus={}, M2M100=dict(pad_token_id=2)).items()
     },
     "XLMRobertaForSequenceClassification": Example(
         like_roberta("XLMRoberta", "ForSequenceClassification", **LABELLED), text, ANSWERED

@@ -48,6 +48,7 @@ FAMILIES = {
             qk_norm="full",
             norm_placement="sandwich",
             score_cap=2.0,
+            attention_sinks=True,
             rope_fraction=0.7,
             logit_cap=5.0,
         ),
@@ -92,7 +93,9 @@ EXPERTS = {
     "fsdp 2 x sequence 2 x tensor 2": dict(ROUTED, router_scores="sigmoid", remat="dots"),
     "data 2 x fsdp 2 x tensor 2": dict(ROUTED, expert_capacity=0.8),
     "sequence 8": dict(ROUTED, expert_capacity=0.8),
-    "fsdp 4 x tensor 2": dict(ROUTED, experts=3, bias=True),
+    "fsdp 4 x tensor 2": dict(
+        ROUTED, experts=3, bias=True, activation="swiglu_clamped", router_bias=True
+    ),
 }
 
 

@@ -77,6 +77,7 @@ def explicit(
     feature_map=None,
     vector_hk: Array | None = None,
     cap: float = 0.0,
+    sinks_h: Array | None = None,
 ) -> Array:
     """The output (B, T, H, K) in float32; weights are multiplied by `keep_bhts` as by dropout."""
     allowed = pairs(rows, lambda r, t, s: may_see(rows, r, t, s, causal))
@@ -117,7 +118,11 @@ def explicit(
             counts = np.einsum("bhts,bsu->bhtu", allowed.astype(np.float32), together_bsu)
             scores = jnp.where(same_chunk, scores, chunk_totals / np.maximum(counts, 1))
             scores = _capped(scores, cap)
-    return _average(_exp(scores, allowed & locality), heads.v_bsgk, keep_bhts)
+    weights = _exp(scores, allowed & locality)
+    total = weights.sum(axis=-1)
+    if sinks_h is not None:  # a key of its own, whose value is zero
+        total += jnp.exp(sinks_h)[:, None]
+    return _average(weights, heads.v_bsgk, keep_bhts, total)
 
 
 def masked_average(

@@ -105,7 +105,7 @@ class Case:
             scale=SCALE, cap=self.cap, bias=self.score_bias(arrays), project=project,
             shared=kind.shared(self.config, lambda: None),
             dropout_rate=RATE if self.dropout else 0.0, dropout_key=jax.random.key(5),
-            score_vector_hk=arrays.get("vector"),
+            score_vector_hk=arrays.get("vector"), sinks_h=arrays.get("sinks"),
         )  # fmt: skip
         return kind.attend(inputs)
 
@@ -119,6 +119,7 @@ class Case:
             causal=self.causal, scale=SCALE, bias_bhts=bias_bhts, keep_bhts=keep_bhts, cap=self.cap,
             global_qkv=self.heads(arrays, "global_"), memory_qkv=self.heads(arrays, "old_"),
             feature_map=formula_of_features(self.kind, self.config), vector_hk=arrays.get("vector"),
+            sinks_h=arrays.get("sinks"),
         )  # fmt: skip
 
 
@@ -173,6 +174,8 @@ def case(kind: str, feature: str, bias: str = "") -> Case:
         arrays |= {prefix + name: draw(*shape) for name, shape in shapes.items()}
     if KINDS[kind].score_vector:
         arrays["vector"] = draw(H, size)
+    if feature == "sinks":
+        arrays["sinks"] = draw(H)
     if bias == "t5_bias":
         arrays["bias"] = draw(8, H)
     if bias == "transformer_xl":
@@ -220,6 +223,7 @@ def refused_config(kind: str, feature: str) -> None:
         "bias": [dict(family="decoder", position=position) for position in ("alibi", "t5_bias")],
         "relative": [dict(family="decoder", position="transformer_xl")],
         "cap": [dict(family="decoder", position="rope", score_cap=30.0)],
+        "sinks": [dict(family="decoder", position="rope", attention_sinks=True)],
     }
     if feature == "prefix":
         config = default.get_config()
@@ -274,18 +278,19 @@ def check_cross(kind: str) -> None:
         np.testing.assert_allclose(found[name], array, **EXACT, err_msg=name)
 
 
-def check_cached(kind: str) -> None:
+def check_cached(kind: str, **more) -> None:
     """Prompts of mixed lengths, padded on the left, then pieces of all sizes.
 
     The second layer has global tokens, which are none to the first.
     """
     small = dict(attention_window=3, attention_dilation=2, attention_chunk=4, attention_overlap=1,
                  attention_memory=3, global_limit=2)  # fmt: skip
-    config = tiny_config(
+    options = dict(
         family="decoder", position="alibi" if KINDS[kind].score_vector else "rope", kv_heads=2,
         attention=f"{kind},longformer", score_cap=0.0 if "cap" in KINDS[kind].refused else CAP,
         qk_norm="head", **small,
     )  # fmt: skip
+    config = tiny_config(**options | more)
     rows = left_padded(*(tokens(n, seed=n) for n in (COLUMNS, 9, 1)), columns=COLUMNS)
     cached = decode_in_chunks(config, rows, chunks=(5, 1, 1, 5))
     assert_same_at_real_tokens(rows, cached, text_logits(config, rows))
@@ -327,6 +332,9 @@ def test_cell(kind, feature):
         case "cap":  # with a bias too where there can be one: it is added to the capped scores
             bias = "" if "bias" in KINDS[kind].refused else "t5_bias"
             assert_right(case(kind, feature, bias), EXACT)
+        case "sinks":  # longformer has none
+            assert_right(case(kind, feature), EXACT)
+            check_cached(kind, attention=kind, attention_sinks=True)
         case "relative":
             assert_right(case(kind, feature, "transformer_xl"), dict(rtol=0, atol=3e-5))
         case _:

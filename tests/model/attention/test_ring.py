@@ -36,6 +36,7 @@ LONG = sequence_info(packed([500, 700], 1280))
 ROUND_ALL, FOUR, MIXED = (1, 1, 8, 1), (2, 1, 4, 1), (1, 2, 2, 2)
 T5 = ScoreBias("t5_bias", jnp.zeros((8, 4)), bidirectional=False, max_distance=9)
 ALIBI = ScoreBias("alibi", jnp.asarray(alibi_slopes(4)))
+SINKS = "sinks"
 # The mesh, what is seen, what is added to scores, heads of keys.
 CASES = {
     "causal, packed": (ROUND_ALL, mask_spec_of(PACKED, True), None, 4),
@@ -48,6 +49,8 @@ CASES = {
     "a source": (FOUR, SOURCE, None, 2),
     "a source that the ring does not divide": (FOUR, SHORT, None, 4),
     "several blocks on a device": (ROUND_ALL, mask_spec_of(LONG, True), None, 1),
+    "sinks, heads share keys": (MIXED, mask_spec_of(PACKED, True), SINKS, 2),
+    "sinks, all devices in the ring": (ROUND_ALL, mask_spec_of(PACKED, True), SINKS, 4),
 }
 
 
@@ -94,6 +97,15 @@ def deviation(shape, mask_spec, bias, groups):
     """From plain attention on one device, with all scores in memory."""
     qkv = arrays(mask_spec, groups)
     tables = ()
+    if bias == SINKS:
+        sinks_h = jnp.asarray(np.random.default_rng(4).normal(size=4), jnp.float32)
+        options = dict(mask_b1ts=mask_spec.mask_b1ts(), scale=SCALE)
+        expected = probed(lambda *qkvs: dot_attention(*qkvs[:3], sinks_h=qkvs[3], **options),
+                          qkv, sinks_h)  # fmt: skip
+        with on_mesh(shape):
+            found = probed(lambda *qkvs: flash_attention(
+                *qkvs[:3], mask_spec, sinks_h=qkvs[3], scale=SCALE), qkv, sinks_h)  # fmt: skip
+        return apart(found, expected)
     if bias is not None:
         draw = np.random.default_rng(4).uniform(0.5, 1.5, bias.table.shape)
         tables = (jnp.asarray(draw, jnp.float32),)
