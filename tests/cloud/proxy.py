@@ -31,6 +31,13 @@ class Fault:
     done: int = 0  # how many there were
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """A thread for each connection, of which clients open many at once."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
 class Proxy:
     """Forwards requests from `port` to a server on this machine."""
 
@@ -41,7 +48,7 @@ class Proxy:
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
-        self._server: http.server.ThreadingHTTPServer | None = None
+        self._server: Server | None = None
 
     def __enter__(self) -> "Proxy":
         self.start()
@@ -52,8 +59,7 @@ class Proxy:
 
     def start(self) -> None:
         """Listens: at the same port as before."""
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), handler(self))
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", self.port), handler(self))
         self.port = self._server.server_address[1]
         run = lambda: self._server.serve_forever(poll_interval=0.05)  # noqa: E731
         threading.Thread(target=run, daemon=True).start()
@@ -149,7 +155,10 @@ def handler(proxy: Proxy) -> type[http.server.BaseHTTPRequestHandler]:
                     return self._answer(fault.status, {}, fault.body)
                 time.sleep(SLOW_SECONDS)
             headers = dict(self.headers.items())
-            answer, data = proxy.forward(self.command, self.path, headers, body)
+            try:
+                answer, data = proxy.forward(self.command, self.path, headers, body)
+            except (OSError, http.client.HTTPException):  # the server is too busy
+                return self._answer(502, {}, b"")
             self._answer(answer.status, dict(answer.getheaders()), data)
 
         def _body(self) -> bytes:
