@@ -71,7 +71,7 @@ def test_the_gradient_of_a_broadcast_bias_sums_over_rows(drawn):
     np.testing.assert_allclose(jax.grad(loss)(added), expected, rtol=1e-6, atol=1e-6)
 
 
-def kept(function, *given):
+def saved_by(function, *given):
     """The types and sizes of what the backward pass of a function keeps, but for its arguments."""
     names = {id(x) for x in jax.tree.leaves(given)}
     backward = jax.vjp(function, *given)[1]
@@ -100,7 +100,7 @@ def test_in_bfloat16_no_inner_value_is_kept_for_the_backward_pass(name):
         else:
             function, given = lambda x: activate(name, x), (x,)
         y, backward = jax.vjp(function, *given)
-        return y, backward(jnp.ones_like(y)), kept(function, *given)
+        return y, backward(jnp.ones_like(y)), saved_by(function, *given)
 
     y, gradients, saved = run("bfloat16")
     assert not [(dtype, size) for dtype, size in saved if size >= BIG and dtype == jnp.float32]

@@ -299,9 +299,9 @@ ENTRY %main (x: bf16[64,128], a: bf16[32,48], b: bf16[48,16], stack: f32[12,32,1
 def test_buffers_of_a_collective_in_flight_are_memory_traffic_once():
     found = cost(hlo.parse(IN_FLIGHT))
     gathered = 2 * 64 * 128 + 2 * 256 * 128  # a part is read, and the whole is written
-    product = 2 * 32 * 48 + 2 * 48 * 16 + 4 * 32 * 16
+    matmul = 2 * 32 * 48 + 2 * 48 * 16 + 4 * 32 * 16
     updated = 2 * 4 * 32 * 16  # of the stack, one layer
-    assert found.bytes == gathered + product + updated
+    assert found.bytes == gathered + matmul + updated
     assert found.flops == 2 * 32 * 48 * 16
     assert by_kind(found.collectives) == {
         ("all-gather", 4): Collective("all-gather", 4, 1, 3 * 2 * 64 * 128)
