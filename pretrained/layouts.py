@@ -13,7 +13,7 @@ import numpy as np
 
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias"}
 BLOCKS, LAYER = "blocks", "{layer}"
-EXPERTS, EXPERT = "experts", "{expert}"  # a name without the latter is of all experts
+EXPERTS, EXPERT = "experts", "{expert}"  # a name without the latter: of all experts
 
 Index = tuple[slice, ...]
 
@@ -185,7 +185,7 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     axes = tuple(range(len(shape)))
     view, axis, start, total = shape, 0, 0, 0
     if EXPERTS in path.split("/") and EXPERT not in at.name:
-        return _all_experts(at, path, shape)
+        return _all_experts(at, shape)
     if at.by_group:
         return _grouped(at, path, shape)
     if at.interleaved:
@@ -217,15 +217,12 @@ def layout(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
     return TensorLayout(shape, view, (*ones, *groups), axis + len(ones), start, total)
 
 
-def _all_experts(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:
-    """The layout of one tensor of all experts, (E, D, F), or (E, F) for a bias."""
+def _all_experts(at: At, shape: tuple[int, ...]) -> TensorLayout:
+    """The layout of one tensor of all experts, (E, D, F) as ours, or (E, F) for a bias."""
     first, total = at.in_turns or (0, 1)
-    view, last = (*shape, 1), len(shape)
-    if path.endswith("/kernel") and not at.untransposed:
-        groups = ((0,), (2, last), (1,))
-    else:
-        groups = (*((axis,) for axis in range(last - 1)), (last - 1, last))
-    return TensorLayout(shape, view, groups, inner=(last, first, total))
+    last = len(shape)
+    groups = (*((axis,) for axis in range(last - 1)), (last - 1, last))
+    return TensorLayout(shape, (*shape, 1), groups, inner=(last, first, total))
 
 
 def _grouped(at: At, path: str, shape: tuple[int, ...]) -> TensorLayout:

@@ -111,9 +111,7 @@ def gpt_oss_table(model, head, ids):
     modules = {
         path: at for path, at in table(model, head, ids).items() if "/feed_forward/" not in path
     }
-    gate_up = At(
-        "mlp.experts.gate_up_proj", endings=("", "_bias"), untransposed=True, in_turns=(0, 2)
-    )
+    gate_up = At("mlp.experts.gate_up_proj", endings=("", "_bias"), in_turns=(0, 2))
     return modules | below(
         "backbone/decoder/blocks",
         "model.layers.{layer}",
@@ -122,9 +120,7 @@ def gpt_oss_table(model, head, ids):
             "feed_forward/router": "mlp.router",
             "feed_forward/experts/gate": gate_up,
             "feed_forward/experts/in": dataclasses.replace(gate_up, in_turns=(1, 2)),
-            "feed_forward/experts/out": At(
-                "mlp.experts.down_proj", endings=("", "_bias"), untransposed=True
-            ),
+            "feed_forward/experts/out": At("mlp.experts.down_proj", endings=("", "_bias")),
         },
     )
 
