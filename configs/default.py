@@ -191,6 +191,9 @@ def get_config(arg=None):
             # Images
             image_size=0,  # 0: the data's
             image_channels=0,  # 0: the data's
+            # The size of images that learned positions are for, if it is not image_size: they are
+            # interpolated (DINOv2); 0: image_size
+            position_image_size=0,
             patch_size=16,  # pixels, frames or steps of a side of a patch
             class_token=True,  # a learned token before the patches
             # A second learned token (DeiT): none | token | head (it has its own classifier, and

@@ -141,6 +141,7 @@ class TransformerConfig:
 
     image_size: SizeOrZero
     image_channels: SizeOrZero
+    position_image_size: SizeOrZero
     patch_size: Size
     class_token: bool
     distillation: Literal["none", "token", "head"]
@@ -229,6 +230,12 @@ class TransformerConfig:
     def patch_tokens(self) -> int:
         """How many tokens an input becomes, with those before the patches."""
         return math.prod(self.patches_per_axis) + self.leading_tokens
+
+    @property
+    def position_rows(self) -> int:
+        """How many rows of a table of learned positions images use."""
+        size = self.position_image_size or self.image_size
+        return (size // self.patch_size) ** 2 + self.leading_tokens
 
     @property
     def leading_tokens(self) -> int:

@@ -207,11 +207,9 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
         for key in ("input_shape", "input_mean", "input_std"):
             if value := getattr(config, key):
                 yield f"model.{key}={value} is for model.input=patches; set it to ()"
-        if config.distillation != "none":
-            yield (
-                f"model.distillation={config.distillation} is for model.input=patches; set it to "
-                "none"
-            )
+        for key, off in (("distillation", "none"), ("position_image_size", 0)):
+            if (value := getattr(config, key)) != off:
+                yield f"model.{key}={value} is for model.input=patches; set it to {off}"
         return
     shape = config.input_shape
     if shape and len(shape) not in (2, 3):
@@ -259,6 +257,17 @@ def _image_problems(config: "TransformerConfig") -> Iterator[str]:
             "model.distillation=head is a second classifier like that of the class token; set "
             "model.pooling=first and model.pooler=False, or it to token"
         )
+    if config.position_image_size:
+        given = f"model.position_image_size={config.position_image_size}"
+        if config.position != "learned" or shape:
+            yield f"{given} is for images with model.position=learned; set it to 0"
+        elif config.position_image_size % config.patch_size:
+            yield f"model.patch_size={config.patch_size} does not divide {given}"
+        elif config.position_rows > config.max_length:
+            yield (
+                f"{given} makes {config.position_rows} tokens, more than model.max_length="
+                f"{config.max_length}; raise that"
+            )
     if config.image_size % config.patch_size:
         yield (
             f"model.patch_size={config.patch_size} does not divide "

@@ -16,6 +16,7 @@ from model.attention.relative_bias import RelativeBias
 from model.block import Block
 from model.config import LayerKind, TransformerConfig
 from model.context_vector import ContextVector
+from model.interpolation import grid_weights
 from model.kv_cache import Cache, add_tokens, require_token_slots
 from model.layers import SAVED_MATMULS, Dense, Dropout, Embedding, Norm
 from model.masks import (
@@ -133,7 +134,10 @@ class Stack(nn.Module):
             table = Embedding(config, config.max_length, "positions", name="position_embedding")
             # In a batch, finished rows go on past max_length while others still decode.
             places_bt = jnp.minimum(positions_bt, config.max_length - 1)
-            x_btd = add_bias(x_btd, table(places_bt, config.param_dtype))
+            if config.position_image_size:
+                x_btd = add_bias(x_btd, self._interpolated(table))
+            else:
+                x_btd = add_bias(x_btd, table(places_bt, config.param_dtype))
         if config.embedding_norm:
             x_btd = Norm(config, name="embedding_norm")(x_btd)
         x_btd = Dropout(config.dropout_embedding, deterministic)(x_btd)
@@ -143,6 +147,17 @@ class Stack(nn.Module):
             )
             x_btd = projection(x_btd)
         return split_residual(x_btd)
+
+    def _interpolated(self, table: Embedding) -> Array:
+        """Returns the positions (1, T, D) of images, from those of images of another size."""
+        config = self.config
+        rows_1zd = table(jnp.arange(config.position_rows)[None], config.param_dtype)
+        first_1td, grid_1zd = jnp.split(rows_1zd, [config.leading_tokens], axis=1)
+        sizes = (config.image_size, config.position_image_size)
+        weights_tz = grid_weights(*(size // config.patch_size for size in sizes))
+        grid_32 = grid_1zd.astype(jnp.float32)
+        grid_1td = jnp.einsum("tz,bzd->btd", weights_tz, grid_32, precision="highest")
+        return jnp.concatenate([first_1td, grid_1td.astype(first_1td.dtype)], axis=1)
 
     def _bias(self) -> ScoreBias | None:
         """Returns the bias of relative positions that all layers share."""

@@ -64,7 +64,7 @@ PLAIN = dict(
     router_scores="softmax", router_renormalise=True, expert_capacity=0.0,
     first_norm=True, pooler_norm=False, head_bias=True, class_bias=True, embedding_size=0,
     relative_bias=False, own_relative_bias=False, token_dropout=False, layer_scale=0.0,
-    distillation="none", layer_groups=0,
+    distillation="none", layer_groups=0, position_image_size=0,
 )  # fmt: skip
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -117,6 +117,8 @@ class Architecture:
     # Their key -> (value, pattern): at this value, tensors that match the pattern are missing and
     # stand for zeros.
     absent_at: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+    # Whether its positions are interpolated for images of another size than config.json says.
+    interpolates: bool = False
     generates: bool = False  # whether generate.py can write text with it
 
     @property

@@ -99,7 +99,7 @@ def write_more(model, head, ids):
         use_swiglu_ffn=is_gated,
         mlp_ratio=sizes[model.feed_forward],
         layerscale_value=model.layer_scale,
-        image_size=model.image_size,
+        image_size=model.position_image_size or model.image_size,
         patch_size=model.patch_size,
         qkv_bias=True,
         use_mask_token=False,  # which only their pre-training reads
@@ -131,8 +131,9 @@ DINOV2 = Architecture(
     table=table,
     read_more=read_more,
     write_more=write_more,
-    sets=frozenset(("layer_scale",)),
+    sets=frozenset(("layer_scale", "position_image_size")),
     used_rows=vit.used_rows,
+    interpolates=True,
     base="dinov2.",
     derived=(r"embeddings\.mask_token$",),
 )  # fmt: skip

@@ -32,6 +32,21 @@ def read(directory: Path, image_size: int) -> dict[str, Any]:
     return found
 
 
+def other_size(directory: Path, image_size: int, patch_size: int) -> dict[str, int]:
+    """Our `model` keys for images that the file crops to another size than the model's; else {}."""
+    if not (directory / FILE).is_file():
+        return {}
+    config = PublishedConfig(model_files.read_json(directory, FILE), str(directory / FILE))
+    key = "crop_size" if config.get("do_center_crop", False) else "size"
+    wanted = config.get(key) if config.get("do_resize", True) else None
+    size = _edge(wanted) if wanted else 0
+    if size in (0, image_size) or (isinstance(wanted, dict) and "shortest_edge" in wanted):
+        return {}
+    if size % patch_size:
+        config.refuse(key, wanted, f"patches of {patch_size} do not divide it")
+    return dict(image_size=size, position_image_size=image_size)
+
+
 def _fit(config: PublishedConfig, image_size: int) -> tuple[str, int]:
     """Our image_fit and image_edge: the size before the centre is cut out; 0 without that."""
     size = config.get("size") or {"height": image_size, "width": image_size}

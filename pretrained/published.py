@@ -16,7 +16,7 @@ import numpy as np
 
 from experiment.schema import ConfigError
 from model.config import TransformerConfig
-from pretrained import known_keys, model_files, sentence
+from pretrained import image_processor, known_keys, model_files, sentence
 from pretrained.architecture import Architecture, Head, MisfitError, PublishedConfig, Specials
 from pretrained.catalog import EVERY, recognise
 from pretrained.decoder_parts import require_full_attention
@@ -241,6 +241,8 @@ def read(
     _refuse_more_layers_than_tensors(directory, model, tensors.shapes)  # lists of layers are made
     model |= architecture.read_more(options, tensors.shapes, head)
     model |= architecture.read_tensors(model, tensors)
+    if architecture.interpolates:
+        model |= image_processor.other_size(directory, model["image_size"], model["patch_size"])
     generation = None
     if architecture.generates and (directory / model_files.GENERATION).exists():
         generation = PublishedConfig(

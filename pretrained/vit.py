@@ -139,7 +139,7 @@ def write_more(model, head, ids):
 
 def used_rows(model):
     """The rows of the position table to export: up to the last patch, as a published ViT has."""
-    return {f"{POSITIONS}/embedding": model.patch_tokens}
+    return {f"{POSITIONS}/embedding": model.position_rows}
 
 
 VIT = Architecture(

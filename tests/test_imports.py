@@ -98,7 +98,7 @@ MEETING_PLACES = {
 
 # Inside model/, a file may import those before its own line.
 MODEL_ORDER = [
-    {"masks", "positions", "sharding", "dropout", "token_dropout"},
+    {"masks", "positions", "sharding", "dropout", "token_dropout", "interpolation"},
     {"mixed_precision", "dot_attention", "block_visibility", "mixer"},
     {"quantization", "banded", "blockwise", "fused", "recurrence", "conv", "mean"},
     {"ring", "rnn", "gru", "lstm"},

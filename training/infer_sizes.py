@@ -98,7 +98,8 @@ def image_sizes(model: TransformerConfig, shape: tuple[int, int, int]) -> dict[s
             f"model.patch_size={model.patch_size} does not divide the images' {rows} rows"
         )
     tokens = patches + model.leading_tokens
-    if model.position in ABSOLUTE_POSITIONS and tokens > model.max_length:
+    has_table = model.position in ABSOLUTE_POSITIONS and not model.position_image_size
+    if has_table and tokens > model.max_length:
         raise ConfigError(
             f"an image becomes {tokens} tokens, more than model.max_length={model.max_length}, "
             f"the most that model.position={model.position} can address; raise it"

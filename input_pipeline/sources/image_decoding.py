@@ -118,7 +118,7 @@ class ImageSpec:
         """
         size, method = self.size, Image.Resampling[self.resample.upper()]
         edge = self.edge or size
-        resized = [int(edge * side / min(image.size)) for side in image.size]
+        resized = [int(edge * length / min(image.size)) for length in image.size]
         # Resizing all of a very long image would take more memory than its file suggests.
         is_too_long = edge * max(resized) > Image.MAX_IMAGE_PIXELS
         if self.fit == "stretch":
@@ -127,7 +127,7 @@ class ImageSpec:
             image = ImageOps.fit(image, (edge, edge), method)
         else:
             image = image.resize(resized, method)
-        left, top = ((side - size) // 2 for side in image.size)
+        left, top = ((length - size) // 2 for length in image.size)
         image = image.crop((left, top, left + size, top + size))
         return np.asarray(image).reshape(size, size, -1)
 

@@ -262,6 +262,15 @@ INVALID_CONFIGS = [
         {"data.image_edge": 8, "data.image_size": 9},
         "data.image_edge=8 must be at least data.image_size=9, which is cut out of it",
     ),
+    ({"model.position_image_size": 16}, "position_image_size=16 is for model.input=patches"),
+    (
+        IMAGES | {"model.position": "rope", "model.position_image_size": 16},
+        "model.position_image_size=16 is for images with model.position=learned",
+    ),
+    (
+        IMAGES | {"model.position": "learned", "model.position_image_size": 17},
+        "model.patch_size=16 does not divide model.position_image_size=17",
+    ),
     ({"model.layer_groups": 4}, "model.layer_groups=4 does not divide model.encoder_layers="),
     (
         {"model.layer_groups": 1, "finetune.layer_decay": 0.9},
