@@ -294,11 +294,11 @@ def get_config(arg=None):
             over_long="truncate",  # truncate | split | drop: training examples that do not fit
             # Images: values from 0 to 1, minus image_mean, divided by image_std
             image_size=0,  # rows and columns to resize to; 0: all must be square and of one size
-            # center_crop: resize the shorter side, then crop the centre | stretch: both sides |
-            # crop: crop the centre, then resize it
             # Resize images to this size first, and cut the centre of image_size out of them; 0: to
             # image_size, which leaves nothing to cut from squares
             image_edge=0,
+            # center_crop: resize the shorter side, then crop the centre | stretch: both sides |
+            # crop: crop the centre, then resize it
             image_fit="center_crop",
             image_resample="bicubic",  # | nearest | box | bilinear | hamming | lanczos
             image_upright=True,  # turn photographs as their EXIF orientation says
