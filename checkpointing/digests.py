@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiment.schema import ConfigError
+from experiment.untrusted_files import require_regular
 from storage.object_store import as_os_errors, is_remote, read_range, sizes_below
 
 MANIFEST = "digests.json"
@@ -84,8 +85,21 @@ def fault(directory: Path) -> str | None:
         ) from error
 
 
+def _irregular(path: Path) -> str | None:
+    """What is wrong if a path is a pipe or a device, which reading might never end; else None."""
+    if is_remote(path):
+        return None
+    try:
+        require_regular(path)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
 def _fault(directory: Path) -> str | None:
     path, sizes = directory / MANIFEST, _sizes(directory)
+    if fault := _irregular(path):
+        return fault
     try:
         with as_os_errors():
             digest, _, text = path.read_text().partition("\n")
@@ -100,6 +114,8 @@ def _fault(directory: Path) -> str | None:
         return f"{directory / missing[0]} is missing"
     expected = {}
     for name, (size, *digests) in listed.items():
+        if fault := _irregular(directory / name):
+            return fault
         if sizes[name] != size:
             return f"{directory / name} has changed since it was written"
         if isinstance(digests[0], str):  # older manifests have one digest per file

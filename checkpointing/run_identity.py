@@ -13,6 +13,8 @@ from typing import Any
 from checkpointing import run_directory
 from checkpointing.run_directory import CONFIG, MODEL, PROVENANCE
 from experiment.schema import ConfigError
+from experiment.untrusted_files import require_regular
+from storage.object_store import is_remote
 
 FILE = "run_identity.json"
 FILES = (MODEL, CONFIG, PROVENANCE)  # the records that it copies from
@@ -43,8 +45,11 @@ def refuse_changed(workdir: Path, checkpoint: Path) -> None:
 
 
 def _compare(workdir: Path, checkpoint: Path, files: Sequence[str]) -> None:
+    path = checkpoint / FILE
+    if not is_remote(path):
+        require_regular(path)
     try:
-        then = json.loads((checkpoint / FILE).read_text())
+        then = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):  # missing, or damaged
         return
     if not (isinstance(then, dict) and all(isinstance(each, dict) for each in then.values())):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tokenizers import Encoding, Tokenizer
 
 LIMIT_SECONDS = 60.0
-SLOWEST = 10_000  # characters per second; usual tokenizers encode a million, on one core
+SLOWEST = 10_000  # characters for which a second more is allowed
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 Result = TypeVar("Result")

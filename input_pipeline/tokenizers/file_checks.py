@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 MOST_GROWTH = 1000  # how many characters one character of a text may become
+TOO_MUCH_GROWTH = f"its rules can make a text more than {MOST_GROWTH} times as long"
 LONG_PIECE = 100  # characters; longer pieces can be slow, in some kinds of vocabularies
 LONG_WORD = 1000  # characters of a word; WordPiece takes quadratic time
 MOST_IDS = 2**24  # files number pieces as they like, and the library has a row for each id
@@ -54,7 +55,8 @@ def require_ids(vocab: Mapping[str, Any]) -> None:
 
 
 def require_charsmap(table: bytes) -> None:
-    """Raises ValueError unless SentencePiece's table of characters has the length it states.
+    """Raises ValueError unless SentencePiece's table of characters has the length it states, and
+    only short replacements.
 
     It is the size of a trie, the trie in units of four bytes, and the replacements.
     """
@@ -63,6 +65,8 @@ def require_charsmap(table: bytes) -> None:
     size = struct.unpack("<I", table[:4])[0] if len(table) >= 4 else 0
     if not size or size % 4 or size > len(table) - 4:
         raise ValueError("its precompiled_charsmap has not the length that it states")
+    if _longest_replacement(table) > MOST_GROWTH:
+        raise ValueError(TOO_MUCH_GROWTH)
 
 
 def require_bounded_growth(rules: Sequence[Mapping[str, Any]]) -> None:
@@ -78,7 +82,7 @@ def require_bounded_growth(rules: Sequence[Mapping[str, Any]]) -> None:
         growth = max(growth, factor) if is_apart else growth * factor
         written |= {*_text(rule, "content"), *_text(rule, "prepend")}
         if growth > MOST_GROWTH:
-            raise ValueError(f"its rules can make a text more than {MOST_GROWTH} times as long")
+            raise ValueError(TOO_MUCH_GROWTH)
 
 
 def _growth(rule: Mapping[str, Any]) -> tuple[int, str | None]:
@@ -93,7 +97,7 @@ def _growth(rule: Mapping[str, Any]) -> tuple[int, str | None]:
         case "Prepend":
             return 1 + len(_text(rule, "prepend")), None
         case "Precompiled":
-            return _longest_replacement(rule.get("precompiled_charsmap")), None
+            return _longest_replacement(_decoded(_text(rule, "precompiled_charsmap"))), None
         case "ByteLevel":
             return 2, None  # a letter of two bytes becomes two letters
     return 1, None
@@ -104,9 +108,8 @@ def _text(rule: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _longest_replacement(encoded: Any) -> int:
+def _longest_replacement(table: bytes) -> int:
     """The bytes of the longest replacement in a SentencePiece table of characters."""
-    table = _decoded(encoded) if isinstance(encoded, str) else b""
     start = 4 + int.from_bytes(table[:4], "little")
     return max(1, *map(len, table[start:].split(b"\0")))
 

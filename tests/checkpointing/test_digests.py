@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,14 @@ def test_a_list_with_one_digest_for_each_file_is_still_read(directory):
     path = directory / "params/d/data"
     path.write_bytes(b"x" + contents["params/d/data"][1:])
     assert str(path) in digests.fault(directory)
+
+
+@pytest.mark.parametrize("name", ["params/d/data", digests.MANIFEST])
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_pipes_and_devices_are_faults_that_are_not_read(directory, name, target):
+    (directory / name).unlink()
+    if target == "pipe":
+        os.mkfifo(directory / name)
+    else:
+        (directory / name).symlink_to(target)
+    assert str(directory / name) in digests.fault(directory)

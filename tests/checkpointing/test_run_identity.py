@@ -160,3 +160,11 @@ def test_a_pipe_in_place_of_a_record_is_refused(run):
     os.mkfifo(run / "model.json")
     with pytest.raises(ConfigError, match=r"model\.json is a named pipe"):
         loaded_run.load(run)
+
+
+def test_a_pipe_in_a_checkpoint_is_refused(run):
+    path = run / "checkpoints" / "2" / run_identity.FILE
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=rf"{run_identity.FILE} is a named pipe"):
+        loaded_run.load(run)

@@ -138,6 +138,13 @@ def test_rules_that_expand_a_text_without_end_are_refused(parts, tmp_path):
         open_tokenizer(saved(tmp_path, **parts))
 
 
+def test_the_table_of_a_sentencepiece_file_has_the_bound_too():
+    units = struct.pack("<I", 4) + bytes(4)
+    file_checks.require_charsmap(units + b"x" * 1000 + b"\0")
+    with pytest.raises(ValueError, match="more than 1000 times as long"):
+        file_checks.require_charsmap(units + b"x" * 1001 + b"\0")
+
+
 def test_rules_of_published_tokenizers_are_within_the_bound(tmp_path):
     # Llama's spaces, T5's double spaces, ALBERT's quotation marks, ChatGLM's names of blanks.
     blanks = [replace(" " * n, f"<|blank_{n}|>") for n in range(80, 1, -1)]
