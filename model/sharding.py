@@ -123,9 +123,10 @@ def _splits(x_btd: Array) -> bool:
     # A single token, as in decoding, has so little to share that more collectives cost more.
     if not is_sharded() or x_btd.shape[1] == 1:
         return False
-    # If two mesh axes split the rows, with one row on each device, XLA (of jax 0.10.2) confuses
-    # rows: tests/training/test_mesh.py has such a case, an expert model in micro-batches.
-    if sum(devices_along((axis,)) > 1 for axis in RULES["batch"]) > 1:
+    # With one row on each device of data 2 x fsdp 2 x tensor 2, XLA (of jax 0.10.2) confused rows:
+    # tests/training/test_mesh.py has such a case, an expert model in micro-batches. So nothing is
+    # split where two more axes are used.
+    if sum(devices_along((axis,)) > 1 for axis in MESH_AXES if axis != "tensor") > 1:
         return False
     return devices_along(dividing_axes("residual", x_btd.shape[2])) > 1
 
