@@ -43,7 +43,7 @@ DEFAULTS = {
     "electra": _BERT, "mpnet": _ROBERTA | dict(unk="[UNK]"),
     "bert": _BERT, "distilbert": _BERT, "roberta": _ROBERTA, "bart": _ROBERTA,
     **dict.fromkeys(("xlm-roberta", "xlmroberta", "camembert"), _ROBERTA),
-    **dict.fromkeys(("mbart", "mbart50", "nllb"), _ROBERTA),
+    **dict.fromkeys(("mbart50", "nllb"), _ROBERTA),
     "m2m100": _ENDS | dict(bos="<s>", sep="</s>"),
     "t5": _ENDS, "mt5": _ENDS, "umt5": _ENDS, "marian": _ENDS,
 }  # fmt: skip
