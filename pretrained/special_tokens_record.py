@@ -45,7 +45,7 @@ DEFAULTS = {
     "bert": _BERT, "distilbert": _BERT, "roberta": _ROBERTA, "bart": _ROBERTA,
     **dict.fromkeys(("xlm-roberta", "xlmroberta", "camembert"), _ROBERTA),
     "esm": dict(unk="<unk>", eos="<eos>", pad="<pad>", cls="<cls>", mask="<mask>"),
-    **dict.fromkeys(("mbart", "mbart50", "nllb"), _ROBERTA),
+    **dict.fromkeys(("mbart50", "nllb"), _ROBERTA),
     "m2m100": _ENDS | dict(bos="<s>", sep="</s>"),
     "t5": _ENDS, "mt5": _ENDS, "umt5": _ENDS, "marian": _ENDS,
 }  # fmt: skip
