@@ -32,6 +32,7 @@ from checkpointing.checkpoint_manager import Checkpoints, find_checkpoint
 from configs import default
 from experiment import command_line, sections
 from experiment.schema import ConfigError, refuse_remote
+from input_pipeline.chat_encoding import learnt_template
 from input_pipeline.objectives import OBJECTIVES, Objective
 from input_pipeline.sources.registry import source_for_imports
 from input_pipeline.tokenizers.subword import SubwordTokenizer
@@ -279,7 +280,9 @@ def export_model(run: str, directory: Path, repo: str = "") -> str:
         if note := image_processor.write(directory, data, config.image_size, config.image_channels):
             logging.warning("%s", note)
     elif isinstance(tokenizer, SubwordTokenizer):
-        published_tokenizer.write(directory, tokenizer, config, task, record)
+        trained_on = model.experiment.data
+        template = learnt_template(tokenizer, trained_on.example_kind, trained_on.options)
+        published_tokenizer.write(directory, tokenizer, config, task, record, template)
         warn_of_other_ids(described.architecture.model_type, tokenizer.content)
     else:
         logging.warning("this model's tokenizer has no published format, so none is written")

@@ -188,6 +188,17 @@ def chat_format(tokenizer: Tokenizer, options: Mapping[str, Any]) -> ChatFormat:
     return ChatFormat(tokenizer, ChatTemplate(source, options.get("date", "")))
 
 
+def learnt_template(tokenizer: Tokenizer, kind: str, options: Mapping[str, Any]) -> str | None:
+    """The template of a run's training, if it is not the tokenizer's own.
+
+    `kind` is that of the run's examples, `options` are its `data.options`.
+    """
+    if kind not in ("chats", "preferences"):
+        return None
+    published = getattr(tokenizer, "published", {}).get(CHAT_TEMPLATE)
+    return options.get("chat_template") or (None if published else DEFAULT)
+
+
 def checked_messages(given: Any, what: str = "messages") -> list[dict[str, str]]:
     """The messages of a record, checked; raises ConfigError with the problem."""
     if not isinstance(given, list) or not given:

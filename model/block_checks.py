@@ -197,7 +197,7 @@ def _expert_problems(config: "TransformerConfig") -> Iterator[str]:
         yield (
             "model.router_renormalise=True makes the weight of a token's only expert 1, whatever "
             "its score, so the router learns nothing from the loss; set it to False, or "
-            "model.experts_per_token to 2"
+            "model.experts_per_token to 2. Published models like this are not imported"
         )
     if config.feed_forward_kind != "mlp":
         yield (

@@ -252,11 +252,12 @@ def write(
     model: TransformerConfig,
     task: TaskConfig,
     record: SpecialTokensRecord | None = None,
+    chat_template: str | None = None,
 ) -> None:
     """Writes tokenizer.json, with a post-processor, and tokenizer_config.json.
 
     The special tokens, the maximum length, the side of padding etc. are those of `record`, if it
-    has them.
+    has them. `chat_template` takes the place of the tokenizer's own.
     """
     template = _template(tokenizer, model, task)
     content = with_template(tokenizer.content, template)
@@ -281,7 +282,7 @@ def write(
             config[LENGTH] = model.max_length
     if model.token_types and template.token_types > 1:  # which this class else leaves out
         config["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    if chat_template := tokenizer.published.get(CHAT_TEMPLATE):
+    if chat_template := chat_template or tokenizer.published.get(CHAT_TEMPLATE):
         config[CHAT_TEMPLATE] = chat_template
     model_files.write_json(directory / CONFIG_FILE_NAME, config)
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import convert
 import generate
 import train
 from checkpointing import loaded_run
@@ -13,6 +14,7 @@ from configs import chat
 from experiment.schema import ConfigError
 from inference import predictors
 from inference.conversation import RESET, ChatPrompts, chat_format_of, converse
+from input_pipeline.chat_template import DEFAULT
 from tests import scripts
 from tests.input_pipeline.chats import TEMPLATES, write_lines, write_tokenizer
 from tests.runs import tiny
@@ -61,6 +63,38 @@ def run(tmp_path_factory, compile_once):
     assert scores["eval/validation/accuracy"] == 1.0
     assert "eval/validation/bits_per_byte" not in scores
     return workdir
+
+
+OWN = "{% for m in messages %}{{ m['role'] }}> {{ m['content'] }}{{ eos_token }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("published", "option", "expected"),
+    [
+        (TEMPLATES["chatml"], "", TEMPLATES["chatml"]),
+        (TEMPLATES["chatml"], OWN, OWN),
+        ("", OWN, OWN),
+        ("", "", DEFAULT),  # the simple one, which the tokenizer does not have
+    ],
+)
+def test_an_export_has_the_template_of_training(published, option, expected, tmp_path):
+    for split in ("train", "validation"):
+        write_lines(tmp_path / "data" / f"{split}.jsonl", [{"messages": messages(*TURNS)}])
+    config = tiny(
+        chat,
+        steps=1,
+        model=dict(width=32, feed_forward=64, decoder_layers=1, heads=2, unroll=1),
+        data=dict(
+            path=str(tmp_path / "data"), cache_dir=str(tmp_path / "cache"), packing=False,
+            tokenizer=str(write_tokenizer(tmp_path / "hub", published)), batch_size=1, length=128,
+            options={"chat_template": option} if option else {},
+        ),
+        eval=dict(every=0, samples=0),
+    )  # fmt: skip
+    train.train_and_evaluate(config, tmp_path / "run")
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    written = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert written["chat_template"] == expected
 
 
 def line(*turns, **options):
