@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,12 @@ import pytest
 
 from tests.scripts import ROOT
 
+# A process in the background of a shell ignores Ctrl-C, and so would those that it starts.
+TAKES_CTRL_C = (
+    sys.executable, "-ISc",
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+)  # fmt: skip
 NAMES = ("gcloud", "kubectl", "sbatch", "scontrol", "srun", "git")
 
 
@@ -58,7 +65,7 @@ class StandIns:
     def start(self, *command: str, **variables: str):
         """Starts a command in a process group of its own, which the end of the context kills."""
         process = subprocess.Popen(
-            list(map(str, command)),
+            [*TAKES_CTRL_C, *map(str, command)],
             cwd=ROOT,
             env=self.environment(**variables),
             stdout=subprocess.PIPE,
