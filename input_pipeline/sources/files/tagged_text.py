@@ -4,8 +4,8 @@
 
 A .conll file has a word and its tag on each line: the first column is the word, the last the tag.
 Tabs are between the columns; in a line without a tab, spaces are. An empty line ends a text; lines
-that begin with -DOCSTART- and comments of CoNLL-U, such as `# sent_id = 3`, are left out. Both kinds
-of files may be gzipped. The tags are those of the training split, sorted.
+that begin with -DOCSTART- and comments of CoNLL-U, such as `# sent_id = 3`, are left out. Both are
+read from gzip too. The tags are those of the training split, sorted.
 
 Words have neither spaces nor tabs in them, since `generate.py` splits texts into words there. Other
 white space, such as a no-break space, is a part of its word.
