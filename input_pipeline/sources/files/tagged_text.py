@@ -100,10 +100,10 @@ class TaggedColumns(Sequence):
         """The first line of each text, and the line after its last."""
         bounds, start = [], None
         for number in range(len(self.lines) + 1):
-            line = self.lines[number].strip(" \t") if number < len(self.lines) else ""
+            line = self.lines[number] if number < len(self.lines) else ""
             if COMMENT.fullmatch(line):
                 continue
-            if line and not line.startswith(DOCUMENT):
+            if line.strip(" \t") and not line.startswith(DOCUMENT):
                 start = number if start is None else start
             elif start is not None:
                 bounds.append((start, number))
@@ -117,7 +117,7 @@ class TaggedColumns(Sequence):
         start, stop = self._bounds[number]
         words, tags = [], []
         for line in range(start, stop):
-            text = self.lines[line].strip(" ")
+            text = self.lines[line]
             if COMMENT.fullmatch(text):
                 continue
             columns = [each.strip(" ") for each in text.split("\t")]

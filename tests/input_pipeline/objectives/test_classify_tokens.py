@@ -1,17 +1,19 @@
 """Tags of words: which token has a word's tag, and files of tagged words."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
+from inference.encoder_predictors import TagPredictor
 from input_pipeline import pipeline
 from input_pipeline.objectives.classify_tokens import encode_words
 from input_pipeline.sources.base import BadRecordError
 from input_pipeline.sources.files.reading import Lines
-from input_pipeline.sources.files.tagged_text import TaggedColumns, words_of
+from input_pipeline.sources.files.tagged_text import TaggedColumns
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS
@@ -144,8 +146,13 @@ def test_columns_are_between_tabs_or_else_between_spaces(tmp_path):
         (["a", "1\u202f000", "#"], ["O", "O", "O"]),
         (["#"], ["O"]),
     ]
+    reader = SimpleNamespace(
+        _prompt=lambda *given: {}, _tokenizer=ByteTokenizer(), max_prompt_length=0
+    )
     for words, _ in found:  # generate.py finds the same words
-        assert words_of(" ".join(words)) == words_of("\t".join(words)) == words
+        for text in (" ".join(words), "\t ".join(words)):
+            fields = TagPredictor.prompt(reader, text, "line 1")
+            assert fields["targets"][fields["weights"] > 0].tolist() == list(range(len(words)))
 
 
 @pytest.mark.parametrize(
