@@ -120,10 +120,12 @@ def stream(
     ids: bool = False,
     chat: bool = False,
     system: str = "",
+    keep_breaks: bool = True,
     **options: Any,
 ) -> None:
-    """Passes the outputs to `show` piece by piece, with a line break after each output.
+    r"""Passes the outputs to `show` piece by piece, with a line break after each output.
 
+    Without `keep_breaks`, line breaks inside outputs are written as \r and \n; not those of `chat`.
     It reads the next line only after the output of the last one, so a person may type the lines.
     With `chat`, the lines are the turns of one conversation, which `system` begins.
     """
@@ -144,7 +146,7 @@ def stream(
         for number, line in enumerate(lines):
             name = NUMBERED.format(number + 1)
             for piece in predictors.stream(predictor, line, name, number, size):
-                show(piece)
+                show(piece if keep_breaks else escaped(piece))
             show("\n")
 
 
@@ -231,8 +233,13 @@ def as_text(outputs: predictors.Outputs, *, keep_breaks: bool) -> str:
         return json.dumps(outputs[0]["embedding"]) + "\n"
     texts = [output["text"] for output in outputs]
     if not keep_breaks:
-        texts = [text.replace("\r", r"\r").replace("\n", r"\n") for text in texts]
+        texts = [escaped(text) for text in texts]
     return "".join(text + "\n" for text in texts)
+
+
+def escaped(text: str) -> str:
+    r"""A text, or a piece of one, in a single line: line breaks are written as \r and \n."""
+    return text.replace("\r", r"\r").replace("\n", r"\n")
 
 
 def as_json(line: str, outputs: predictors.Outputs) -> str:
@@ -255,7 +262,7 @@ def main() -> None:
             def show(piece: str) -> None:
                 print(piece, end="", file=file, flush=True)
 
-            stream(WORKDIR.value, lines, show, **chosen)
+            stream(WORKDIR.value, lines, show, keep_breaks=is_prompt, **chosen)
         return
     lines = list(lines)
     names = ["--prompt"] if is_prompt else ()

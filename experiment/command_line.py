@@ -1,9 +1,7 @@
 """The command line of all scripts: flags, --help, and refusals of bad input."""
 
 import contextlib
-import dataclasses
 import errno
-import itertools
 import logging as std_logging
 import os
 import re
@@ -20,6 +18,7 @@ from ml_collections import config_flags
 from configs.renamed_keys import FormerKeyWarning
 from experiment import help_text
 from experiment.former_keys import current_name
+from experiment.option_flags import add_options, define_config_file, option_defaults, value_of
 from experiment.other_names import OTHER_UNITS
 from experiment.schema import (
     HUB,
@@ -62,7 +61,7 @@ def config_flag(
         default = default() if callable(default) else default
         if not Path(default).is_file():  # the script was started from another directory
             default = str(help_text.ROOT / default)
-        return config_flags.DEFINE_config_file("config", default, "The experiment.")
+        return define_config_file(default, "The experiment.")
 
 
 def _with_workdir(given: str, open_hub_run: Callable[[str, str], Path]) -> str:
@@ -90,6 +89,7 @@ def recorded_config_flag(read: Callable[[str], Mapping[str, Any]]) -> flags.Flag
                 "--workdir; leave it out, and change keys with --config.KEY=VALUE"
             )
         config = ml_collections.ConfigDict(read(workdir)) if workdir else default.get_config()
+        add_options(config, sys.argv)
         return config_flags.DEFINE_config_dict("config", config, OF_A_RUN)
 
 
@@ -107,7 +107,7 @@ def parse_config(path: str, overrides: Mapping[str, str]) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # how ml_collections loads a file
-            config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
+            define_config_file(None, "The experiment.", flag_values=values, sys_argv=argv)
             values(argv)
         _ = values.config.steps  # a file that failed to load raises only here
         return values.config.to_dict()
@@ -152,16 +152,6 @@ def _show_former_keys() -> None:
             print(f"warning: {message}", file=sys.stderr)
 
     warnings.showwarning = show_in_a_line
-
-
-def value_of(flag: str, argv: list[str]) -> str:
-    """The value of --flag=value or --flag value; the last one counts, as in absl."""
-    found = ""
-    for argument, following in itertools.pairwise([*argv, ""]):
-        name, is_given, value = argument.partition("=")
-        if name in (f"--{flag}", f"-{flag}"):
-            found = value if is_given else following
-    return found
 
 
 def launch(
@@ -297,16 +287,13 @@ def _explain(argv: list[str], error: Exception) -> str:
         a.lstrip("-").partition("=")[0] for a in argv if a.lstrip("-").startswith("config.")
     ]
     if isinstance(error, flags.IllegalFlagValueError):
+        if isinstance(error.__context__, ConfigError):  # already says what is wrong
+            return str(error.__context__)
         for override in overrides:
             if problem := _wrong_type(override, value_of(override, argv)):
                 return problem
     if isinstance(error, AttributeError | KeyError) and overrides:
-        from configs import default
-
-        config = default.get_config().to_dict()
-        for source in source_table().values():
-            options = source.options and dataclasses.asdict(source.options())
-            config["data"]["options"] |= options or {}
+        config = _all_keys()
         for override in overrides:
             section = config
             path = override.split(".")[1:]
@@ -316,11 +303,6 @@ def _explain(argv: list[str], error: Exception) -> str:
                     name = ".".join(path[: depth + 1])
                     return f"{name} is not a config key{_key_meant(override, key, known)}"
                 section = section[key]
-        if unset := [each for each in overrides if each.startswith("config.data.options.")]:
-            return (
-                f"--{unset[0]} is an option that this config does not set; start from one that "
-                "does, such as configs/listops.py, or set data.options in its file"
-            )
     if unknown := _unknown_key(error):
         return unknown
     # The error of a config file contains a traceback; only its first and last lines are useful.
@@ -332,6 +314,15 @@ def _explain(argv: list[str], error: Exception) -> str:
         return lines[0]
     where = lines[0].removesuffix("Error whilst parsing config file:").strip()
     return f"{where} {re.sub(r'^[A-Za-z]+Error: ', '', lines[-1])}"
+
+
+def _all_keys() -> dict[str, Any]:
+    """The defaults of all keys, with the options of all sources."""
+    from configs import default
+
+    config = default.get_config().to_dict()
+    config["data"]["options"] = option_defaults(list(source_table()))
+    return config
 
 
 def _unknown_key(error: Exception) -> str:
@@ -351,9 +342,7 @@ def _locked_out(error: Exception) -> str:
 
 def _wrong_type(override: str, given: str) -> str:
     """The problem if a key that takes a number or a truth value is given anything else, or ""."""
-    from configs import default
-
-    value = default.get_config().to_dict()
+    value = _all_keys()
     name = override.partition(".")[2]
     for key in name.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

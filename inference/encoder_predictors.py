@@ -22,6 +22,7 @@ from input_pipeline.config import source_table
 from input_pipeline.objectives import answer_span
 from input_pipeline.objectives.classify_tokens import encode_words, framed
 from input_pipeline.rows import Fields
+from input_pipeline.sources.files.tagged_text import words_of
 from input_pipeline.tokenizers.id_tokenizer import IdTokenizer
 from input_pipeline.tokenizers.tokenizer import Tokenizer
 from training.compilation import compiler_options
@@ -214,7 +215,7 @@ class ScorePredictor(ClassPredictor):
 
 
 class TagPredictor(_EncoderPredictor):
-    """Predicts a tag for each word of a text; white space separates words."""
+    """Predicts a tag for each word of a text; spaces and tabs separate words."""
 
     def __init__(self, model: loaded_run.LoadedRun, tokenizer: Tokenizer, *, strict: bool = False):
         if isinstance(tokenizer, IdTokenizer):
@@ -223,7 +224,7 @@ class TagPredictor(_EncoderPredictor):
         super().__init__(model, tokenizer, strict=strict)
 
     def prompt(self, text: str, name: str) -> Fields:
-        words = text.split()
+        words = words_of(text)
         if not words:
             raise ConfigError(f"{name} is empty, so no word has a tag; fill it in or leave it out")
         self._prompt(" ".join(words), name)  # notes text that cannot be spelt

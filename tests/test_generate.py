@@ -26,6 +26,7 @@ from experiment.sections import from_mapping
 from inference import predictors, sampler
 from inference.decoding import GREEDY, Ends, Sampling
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
+from tests import scripts
 from tests.runs import tiny
 from tests.tiny import quick_jit, random_params
 from training.mesh import make_mesh
@@ -666,6 +667,18 @@ def test_line_breaks_in_outputs_are_escaped():
     assert generate.as_text(outputs, keep_breaks=False) == "a\\nb\\r\nc\n"
     assert generate.as_text(outputs, keep_breaks=True) == "a\nb\r\nc\n"
     assert json.loads(generate.as_json("é", outputs)) == {"input": "é", "outputs": outputs}
+
+
+def test_a_stream_of_lines_has_a_line_for_each(monkeypatch, tmp_path):
+    model = text_model(length=16)
+    monkeypatch.setattr(loaded_run, "load", lambda *given: model)
+    monkeypatch.setattr(predictors, "stream", lambda *given: iter([given[1], "\n", "b\r\n"]))
+    path = tmp_path / "lines.txt"
+    path.write_text("one\ntwo\n")
+    ended = scripts.run("generate.py", "--workdir=x", f"--input={path}", "--stream")
+    assert (ended.code, ended.out) == (0, "one\\nb\\r\\n\ntwo\\nb\\r\\n\n")
+    ended = scripts.run("generate.py", "--workdir=x", "--prompt=one", "--stream")
+    assert (ended.code, ended.out) == (0, "one\nb\r\n\n")
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,12 @@ def test_every_key_is_listed_once_with_its_value_and_comment(monkeypatch):
         ),
         (
             "train.py --config=configs/dates.py --config.data.options.depth=8",
-            "--config.data.options.depth is an option that this config does not set; start from",
+            "data.options.depth is not a config key: data.source=dates has no options",
+        ),
+        (
+            "plan.py --config=configs/chat.py --config.data.options.dat=2024-07-26",
+            "data.options.dat is not a config key. Did you mean 'date'? The options of "
+            "data.source=chat_files: chat_template, date",
         ),
         ("train.py --config.model.d_model=8", "Did you mean --config.model.width?"),
         ("train.py configs/digits.py", "Did you mean --config=configs/digits.py?"),
@@ -172,6 +177,10 @@ def test_unknown_names_get_a_hint(monkeypatch, command, said):
             "plan.py --config.data.lowercase=maybe",
             "data.lowercase takes True or False, not 'maybe'",
         ),
+        (
+            "plan.py --config=configs/baskets.py --config.data.options.ordered=maybe",
+            "data.options.ordered takes True or False, not 'maybe'",
+        ),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_key(monkeypatch, command, said):
@@ -195,3 +204,32 @@ def test_an_option_of_a_source_is_set_by_its_current_or_its_former_name(monkeypa
     assert (ended.code, ended.err) == (0, "")
     options = {"arguments": 3, "depth": 7, "max_length": 30, "min_length": 4}
     assert f"data.options={options}  # default: {{}}" in ended.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (["configs/chat.py", "date=2024-07-26"], {"date": "2024-07-26"}),
+        (["configs/chat.py", "chat_template={{ 'a=b' }}\n"], {"chat_template": "{{ 'a=b' }}\n"}),
+        (["configs/baskets.py", "ordered=True"], {"ordered": True}),
+        (
+            ["configs/series.py", "center=mean"],
+            {"center": "mean", "horizon": 26, "longest_gap": 20},
+        ),
+        # Another source than the config file's, or one of a mixture.
+        (["configs/dates.py", "seconds=0.64", "source=sound_files"], {"seconds": 0.64}),
+        (
+            ["configs/dates.py", "depth=4", "mixture=(('dates', 1.0), ('listops', 1.0))"],
+            {"depth": 4},
+        ),
+    ],
+)
+def test_a_flag_sets_an_option_that_the_config_leaves_at_its_default(monkeypatch, given, options):
+    monkeypatch.chdir(scripts.ROOT)
+    config, option, *others = given
+    flags = [f"--config.data.options.{option}", *(f"--config.data.{each}" for each in others)]
+    ended = scripts.run("train.py", f"--config={config}", *flags, "--help_keys")
+    assert (ended.code, ended.err) == (0, "")
+    assert f"data.options={options}  # default: {{}}" in ended.out.splitlines()
+    overrides = dict(flag.removeprefix("--config.").split("=", 1) for flag in flags)
+    assert command_line.parse_config(config, overrides)["data"]["options"] == options

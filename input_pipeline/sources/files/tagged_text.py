@@ -2,12 +2,17 @@
 
     {"tokens": ["Ada", "wrote", "it"], "tags": ["B-PER", "O", "O"]}
 
-A .conll file has a word and its tag on each line, with tabs or spaces between the columns: the
-first is the word, the last the tag. An empty line ends a text. Lines that begin with -DOCSTART- are
-left out. Both may be gzipped. The tags are those of the training split, sorted.
+A .conll file has a word and its tag on each line: the first column is the word, the last the tag.
+Tabs are between the columns; in a line without a tab, spaces are. An empty line ends a text; lines
+that begin with -DOCSTART- and comments of CoNLL-U, such as `# sent_id = 3`, are left out. Both are
+read from gzip too. The tags are those of the training split, sorted.
+
+Words have neither spaces nor tabs in them, since `generate.py` splits texts into words there. Other
+white space, such as a no-break space, is a part of its word.
 """
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +29,9 @@ from input_pipeline.sources.files.reading import Lines
 from input_pipeline.sources.files.shards import ShardedExamples, Shards, open_splits
 
 DOCUMENT = "-DOCSTART-"
+COMMENT = re.compile(r"# [^\t]* = [^\t]*")
+BETWEEN_WORDS = re.compile(r"[ \t]+")
+COLUMNS = "columns 2"  # how .conll files are read, for the digest
 SHOWN = 5  # tags in a message
 
 
@@ -46,11 +54,19 @@ def load(data: DataConfig) -> Splits:
     train, evaluated = (Numbered(part, numbers) for part in (found.train, found.eval))
     description = {"train_texts": len(train), "held_out_texts": len(evaluated)}
     description |= found.facts
-    digest = content_digest(["tagged", *found.digests])
+    parts = [found.train, found.eval]
+    has_columns = any(len(part) and isinstance(part.at(0)[0], TaggedColumns) for part in parts)
+    version = [COLUMNS] if has_columns else []
+    digest = content_digest(["tagged", *version, *found.digests])
     return Splits("tagged", train, {data.eval_split: evaluated}, tags, description, digest)
 
 
 SOURCE = Source("tagged_files", load, "tagged", "path", for_imports=True)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, which spaces and tabs separate; no other white space does."""
+    return [word for word in BETWEEN_WORDS.split(text) if word]
 
 
 def tagged_lines(lines: Lines) -> Sequence:
@@ -84,8 +100,10 @@ class TaggedColumns(Sequence):
         """The first line of each text, and the line after its last."""
         bounds, start = [], None
         for number in range(len(self.lines) + 1):
-            line = self.lines[number].strip() if number < len(self.lines) else ""
-            if line and not line.startswith(DOCUMENT):
+            line = self.lines[number] if number < len(self.lines) else ""
+            if COMMENT.fullmatch(line):
+                continue
+            if line.strip(" \t") and not line.startswith(DOCUMENT):
                 start = number if start is None else start
             elif start is not None:
                 bounds.append((start, number))
@@ -97,12 +115,19 @@ class TaggedColumns(Sequence):
 
     def __getitem__(self, number: int) -> Example:
         start, stop = self._bounds[number]
-        rows = []
+        words, tags = [], []
         for line in range(start, stop):
-            rows.append(self.lines[line].split())
-            if len(rows[-1]) < 2:
+            text = self.lines[line]
+            if COMMENT.fullmatch(text):
+                continue
+            columns = [each.strip(" ") for each in text.split("\t")]
+            columns = columns if len(columns) > 1 else words_of(text)
+            if len(columns) < 2:
                 raise self.lines.bad(line, "one column; a line needs a word and its tag")
-        return checked(self.lines, start, [row[0] for row in rows], [row[-1] for row in rows])
+            _check_word(self.lines, line, columns[0])
+            words.append(columns[0])
+            tags.append(self.lines.text(line, "the last column, the tag,", columns[-1]))
+        return checked(self.lines, start, words, tags)
 
 
 def checked(lines: Lines, line: int, words: object, tags: object) -> Example:
@@ -114,12 +139,16 @@ def checked(lines: Lines, line: int, words: object, tags: object) -> Example:
     if len(words) != len(tags):
         raise lines.bad(line, f"{len(words)} tokens have {len(tags)} tags")
     for word in words:
-        if not word.strip() or " " in word:
-            raise lines.bad(line, f"the token {word!r} is empty or has a space")
-        lines.text(line, "tokens", word)
+        _check_word(lines, line, word)
     for tag in tags:
         lines.text(line, "tags", tag)
     return {"text": " ".join(words), "words": words, "tags": tags}
+
+
+def _check_word(lines: Lines, line: int, word: str) -> None:
+    if not word.strip() or words_of(word) != [word]:
+        raise lines.bad(line, f"the token {word!r} is empty or has a space or a tab in it")
+    lines.text(line, "tokens", word)
 
 
 class Numbered(Sequence):

@@ -1,14 +1,19 @@
 """Tags of words: which token has a word's tag, and files of tagged words."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from experiment.schema import ConfigError
+from inference.encoder_predictors import TagPredictor
 from input_pipeline import pipeline
 from input_pipeline.objectives.classify_tokens import encode_words
+from input_pipeline.sources.base import BadRecordError
+from input_pipeline.sources.files.reading import Lines
+from input_pipeline.sources.files.tagged_text import TaggedColumns
 from input_pipeline.tokenizers.subword import SubwordTokenizer
 from input_pipeline.tokenizers.tokenizer import ByteTokenizer
 from tests.input_pipeline.tokenizers.make_tokenizer_fixtures import PATHS
@@ -95,6 +100,7 @@ def test_rows_of_a_file(ending, tmp_path):
     [
         (dict(tokens=["a", "b"], tags=["O"]), "2 tokens have 1 tags"),
         (dict(tokens=["a b"], tags=["O"]), "'a b' is empty or has a space"),
+        (dict(tokens=["a\tb"], tags=["O"]), "is empty or has a space or a tab"),
         (dict(tokens="ab", tags=["O"]), "tokens must be a list of texts"),
         (dict(tokens=["a"]), "lacks 'tags'"),
     ],
@@ -112,3 +118,52 @@ def test_a_tag_that_training_lacks_is_refused(tmp_path):
     (directory / "validation.jsonl").write_text('{"tokens": ["a"], "tags": ["B-X"]}\n')
     with pytest.raises(ConfigError, match=r"validation\.jsonl:1: B-X: does not occur in training"):
         load(directory)
+
+
+def rows_of_columns(directory, *lines):
+    """The texts of a .conll file with these lines: (words, tags) of each."""
+    path = directory / "train.conll"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return [(each["words"], each["tags"]) for each in TaggedColumns(Lines(path))]
+
+
+def test_columns_are_between_tabs_or_else_between_spaces(tmp_path):
+    found = rows_of_columns(
+        tmp_path,
+        "# sent_id = 3",
+        "Rome\tNNP\tB-LOC",
+        "10\u00a0km\tO",  # a no-break space is a part of its word
+        "",
+        "a  NN O",
+        "# text = a b",  # a comment does not end a text
+        "1\u202f000 O ",
+        "# O",  # a word
+        "-DOCSTART- -X- O",
+        "#\t = \tO",
+    )
+    assert found == [
+        (["Rome", "10\u00a0km"], ["B-LOC", "O"]),
+        (["a", "1\u202f000", "#"], ["O", "O", "O"]),
+        (["#"], ["O"]),
+    ]
+    reader = SimpleNamespace(
+        _prompt=lambda *given: {}, _tokenizer=ByteTokenizer(), max_prompt_length=0
+    )
+    for words, _ in found:  # generate.py finds the same words
+        for text in (" ".join(words), "\t ".join(words)):
+            fields = TagPredictor.prompt(reader, text, "line 1")
+            assert fields["targets"][fields["weights"] > 0].tolist() == list(range(len(words)))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("New York\tB-LOC", "the token 'New York' is empty or has a space"),
+        ("\tO", "the token '' is empty"),
+        ("Rome\t", "the last column, the tag, is empty"),
+        ("Rome\u00a0O", "one column"),
+    ],
+)
+def test_bad_columns_are_named_by_their_own_line(line, problem, tmp_path):
+    with pytest.raises(BadRecordError, match=rf"train\.conll:2: {problem}"):
+        rows_of_columns(tmp_path, "a\tO", line)
