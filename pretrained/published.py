@@ -31,6 +31,8 @@ STYLES = {
     "vit": "vit_style", "marian": "transformer_style --config.model.output_bias=True",
 }  # fmt: skip
 
+OF_PROTEINS = ("esm",)  # not what a model of texts should become, however close
+
 # Keys of ablations and variants, and the only value that published architectures have.
 NO_ABLATION = {
     "residual": True, "feed_forward_kind": "mlp", "share_qk": False, "parametrization": "standard",
@@ -356,7 +358,12 @@ def describe(
             config |= dict(id2label=numbered, label2id={v: int(k) for k, v in numbered.items()})
         config |= dict(torch_dtype=model.param_dtype)
         return Description(architecture, config, architecture.table(model, head, specials))
-    closest, *others = sorted(misfits, key=lambda name: (*misfits[name][:3], name not in STYLES))
+
+    def distance(name: str) -> tuple:
+        lacks_class, is_other, count, _ = misfits[name]
+        return lacks_class, is_other, name in OF_PROTEINS, count, name not in STYLES
+
+    closest, *others = sorted(misfits, key=distance)
     lacks_class, *_, reasons = misfits[closest]
     style = ""
     if closest in STYLES and not lacks_class and "needs model." in reasons:

@@ -138,4 +138,5 @@ def as_os_errors() -> Iterator[None]:
             raise
         text = getattr(error, "strerror", None) or str(error)
         text = " ".join(text.split()) or type(error).__name__
-        raise OSError(getattr(error, "errno", None) or 5, text[:300]) from error
+        number, file = getattr(error, "errno", None), getattr(error, "filename", None)
+        raise OSError(number or 5, text[:300], file) from error

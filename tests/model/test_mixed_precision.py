@@ -89,7 +89,8 @@ def test_in_bfloat16_no_inner_value_is_kept_for_the_backward_pass(name):
         rng = np.random.default_rng(0)
         x, gate = (jnp.asarray(rng.normal(size=(4, 96)), dtype) for _ in range(2))
         if name == "swiglu":
-            function, given = lambda gate, x: gated(name, gate, x), (gate, x)
+            config = tiny_config(activation=name, dtype=dtype)
+            function, given = lambda gate, x: gated(config, gate, x), (gate, x)
         elif name in NORMS:
             norm = Norm(tiny_config(norm=name, dtype=dtype))
             params = jax.tree.map(

@@ -125,7 +125,7 @@ def test_the_table_says_where_each_source_reads():
         assert bool(source.kind) == (source.place != "name")  # else data.kind says it
         by_place[source.place].add(name)
     files = ("text", "translation", "labelled_text", "image", "text_to_text", "item")
-    files += ("chat", "preference", "scored", "tagged", "sound", "series")
+    files += ("chat", "preference", "scored", "tagged", "sound", "series", "question")
     assert by_place == {
         "": {*EMBEDDED, "listops", "recall"},
         "path": {f"{name}_files" for name in files},
