@@ -55,13 +55,14 @@ def _by_task(
     for index in range(len(examples)):
         pairs, line = examples.at(index)
         try:
-            task = pairs.lines.json(line, "task")["task"]
+            named = pairs.lines.json(line, "task")["task"]
+            task = pairs.lines.text(line, "task", str(named))
         except BadRecordError as error:
             bad.append(str(error))
             refuse_bad_records(bad, data.max_bad_records)
             logging.warning("skipped: %s", error)
             continue
-        numbers.setdefault(str(task), []).append(index)
+        numbers.setdefault(task, []).append(index)
     if not numbers:
         raise ConfigError(
             f"the split {split!r} of {data.path} has no line that names its task; "

@@ -48,6 +48,12 @@ def tasks_of(data, batches):
     return [data.tokenizer.decode(row).partition(" is ")[0] for row in rows]
 
 
+def test_a_task_with_half_of_a_character_is_refused(tmp_path):
+    lines = json_lines(SIZES) + record("sum\ud800", 1)
+    with pytest.raises(ConfigError, match=r"train\.jsonl:61: task has half of a character"):
+        load(corpus(tmp_path, train=lines))
+
+
 def test_each_task_has_its_own_examples(tmp_path):
     splits = text_to_text.load(config(corpus(tmp_path)))
     assert {task: len(each.train) for task, each in splits.items()} == SIZES
