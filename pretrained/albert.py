@@ -40,8 +40,6 @@ def table(model, head, ids):
 
 def read_more(config, shapes, head):
     """Our `model` keys of ALBERT, beyond those that are only renamed."""
-    if config.get("hidden_act") is None:
-        config.refuse("hidden_act", None, "write gelu_new, the default of this model_type, there")
     layers, groups = config.size("num_hidden_layers"), config.get("num_hidden_groups", 1)
     if groups < 1 or layers % groups:
         config.refuse("num_hidden_groups", groups, f"it must divide num_hidden_layers={layers}")
@@ -51,7 +49,7 @@ def read_more(config, shapes, head):
     has_pooler = not head.reads_tokens and (
         head.objective != "embed" or any("pooler.weight" in name for name in shapes)
     )
-    return bert.read_more(config, shapes, head) | dict(
+    return bert.read_more(config, shapes, head, "gelu_new") | dict(
         layer_groups=groups, embedding_size=size, pooler=has_pooler
     )
 

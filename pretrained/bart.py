@@ -97,8 +97,11 @@ def table(model, head, ids):
 DECODER_DEFAULTS = {"attention_heads": 16, "ffn_dim": 4096}
 
 
-def read_more(config, shapes, head):
-    """Our `model` keys of BART, beyond those that are only renamed."""
+def read_more(config, shapes, head, activation="gelu"):
+    """Our `model` keys of BART, beyond those that are only renamed.
+
+    `activation` is the one of a config that names none.
+    """
     del shapes, head
     sizes = heads_of(config, "d_model", "encoder_attention_heads")
     encoder = {"attention_heads": sizes["heads"], "ffn_dim": config.need("encoder_ffn_dim")}
@@ -106,7 +109,8 @@ def read_more(config, shapes, head):
         decoder = config.get(f"decoder_{name}", DECODER_DEFAULTS[name])
         if decoder != size:
             config.refuse(f"decoder_{name}", decoder, f"only {size}, the encoder's value, is")
-    return dict(**sizes, activation=config.translate("activation_function", ACTIVATIONS, "gelu"))
+    found = config.translate("activation_function", ACTIVATIONS, activation)
+    return dict(**sizes, activation=found)
 
 
 def read_more_marian(config, shapes, head):
@@ -220,7 +224,7 @@ PEGASUS = dataclasses.replace(
 def read_more_m2m(config, shapes, head):
     """Our `model` keys of M2M-100. As in fairseq, positions are numbered from pad + 1 on."""
     offset = config.get("pad_token_id", 1) + 1
-    return read_more(config, shapes, head) | dict(sinusoidal_offset=offset)
+    return read_more(config, shapes, head, "relu") | dict(sinusoidal_offset=offset)
 
 
 def write_more_m2m(model, head, ids):

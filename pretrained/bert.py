@@ -85,15 +85,18 @@ def table(model, head, ids):
     }
 
 
-def read_more(config, shapes, head):
-    """Our `model` keys of BERT, beyond those that are only renamed."""
+def read_more(config, shapes, head, activation="gelu"):
+    """Our `model` keys of BERT, beyond those that are only renamed.
+
+    `activation` is the one of a config that names none.
+    """
     # Files of token classifiers of old versions have a pooler that nothing reads.
     has_pooler = not head.reads_tokens and (
         head.objective != "embed" or any("pooler.dense" in name for name in shapes)
     )
     return dict(
         **heads_of(config, "hidden_size", "num_attention_heads"),
-        activation=config.translate("hidden_act", ACTIVATIONS, "gelu"),
+        activation=config.translate("hidden_act", ACTIVATIONS, activation),
         max_length=config.get("max_position_embeddings", 512),
         pooler=has_pooler,
         decoder_layers=0,
