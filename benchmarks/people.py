@@ -8,6 +8,7 @@ DIR gets train.jsonl (400 sentences), validation.jsonl (60), and 60 more as ques
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from absl import app, flags
@@ -65,7 +66,8 @@ def main(argv) -> None:
     write(directory / "expected.txt", [each["completion"] for each in tests])
 
 
-def write(path: Path, lines) -> None:
+def write(path: Path, lines: Iterable[str]) -> None:
+    """Writes a text file."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
