@@ -1,3 +1,5 @@
+# Built for CPU by podman and buildah only; the images for TPU and CUDA have not been built yet.
+#
 #   docker build --tag backbone .                                     # CPU
 #   docker build --tag backbone --build-arg EXTRAS=gcs,tpu .
 #   docker build --tag backbone --build-arg EXTRAS=gcs,cuda12 .       # or cuda13; run with --gpus=all

@@ -136,7 +136,7 @@ def smollm2(rows: int) -> Shape:
 def llama_bench_speed(shape: Shape, program: str, steps: int) -> float:
     """Tokens per second of llama.cpp's llama-bench, which decodes `steps` tokens at batch 1.
 
-    It gets the model as a GGUF file in float32, and chooses tokens of its own.
+    It reads the model from a GGUF file in float32 and generates its own tokens.
     """
     from tests.gguf_files import gguf_of
 
